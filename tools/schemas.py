@@ -23,6 +23,7 @@ from nvllm.fleet import tasks
 from nvllm.host import gates
 from nvllm.image import digests
 from nvllm.patches import series
+from nvllm.spec import projectfile
 
 FORMS: tuple[Form[Any], ...] = (
     digests.FORM,
@@ -31,6 +32,7 @@ FORMS: tuple[Form[Any], ...] = (
     lock.FORM,
     manifest.FORM,
     output.FORM,
+    projectfile.FORM,
     records.FORM_ANSWER,
     records.FORM_COMPARISON,
     records.FORM_KERNELS,
