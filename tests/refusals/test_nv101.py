@@ -88,7 +88,7 @@ def test_wrong_form_names_the_line_the_place_and_what_is_allowed(
 def test_unknown_field_names_the_nearest() -> None:
     refusal = only(spoiled("recipe: tiny", "recipes: tiny"))
     assert (refusal.code, refusal.cure) == ("NV101", "write `recipe`")
-    assert refusal.expected == "one of kind, recipe, tree"
+    assert refusal.expected == "one of kind, path, recipe, tree"
     assert refusal.found == 'the unknown name "recipes"'
     assert refusal.where.endswith(": .models.tiny.recipes")
 
@@ -146,7 +146,7 @@ def test_a_secret_in_an_argument(argument: str, found: str) -> None:
 @pytest.mark.parametrize(
     "argument",
     [
-        *("max-num-batched-tokens: 64", "allow-credentials: true", "ssl-keyfile: /etc/key", "tokenizer-mode: slow"),
+        *("max-num-batched-tokens: 64", "allow-credentials: true", "ssl-keyfile: /opt/key", "tokenizer-mode: slow"),
         *("limit-mm-per-prompt: '{\"image\": 1}'", "some-new-secret: false"),
     ],
 )

@@ -169,7 +169,7 @@ def programs(source: ExportSource) -> dict[str, bytes]:
         "gpus": [{"name": one.name, "capability": one.capability, "driver": one.driver} for one in plan.gpus],
         "memory_available": plan.host.memory_available,
         "probe": {
-            "model": plan.model.name,
+            "model": plan.request_name,
             "prompt": plan.probe.prompt,
             "max_tokens": plan.probe.max_tokens,
             "port": CONTAINER_PORT,
