@@ -45,6 +45,9 @@ def changed(project: Project, lock: Lock, profile: Profile) -> list[Refusal]:
 def _read(project: Project, image: str, file: str) -> ModelFile:
     try:
         data = reading.content(project.root / file, reading.CONFIGURATION)
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise Refused([Refusal("NV405", file, "text in UTF-8", "other bytes", "save the file as UTF-8")]) from error
     except OSError as error:
         cure = f"write the template, or correct `chat-template:` in images/{image}.yaml"
         raise Refused([Refusal("NV405", file, "a chat template", error.strerror or str(error), cure)]) from error
