@@ -80,4 +80,4 @@ def test_a_key_that_cannot_be_read_ends_the_engine(tmp_path: Path) -> None:
 def test_the_names_of_the_plan_are_its_own() -> None:
     """It runs alone in the container, so it cannot import them."""
     assert access.KEY_FILE == plan.KEY_FILE
-    assert plan.ACCESS_ARGUMENTS == ("--middleware", f"{Path(plan.ACCESS_PROGRAM).stem}.{ApiKey.__name__}")
+    assert ("--middleware", f"{Path(plan.ACCESS_PROGRAM).stem}.{ApiKey.__name__}") == plan.ACCESS_ARGUMENTS
