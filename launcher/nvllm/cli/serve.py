@@ -20,9 +20,10 @@ from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable, reading
 from nvllm.core.canonical import Json
-from nvllm.core.plan import LaunchPlan, PlannedCpu
+from nvllm.core.plan import LaunchPlan, PlannedCpu, ServedModel
 from nvllm.core.plan import encode as plan_encode
 from nvllm.core.refusal import Refused, refuse, refuse_any
+from nvllm.core.spec import LOOPBACK
 from nvllm.host import facts, gate_records, gates
 from nvllm.image import engine, identity
 from nvllm.image.engine import Engine
@@ -114,8 +115,9 @@ def _ready_data(running: supervisor.Supervisor) -> Json:
         "image": plan.image,
         "profile": plan.profile,
         "address": f"http://127.0.0.1:{plan.port}",
-        "model": plan.model.name,
+        "model": plan.request_name,
         "draft": plan.draft.name if plan.draft is not None else None,
+        "adapters": [adapter.name for adapter in plan.adapters],
         "dev": plan.dev,
         "tree": plan.cache.tree if plan.cache is not None else None,
         "guard": cache.staged.level if cache is not None else None,
@@ -129,8 +131,9 @@ def _ready_data(running: supervisor.Supervisor) -> Json:
 
 def _ready_text(plan: LaunchPlan, generation: health.Generation) -> str:
     dev = "  (development)" if plan.dev else ""
+    published = f", published on {plan.access.publish}" if plan.access.publish != LOOPBACK else ""
     return (
-        f"ready: {plan.instance}{dev} at http://127.0.0.1:{plan.port}, model {plan.model.name}; "
+        f"ready: {plan.instance}{dev} at http://127.0.0.1:{plan.port}{published}, model {plan.request_name}; "
         f"{generation.tokens} tokens in {generation.seconds:.2f} s; serve hash {plan.serve_hash[:12]}"
     )
 
@@ -142,13 +145,13 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
         ("serve hash", plan.serve_hash or "not known without a lock"),
         *(
             (role, f"{one.name}  {one.revision or one.tree or 'not known without a lock'}")
-            for role, one in zip(("model", "draft"), plan.models, strict=False)
+            for role, one in _roles(plan)
         ),
         ("command", shlex.join(planner.engine_command(plan))),
         ("cache", plan.cache.tree if plan.cache is not None else "none that is blessed"),
         ("CPU", _cpu_text(plan.cpu)),
         ("user", plan.user),
-        ("published", f"127.0.0.1:{plan.port}"),
+        *_access_rows(plan),
         ("memory", f"{plan.limits.memory / 2**30:.1f} GiB, {plan.limits.shared_memory / 2**20:.0f} MiB shared"),
         ("processes", str(plan.limits.pids)),
         ("start timeout", f"{plan.limits.start_timeout} s"),
@@ -160,6 +163,24 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
         *(("environment", f"{name}={value}") for name, value in plan.environment.items()),
     ]
     app.out.table(["launch plan", ""], rows)
+
+
+def _roles(plan: LaunchPlan) -> list[tuple[str, ServedModel]]:
+    """Return the models of PLAN, each with what it is for."""
+    drafting = [("draft", plan.draft)] if plan.draft is not None else []
+    return [("model", plan.model), *drafting, *(("adapter", adapter) for adapter in plan.adapters)]
+
+
+def _access_rows(plan: LaunchPlan) -> list[tuple[str, str]]:
+    """Return what `nvllm serve --dry-run` shows of who may ask, where, and by which name."""
+    rows = [("published", ", ".join(f"{address}:{plan.port}" for address in plan.addresses))]
+    if plan.access.key_file is not None:
+        rows.append(("API key", f"from {plan.access.key_file}"))
+    if plan.served_name:
+        rows.append(("served name", plan.served_name))
+    if plan.template is not None:
+        rows.append(("chat template", f"{plan.template.file}  {plan.template.sha256}"))
+    return rows
 
 
 def _cpu_text(cpu: PlannedCpu) -> str:

@@ -25,7 +25,7 @@ from nvllm.core.spec import MEMORY_FLOOR
 from nvllm.host.facts import INSTANCE_LABEL, TREE_LABEL, ContainerState
 from nvllm.host.locks import HeldLocks
 from nvllm.image.engine import Engine
-from nvllm.serve import health, planner, timeline
+from nvllm.serve import access, health, planner, timeline
 from nvllm.serve.rundir import InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import Timeline
 from nvllm.serve.watchdog import MemoryWatch
@@ -96,7 +96,8 @@ class EngineStart:
         answers, but not with a generation). The container is removed before.
         """
         expectations = planner.expectations(self.plan, self.models, self.cache)
-        self.run.prepare(plan_encode(self.plan), expectations, self.plan.sentinels)
+        asking = None if self.plan.access.key_file is None else access.program()
+        self.run.prepare(plan_encode(self.plan), expectations, self.plan.sentinels, asking)
         self._under_way = True
         self._state("starting")
         try:
