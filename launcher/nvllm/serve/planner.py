@@ -128,6 +128,7 @@ def plan(request: PlanRequest) -> LaunchPlan:
         "--served-model-name",
         profile.model,
         *_listening(profile),
+        *_draining(profile),
         *engine_arguments(profile),
     ]
     environment = {**identity.environment(spec), **profile.environment, **ENGINE_ENVIRONMENT}
@@ -220,6 +221,12 @@ def _listening(profile: Profile) -> list[str]:
     if any(waiver.name == "host-network" for waiver in profile.waivers):
         return ["--host", "127.0.0.1", "--port", str(profile.port)]
     return ["--host", "0.0.0.0", "--port", str(CONTAINER_PORT)]  # noqa: S104 - published on 127.0.0.1 only
+
+
+def _draining(profile: Profile) -> list[str]:
+    """Return how long vLLM, when it is asked to stop, lets requests finish; its own default is not at all."""
+    seconds = profile.limits.drain_timeout
+    return ["--shutdown-timeout", str(seconds)] if seconds else []
 
 
 def _planned_gpus(request: PlanRequest) -> Sequence[Gpu]:

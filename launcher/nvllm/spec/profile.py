@@ -30,6 +30,7 @@ RESERVED: Mapping[str, str] = {
     "api-key": "no secret enters an engine",
     "hf-token": "no secret enters an engine",
     "spec-model": "write the profile's `draft:` instead",
+    "shutdown-timeout": "write the profile's `limits.drain-timeout:` instead",
     "config": "write its arguments into the profile, where they are hashed",
 }
 """Arguments of vllm serve that nvllm decides, so that a profile may not have them, and why."""
