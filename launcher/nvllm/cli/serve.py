@@ -217,9 +217,17 @@ def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
     columns = ["instance", "stage", "address", "started", "start took", "KV tokens", "supervised"]
     app.out.table(columns, [cells(row) for row in rows])
     for row in rows:
+        for death in cast("list[Mapping[str, Json]]", row.get("deaths") or []):
+            app.out.line(_death_text(row, death))
         kernels = cast("list[Mapping[str, str]]", row.get("kernels") or [])
         if kernels:
             app.out.line(_kernels_text(row, kernels))
+
+
+def _death_text(row: Mapping[str, Json], death: Mapping[str, Json]) -> str:
+    """Return when and of what an earlier engine of the instance in ROW died."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(cast("float", death["when"])))
+    return f"{row['instance']}: an engine died at {when}: {death['reason']}"
 
 
 def _kernels_text(row: Mapping[str, Json], kernels: Sequence[Mapping[str, str]]) -> str:

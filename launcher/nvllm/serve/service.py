@@ -22,7 +22,7 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import RestartRules
 from nvllm.host.locks import HeldLocks
-from nvllm.serve import examine, staged_cache, stopping, supervisor
+from nvllm.serve import examine, staged_cache, startup, stopping, supervisor
 from nvllm.serve.examine import Examination
 from nvllm.serve.health import Generation
 from nvllm.serve.rundir import Death, RunDirectory
@@ -82,7 +82,7 @@ def run(service: Service, examination: Examination, announce: Callable[[Supervis
         if left is not None and engine is not None:
             service.progress.note(f"ORPHAN {instance}: nobody supervises container {left.container[:12]}; it is ended")
             stopping.end_orphan(engine, service.places, instance, left)
-            examination = _examined_again(service, examination)
+            examination = examined_again(service, examination)
         deaths: tuple[Death, ...] = ()
         while True:
             died = _one_engine(service, examination, held_locks, deaths, announce)
@@ -94,7 +94,7 @@ def run(service: Service, examination: Examination, announce: Callable[[Supervis
                 if RunDirectory(service.places.run(instance)).asked_to_stop:
                     _record_stop(service, instance)
                     return
-                examination = _examined_again(service, examination)
+                examination = examined_again(service, examination)
 
 
 def _without(service: Service, examination: Examination, left: stopping.Orphan) -> Examination:
@@ -110,7 +110,7 @@ def _without(service: Service, examination: Examination, left: stopping.Orphan) 
     return examination
 
 
-def _examined_again(service: Service, first: Examination) -> Examination:
+def examined_again(service: Service, first: Examination) -> Examination:
     """Return a new examination of SERVICE, whose FIRST one was served. Raises Refused NV707 if it has become another.
 
     The locks that are held are those of FIRST, and who blessed a profile did not allow it to come back unblessed.
@@ -153,7 +153,7 @@ def _one_engine(
 
         def ready(generation: Generation) -> None:
             if deaths:
-                service.progress.note(f"RESTARTED {running.plan.instance} after {deaths[-1].reason.splitlines()[0]}")
+                service.progress.note(f"RESTARTED {running.plan.instance} after {deaths[-1].reason}")
             else:
                 announce(running, generation)
 
@@ -165,8 +165,8 @@ def _one_engine(
             if not may or {one.code for one in refused.refusals} - _DEATHS:
                 raise
             lines = tuple(line[:_LINE] for line in running.tail)
-            reason = "; ".join(f"{one.code} {one.title}: {one.found.splitlines()[0]}" for one in refused.refusals)
-            return Death(time.time(), reason, lines)
+            reasons = [f"{one.code} {one.title}: {one.found.splitlines()[0]}" for one in refused.refusals]
+            return Death(time.time(), "; ".join(one.removesuffix(startup.LAST_LINES) for one in reasons), lines)
     return None
 
 

@@ -47,6 +47,9 @@ _LINE = 1 << 20
 _TAIL = 12
 """Lines of the engine's log that a failed start shows."""
 
+LAST_LINES = "; its last lines:"
+"""What stands between why an engine died and those lines."""
+
 
 def labels(plan: LaunchPlan, run: Path) -> dict[str, str]:
     """Return the labels that mark the container of PLAN as one of nvllm's, started from the run directory RUN."""
@@ -290,7 +293,7 @@ class EngineStart:
             "NV703",
             f"container {self.plan.instance}",
             "an engine that runs",
-            f"{found}; its last lines:\n{shown}",
+            f"{found}{LAST_LINES}\n{shown}",
             shlex.join(["less", str(self.run.log)]),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -133,7 +134,7 @@ def test_one_between_two_engines_is_asked_to_stop(tmp_path: Path, monkeypatch: p
         if run.asked_to_stop:
             held_locks.release()
 
-    monkeypatch.setattr(stopping.time, "sleep", releases)
+    monkeypatch.setattr(time, "sleep", releases)
     assert stop(FakeEngine(), where) == ID
     assert ended(run)[0] == "stopped"
 
