@@ -108,17 +108,18 @@ def test_the_next_serve_ends_an_orphan(worlds: Worlds, docker_client: DockerClie
     assert world.containers(docker_client) == []
 
 
-def stream(world: World, tokens: int, begun: threading.Event, texts: list[str]) -> None:
-    """Ask for TOKENS tokens as a stream, set BEGUN at the first, and append the text of the whole to TEXTS."""
+def stream(world: World, tokens: int, begun: threading.Event, ends: list[str]) -> None:
+    """Ask for TOKENS tokens as a stream, set BEGUN at the first, and append to ENDS why each answer ended."""
     question = {"model": MODEL, "prompt": "hello", "max_tokens": tokens, "ignore_eos": True, "stream": True}
     address = health.url(health.LOOPBACK, world.port, "v1/completions")
     with httpx2.Client(timeout=60, trust_env=False) as client, client.stream("POST", address, json=question) as answer:
-        text = ""
         for line in answer.iter_lines():
             if line.startswith("data: {"):
                 begun.set()
-                text += json.loads(line.removeprefix("data: "))["choices"][0]["text"]
-            texts[:] = [text, "whole" if line == "data: [DONE]" else "part"]
+                choice = json.loads(line.removeprefix("data: "))["choices"][0]
+                ends.extend([choice["finish_reason"]] if choice["finish_reason"] else [])
+            elif line == "data: [DONE]":
+                ends.append(line)
 
 
 @pytest.mark.parametrize("ending", ["nvllm stop", "SIGTERM"])
@@ -129,8 +130,8 @@ def test_a_stop_lets_requests_finish_and_takes_no_new_ones(
     world = worlds.make(DRAIN)
     process = ready(world)
     (container,) = world.containers(docker_client)
-    begun, texts = threading.Event(), list[str]()
-    asking = threading.Thread(target=stream, args=(world, 110, begun, texts))
+    begun, ends = threading.Event(), list[str]()
+    asking = threading.Thread(target=stream, args=(world, 110, begun, ends))
     docker_client.api.update_container(container.id, cpu_period=100_000, cpu_quota=20_000)
     asking.start()
     assert begun.wait(60)
@@ -148,7 +149,7 @@ def test_a_stop_lets_requests_finish_and_takes_no_new_ones(
         except httpx2.HTTPError:
             refused += 1
     asking.join()
-    assert texts[1] == "whole", texts
+    assert ends == ["length", "data: [DONE]"]
     assert refused
     process.communicate(timeout=60)
     if stopping is not None:

@@ -252,7 +252,7 @@ def _only(docker: Engine) -> str:
 @click.argument(
     "instance", required=False, shell_complete=running_instances, help="An instance that `nvllm status` lists."
 )
-@click.option("-f", "--follow", is_flag=True, help="Show new lines until the instance ends, or Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Show new lines until the instance ends, or Ctrl-C.")
 @click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Show only the last N lines.")
 @with_app
 def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None:
