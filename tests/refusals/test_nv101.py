@@ -405,7 +405,10 @@ def test_targets_that_nothing_is_held_against(added: str, cure: str) -> None:
     assert (refusal.code, refusal.cure) == ("NV101", cure)
 
 
-OWN = "models:\n  mine:\n    kind: directory\n    path: /srv/mine\n  pirate:\n    kind: directory\n    path: /srv/pirate\n"
+OWN = (
+    "models:\n  mine:\n    kind: directory\n    path: /srv/mine\n"
+    "  pirate:\n    kind: directory\n    path: /srv/pirate\n"
+)
 
 
 def owned(fields: str) -> str:

@@ -156,6 +156,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "refused",
         "MemAvailable fell below the profile's floor during a campaign, which ended its engine and itself.",
     ),
+    "NV521": ("supervisor does not end", "failed", "A supervisor still holds its locks after its engine was stopped."),
     "NV525": ("not an address here", "refused", "The profile publishes its port on an address that this host lacks."),
     # 6xx: profiles
     "NV601": ("waiver missing", "refused", "The profile needs an exception from the hardening that it does not name."),
@@ -176,6 +177,8 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "failed",
         "A blessed engine did not load the blessed code, compiled code itself, or has a smaller KV cache.",
     ),
+    "NV706": ("restarts exhausted", "failed", "The engine died more often than the profile lets it be started again."),
+    "NV707": ("not the same service", "refused", "After a death the profile is no longer what was served before it."),
     # 8xx: bisect
     "NV801": ("end not as declared", "refused", "The good end of a bisect is bad, or the bad end is never bad."),
     "NV802": ("probe not executable", "usage", "The probe of a bisect is not an executable file."),

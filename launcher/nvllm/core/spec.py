@@ -363,6 +363,9 @@ class ResourceLimits:
     """Seconds until the engine must be ready."""
     stall_timeout: Annotated[int, Rule(minimum=20, maximum=86400)] = 600
     """Seconds for which requests may run without progress, or the engine may answer nothing; then it is ended."""
+    drain_timeout: Annotated[int, Rule(minimum=0, maximum=3600)] = 0
+    """Seconds in which the requests under way may finish when the engine is asked to stop; it takes no new ones then.
+    With 0 they are aborted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,6 +497,18 @@ MEMORY_FLOOR = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
+class RestartRules:
+    """How often an engine that died after it was ready is started again, each time after every check."""
+
+    attempts: Annotated[int, Rule(minimum=1, maximum=20)] = 3
+    """Restarts at most within WITHIN seconds; one death more, and the supervisor gives up."""
+    within: Annotated[int, Rule(minimum=1, maximum=604800)] = 3600
+    """Seconds for which a death counts."""
+    pause: Annotated[int, Rule(minimum=1, maximum=3600)] = 5
+    """Seconds before the first restart. Each further one within WITHIN waits twice as long as the one before."""
+
+
+@dataclass(frozen=True, slots=True)
 class CampaignRules:
     """What holds while many engines of a profile are started one after the other: ablate, bench, bless, bisect."""
 
@@ -536,6 +551,8 @@ class Profile:
     """Gates of the hardware without which it is not started. They say something of the host, and are not hashed."""
     campaign: Annotated[CampaignRules, NOT_EMPTY] = CampaignRules()
     """What holds while a campaign starts one engine after the other."""
+    restart: Annotated[RestartRules | None, NOT_EMPTY] = None
+    """Whether `nvllm serve` starts an engine again that died; without it, it never does."""
     draft: Name | None = None
     """The model that drafts what MODEL confirms or rejects, in speculative decoding; None where no model does."""
     adapters: tuple[Name, ...] = ()
@@ -545,6 +562,7 @@ class Profile:
     served_name: ServedName | None = None
     """What requests call the model; without, its name in the spec."""
     access: Annotated[Access, NOT_EMPTY] = Access()
+    """Who may ask the engine, and on which address."""
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -30,6 +30,9 @@ TREE_LABEL = "nvllm.tree"
 INSTANCE_LABEL = "nvllm.instance"
 """The label of every container that nvllm starts; its value is the container's own name."""
 
+RUN_LABEL = "nvllm.run"
+"""The label with the run directory that a container was started from: no other state directory has its locks."""
+
 TASK_LABEL = "nvllm.task"
 """The label of every container that a worker starts, or its probe: the task that it was sent."""
 

@@ -25,12 +25,10 @@ from typing import Any, TypeAlias, TypeVar
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
+from nvllm.core.spec import LOOPBACK
 from nvllm.serve import access
 
 T = TypeVar("T")
-
-LOOPBACK = "127.0.0.1"
-"""Where the port of an engine is published."""
 
 _OK = 200
 _COMPLETIONS = "v1/completions"
