@@ -98,7 +98,7 @@ def test_the_next_serve_ends_an_orphan(worlds: Worlds, docker_client: DockerClie
     assert world.serve("--dry-run").code == 0
     again = world.serve("--detach")
     assert again.code == 0, again
-    assert f"ORPHAN {world.instance()}: nobody supervises container {orphan.id[:12]}; it is ended" in again.err
+    assert f"ORPHAN {world.instance()}: nobody supervises container {str(orphan.id)[:12]}; it is ended" in again.err
     (container,) = world.containers(docker_client)
     assert container.id != orphan.id
     assert instance(world)["supervised"]
