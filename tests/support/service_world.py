@@ -20,11 +20,12 @@ from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import RestartRules
 from nvllm.host import locks
 from nvllm.image.engine import Engine
-from nvllm.serve import examine, service, startup, supervisor
+from nvllm.serve import examine, service, startup, stopping, supervisor
 from nvllm.serve.examine import Examination
 from nvllm.serve.health import Generation
 from nvllm.serve.rundir import InstanceState, RunDirectory
 from nvllm.serve.service import Service
+from nvllm.serve.stopping import Orphan
 from nvllm.serve.supervisor import Supervisor
 from support.plansamples import MODEL, PLAN, SPEC, FrontEnd, build, places, with_profile
 from support.serve_world import ID, STARTED, FakeEngine, Noted
@@ -128,8 +129,8 @@ def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> It
     assert locks.status(where.locks) == ()
 
 
-def orphaned(made: World) -> None:
-    """Leave the container of a supervisor that was killed."""
+def orphaned(made: World) -> Orphan:
+    """Leave the container of a supervisor that was killed, and return it."""
     made.engine.start(PLAN, startup.labels(PLAN, made.run.path))
     made.run.prepare({}, b"{}", ())
     made.run.write_state(
@@ -137,3 +138,6 @@ def orphaned(made: World) -> None:
     )
     made.engine.asked.clear()
     made.engine.fates = [made.stopped_by_the_user]
+    left = stopping.orphan(cast("Engine", made.engine), made.places, PLAN.instance)
+    assert left is not None
+    return left

@@ -39,8 +39,9 @@ from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
-from nvllm.serve import access, owners, planner, servehash
+from nvllm.serve import access, owners, planner, servehash, stopping
 from nvllm.serve.planner import LocalModel, LocalTemplate, PlannedImage
+from nvllm.serve.stopping import Orphan
 from nvllm.spec import file as specfile
 
 _RUN_BYTES = 200 * 2**20
@@ -74,6 +75,8 @@ class Examination:
     engine: Engine | None
     manifest: Manifest | None = None
     """The bless manifest that the profile is served by, if it is a blessed one."""
+    orphan: Orphan | None = None
+    """A container that nobody supervises, which `serve` ends before it starts."""
 
 
 def examine(
@@ -97,7 +100,24 @@ def examine_without_cache(
     Refused as `examine_unblessed` does.
     """
     found = _examined(project, places, image, profile, alone=False, paranoid=paranoid, progress=progress)
-    return blessed(project, places, found)
+    return blessed(project, places, after_orphan(places, found))
+
+
+def after_orphan(places: Places, found: Examination) -> Examination:
+    """Return FOUND with the orphan of its instance, if there is one, and without the refusals that end with it."""
+    left = None if found.engine is None else stopping.orphan(found.engine, places, found.plan.instance)
+    if left is None:
+        return found
+    outcomes = [
+        Outcome(
+            one.code, one.name, "ok", f"container {left.container[:12]} is an orphan, which `nvllm serve` ends first"
+        )
+        if one.refusals and all(left.explains(refusal, found.plan) for refusal in one.refusals)
+        else one
+        for one in found.outcomes
+    ]
+    refusals = tuple(one for one in found.refusals if not left.explains(one, found.plan))
+    return replace(found, outcomes=tuple(outcomes), refusals=refusals, orphan=left)
 
 
 def blessed(project: Project, places: Places, found: Examination) -> Examination:

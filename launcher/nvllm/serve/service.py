@@ -74,15 +74,14 @@ def run(service: Service, examination: Examination, announce: Callable[[Supervis
     Returns when `nvllm stop` has asked for the end. Raises Refused with the refusals of EXAMINATION, what
     `Supervisor.serve` raises, and after a death NV706 (too many) and NV707 (a restart would serve something else).
     """
-    instance, engine = examination.plan.instance, examination.engine
-    left = stopping.orphan(engine, service.places, instance) if engine is not None else None
-    if left is not None:
-        examination = _without(service, examination, left)
+    instance, left = examination.plan.instance, examination.orphan
+    if left is not None and not examination.refusals:  # it works, and is not ended for one that may not start
+        examination = examine.examine_cache(examination, service.places)
     with supervisor.hold_locks(examination, service.places, service.command) as held_locks:
         owners.claim(service.project, service.places, instance)
-        if left is not None and engine is not None:
+        if left is not None and examination.engine is not None:
             service.progress.note(f"ORPHAN {instance}: nobody supervises container {left.container[:12]}; it is ended")
-            stopping.end_orphan(engine, service.places, instance, left)
+            stopping.end_orphan(examination.engine, service.places, instance, left)
             examination = examined_again(service, examination)
         deaths: tuple[Death, ...] = ()
         while True:
@@ -96,19 +95,6 @@ def run(service: Service, examination: Examination, announce: Callable[[Supervis
                     _record_stop(service, instance)
                     return
                 examination = examined_again(service, examination)
-
-
-def _without(service: Service, examination: Examination, left: stopping.Orphan) -> Examination:
-    """Return EXAMINATION without the refusals that end with the orphan LEFT, which is ended only if there is no other.
-
-    The bytes of the cache are hashed before, too: an engine that works is not ended for one that may not start.
-    """
-    others = [one for one in examination.refusals if not left.explains(one, examination.plan)]
-    if others:
-        refuse_any([one for one in examination.refusals if one in others or one.code == "NV508"])
-    examination = examine.examine_cache(replace(examination, refusals=()), service.places)
-    refuse_any(examination.refusals)
-    return examination
 
 
 def examined_again(service: Service, first: Examination) -> Examination:

@@ -541,6 +541,13 @@ def test_on_the_host_network_the_engine_listens_on_the_profiles_port_of_loopback
     assert found.command[8:12] == ("--host", "127.0.0.1", "--port", "8123")
 
 
+def test_a_drain_is_vllms_own_and_not_hashed() -> None:
+    assert "--shutdown-timeout" not in PLAN.command
+    found = plan(with_profile(SPEC, limits=replace(PLAN.limits, drain_timeout=30)))
+    at = found.command.index("--shutdown-timeout")
+    assert (found.command[at + 1], found.serve_hash) == ("30", PLAN.serve_hash)
+
+
 def test_a_production_profile_is_no_weaker_than_a_development_one() -> None:
     before, after = options(PLAN), options(plan(with_profile(SPEC, dev=True)))
     assert before == after
