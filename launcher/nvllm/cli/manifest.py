@@ -131,7 +131,7 @@ def show(app: App, name: str, written: WebPage) -> None:
         "directory": str(trees(app).path(found.tree_hash)),
         "manifest": documents.unstructure(manifest.FORM, found),
     }
-    usual = app.places.state / "pages" / f"{one.path.stem}.html"
+    usual = app.places.work(app.project) / "pages" / f"{one.path.stem}.html"
     said = written.written(usual, lambda: page.html(found, state))
     app.out.result(
         "manifest show", data, said or (lambda: _show_text(app, found, state, "there" if signed else "none"))
