@@ -33,7 +33,7 @@ from nvllm.cache import promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
-from nvllm.core import catalogue, clock, paths, refusal
+from nvllm.core import archives, catalogue, clock, exports, paths, reading, refusal
 from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
@@ -59,6 +59,9 @@ NVLLM = [str(Path(sys.executable).with_name("nvllm"))]
 IMAGE = "bench"
 OFF = "api-key-out-of-compile-key"
 """The patch that docker build makes too: one Python file."""
+
+APPLIER = (archives, catalogue, exports, patching, reading, refusal, source, unified)
+"""What `apply_patches.py` needs of nvllm beside it."""
 
 SLOW, QUICK, INSTANT = 3, 7, 21
 """How often something is run, by how long it takes."""
@@ -121,7 +124,8 @@ def run(argv: Sequence[str], **environment: str) -> str:
     """Run ARGV and return its stdout. Raises CannotRunError with its words if it fails."""
     done = subprocess.run(argv, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise CannotRunError(f"{' '.join(argv[:4])} ...: {(done.stderr or done.stdout).strip()[-400:]}")
+        printed = [text.strip()[-400:] for text in (done.stdout, done.stderr)]  # Docker's client warns on one of them
+        raise CannotRunError(f"{' '.join(argv[:4])} ...: {' '.join(filter(None, printed))}")
     return done.stdout
 
 
@@ -281,7 +285,7 @@ def _engine() -> engine.Engine:
 
 
 def toggle(bench: Bench) -> list[Row]:
-    """Each patch that no other requires, alone: switched on, with the image of all others in the engine.
+    """Each patch that no other requires, alone: switched on by nvllm, with the image of all others in the engine.
 
     On is what costs: off, all layers but the identity are there. What is made for the others is made before.
     """
@@ -378,8 +382,7 @@ def _applying(bench: Bench, base: str) -> Path:
     (context / "patches").mkdir(parents=True)
     shutil.copy(bench.series / file, context / "patches")
     shutil.copy(Path(__file__).with_name("apply_patches.py"), context / "patches")
-    applier = (catalogue, patching, refusal, source, unified)
-    for path, module in dockerfiles.module_files(applier).items():
+    for path, module in dockerfiles.module_files(APPLIER).items():
         (context / "patches" / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(module, context / "patches" / path)
     return context
