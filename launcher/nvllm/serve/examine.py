@@ -143,10 +143,8 @@ def examine_unblessed(
     build, stale = identity.load_build(project, image, None)
     port = named_profile(project, build.spec, profile).port
     hashes = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
-    instance, engine = (
-        Instance(owners.instance_name(project, places, build.spec.name, profile), profile, port),
-        connect(),
-    )
+    instance = Instance(owners.instance_name(project, places, build.spec.name, profile), profile, port)
+    engine = connect()
     try:
         found = examine_build(project, places, build, instance, engine, hashes, progress)
     except Refused as refused:  # there is no plan; what this host lacks in any case is said all the same
