@@ -108,7 +108,7 @@ class _Bootstrap(EngineStart):
     workbench: Path
 
     def _create(self) -> str:
-        return self.engine.start_workbench(Workbench(self.plan, str(self.workbench)), labels(self.plan))
+        return self.engine.start_workbench(Workbench(self.plan, str(self.workbench)), labels(self.plan, self.run.path))
 
 
 class Bless:

@@ -18,7 +18,7 @@ from nvllm.bisect.journal import Journal
 from nvllm.bisect.lookahead import MOST_MACHINES
 from nvllm.bisect.records import BisectProbe, BisectStart, BisectState, Corrected, Kept, Limits, PatchSummary
 from nvllm.bisect.search import Done, NextTrial
-from nvllm.cli import bisect_sets, terminal
+from nvllm.cli import bisect_sets, image_argument, terminal
 from nvllm.cli.bisect_journals import (
     IMAGE,
     all_journals,
@@ -31,7 +31,7 @@ from nvllm.cli.bisect_journals import (
     set_option,
     unowned,
 )
-from nvllm.cli.complete import builtins, files, images, profiles
+from nvllm.cli.complete import builtins, files, profiles
 from nvllm.cli.fleet import ON, connected, repository
 from nvllm.cli.frame import PATH, App, FiniteRange, Group, packed, with_app
 from nvllm.cli.output import refusal_document
@@ -64,7 +64,7 @@ for command in bisect_sets.COMMANDS:
 
 
 @bisect.command("start", epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@image_argument.IMAGE
 @click.argument(
     "words", nargs=-1, metavar="[FILE | -- CMD]", shell_complete=files, help="The answer of golden; or the probe."
 )
@@ -91,7 +91,7 @@ for command in bisect_sets.COMMANDS:
 @option("--flaky", is_flag=True, help="The failure shows only sometimes.")
 @option("--build-price", type=FiniteRange(0), default=1.0, help="The price of a build, in trials.")
 @option("--discard", is_flag=True, help="Rename the journal of an earlier bisect; leave one of an older nvllm.")
-@with_app
+@image_argument.with_image("words")
 def start_command(
     app: App,
     image: str,

@@ -255,11 +255,11 @@ def pull_blessing(
 
 
 def _again(found: Manifest) -> str:
-    return f"nvllm push REPO {found.image} --blessing {found.profile}, on the host that blessed it"
+    return f"on the host that blessed it: nvllm push REPO {found.image} --blessing {found.profile}"
 
 
 def _again_from(repository: Repository) -> str:
-    return f"nvllm push {repository.name} IMAGE --blessing PROFILE"
+    return f"push the blessing again: nvllm push {repository.name} IMAGE --blessing PROFILE"
 
 
 def _decoded(data: bytes, shown: str) -> Manifest:

@@ -561,7 +561,7 @@ def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> di
         "mem_limit": plan.limits.memory,
         "memswap_limit": plan.limits.memory,
         "pids_limit": plan.limits.pids,
-        "ports": {f"{CONTAINER_PORT}/tcp": ("127.0.0.1", plan.port)},
+        "ports": {f"{CONTAINER_PORT}/tcp": [(address, plan.port) for address in plan.addresses]},
         "tmpfs": {scratch.target: tmpfs(plan, scratch.size, product) for scratch in plan.scratch},
         "mounts": [Mount(mount.target, mount.source, type="bind", read_only=True) for mount in plan.mounts],
         "restart_policy": {"Name": "no"},

@@ -179,9 +179,11 @@ def test_the_cache_that_is_mounted_in_a_container_stays(cache: Cache) -> None:
     tree = store.adopt(blessings_world.cache(cache.places.cache / "fresh"), blessings_world.CURE)
     os.utime(store.path(tree.hash), (OLD, OLD))
     served = planner.loading(PLAN, tree)
-    running = ContainerFact(served.instance, startup.labels(served), True, "4f" * 32)
+    running = ContainerFact(served.instance, startup.labels(served, Path("/runs/it")), True, "4f" * 32)
     assert cache.pieces(NOTHING, running) == []
-    assert cache.pieces(NOTHING, replace(running, labels=startup.labels(PLAN))) == [("blessed cache", tree.hash)]
+    assert cache.pieces(NOTHING, replace(running, labels=startup.labels(PLAN, Path("/runs/it")))) == [
+        ("blessed cache", tree.hash)
+    ]
 
 
 def test_a_cache_that_only_an_archived_manifest_names_goes_and_that_is_said(cache: Cache) -> None:
