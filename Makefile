@@ -70,7 +70,7 @@ demo: setup engine ## build, serve, one completion, bless, blessed serve, a tamp
 	@tools/demo.sh
 
 .PHONY: bench
-bench: setup engine ## print the README's figures
+bench: setup engine ## print the figures of docs/benchmarks.md
 	$(PYTHON_TOOL) benchmarks
 
 .PHONY: lint

@@ -119,7 +119,14 @@ def test_a_sentence_may_leave_arguments_out_but_names_no_option_that_is_not_ther
 
 OF_OTHER_PROGRAMS = {
     "docs/fleet.md": {"--no-requeue", "--system-config"},  # sbatch, ray
-    "docs/gb10.md": {"--gpu-memory-utilization", "--host", "--ipc", "--network", "--trust-remote-code"},  # vLLM, Docker
+    "docs/gb10.md": {
+        "--gpu-memory-utilization",
+        "--host",
+        "--ipc",
+        "--network",
+        "--served-model-name",
+        "--trust-remote-code",
+    },  # vLLM, Docker
     "docs/nix.md": {"--rebuild"},
 }
 
