@@ -47,7 +47,9 @@ class TreeStore:
     def has(self, tree_hash: str) -> bool:
         return self.path(tree_hash).is_dir()
 
-    def adopt(self, source: Path, cure: str, *, owner: int | None = None, written: Set[str] = cachetree.ON_CPU) -> Tree:
+    def adopt(
+        self, source: Path, cure: str, *, owner: int | None = None, written: Set[str] = cachetree.WRITTEN
+    ) -> Tree:
         """Copy the new cache at SOURCE into the store, and return its sealed tree. SOURCE is not changed.
 
         All of SOURCE must belong to OWNER (a uid; None: this user), because a container may run as another user.

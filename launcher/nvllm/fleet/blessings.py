@@ -322,8 +322,7 @@ def bring(
     scratch = Path(tempfile.mkdtemp(dir=ensure(places.staged), prefix="pull-"))
     try:
         unpack(store.path(sha), tree, scratch / "tree", cure)
-        gpu = tree != tree.sealed()
-        adopted = trees.adopt(scratch / "tree", cure, written=cachetree.ON_GPU if gpu else cachetree.ON_CPU)
+        adopted = trees.adopt(scratch / "tree", cure, written=tree.written)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         store.remove(sha)

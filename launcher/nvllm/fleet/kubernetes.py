@@ -243,10 +243,7 @@ def _engine_mounts(source: ExportSource, server: tuple[int, int]) -> list[dict[s
     if plan.cache is not None:
         volume, top = ("placed", "cache") if _copied(source, server) else ("blessing", "")
         mounts.append(_read_only(volume, plan.cache.target, top))
-        mounts += [
-            _read_only(volume, f"{SEEDS}/{number}", f"{top}/{path}".lstrip("/"))
-            for number, path in enumerate(plan.cache.seeds)
-        ]
+        mounts += [_read_only(volume, SEEDS, top)] if plan.cache.seeds else []
     claimed = source.models_at.startswith("pvc:")
     mounts += [
         _read_only("models", one.path, one.name) if claimed else _read_only(f"model-{number}", one.path)

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from nvllm.cache import staging
-from nvllm.cache import tree as cachetree
 from nvllm.cache.staging import Staged
 from nvllm.cache.store import TreeStore
 from nvllm.core.plan import CACHE
@@ -138,7 +137,7 @@ def test_a_start_that_missed_a_kernel_is_not_the_blessed_one(made: World, cache:
 
 def test_code_that_is_written_beside_the_blessed_files_was_compiled(tmp_path: Path) -> None:
     root = blessings_world.cache(tmp_path / "fresh")
-    tree = TreeStore(tmp_path / "trees").adopt(root, blessings_world.CURE, written=cachetree.ON_GPU)
+    tree = TreeStore(tmp_path / "trees").adopt(root, blessings_world.CURE)
     (inductor,) = tree.seeds
     blessed = [f"{CACHE}/{one.path}" for one in tree.files]
     timeline = Timeline(0.0, loaded=[f"{CACHE}/{blessings_world.AOT}/rank_0_0/model"])
