@@ -51,6 +51,8 @@ class Target(Protocol):
 
     def alive(self) -> bool: ...
     def restart(self) -> None: ...
+    def trace(self) -> str:
+        """Return what the log says of the error that ended the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class Campaign:
         self.result.statuses.update(outcome.status for outcome in outcomes)
         if not self.target.alive():
             self.result.ended += 1
-            self._find(batch)
+            self._find(batch, self.target.trace())
             self._check("after a restart")
             return
         for outcome in outcomes:
@@ -175,7 +177,7 @@ class Campaign:
             self.result.connections += connect(self.target.port)
         if not self.target.alive():
             self.result.ended += 1
-            self.result.findings[what] = "the engine ended"
+            self.result.findings[f"the engine ended: {self.target.trace()}"] = what
             self.target.restart()
         self._check(f"after {what}")
         self.result.seconds += time.monotonic() - began
@@ -238,9 +240,12 @@ class Campaign:
 
         self.result.findings[kind] = shown(shrunk(outcome.case, again, 60))
 
-    def _find(self, batch: Sequence[Case]) -> None:
-        """Find the smallest part of a request of BATCH that ended the engine. The engine is up afterwards."""
+    def _find(self, batch: Sequence[Case], trace: str) -> None:
+        """Find the smallest part of a request of BATCH that ended the engine with TRACE. The engine is up afterwards."""
         self.target.restart()
+        kind = f"the engine ended: {trace}"
+        if kind in self.result.findings:
+            return
         starts = _STARTS
 
         def ends(case: Case) -> bool:
@@ -258,11 +263,9 @@ class Campaign:
         culprit = next((case for case in batch if ends(case)), None)
         if culprit is None:
             together = "; ".join(shown(case) for case in batch)
-            self.result.findings["requests that end the engine only together"] = together[:4000]
+            self.result.findings[kind] = f"only together: {together[:4000]}"
             return
-        self.result.findings[f"{culprit.path}: the engine ended ({self.result.ended})"] = shown(
-            shrunk(culprit, ends, 40)
-        )
+        self.result.findings[kind] = shown(shrunk(culprit, ends, 40))
 
 
 def shrunk(case: Case, wrong: Callable[[Case], bool], tries: int) -> Case:

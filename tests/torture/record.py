@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 
 from torture.campaign import Result
@@ -28,7 +27,7 @@ COLUMNS = (
 def keep(directory: Path, result: Result) -> None:
     """Write RESULT below DIRECTORY."""
     directory.mkdir(exist_ok=True)
-    (directory / f"{result.engine}.json").write_text(json.dumps({**asdict(result), "day": time.strftime("%Y-%m-%d")}))
+    (directory / f"{result.engine}.json").write_text(json.dumps({**vars(result), "day": time.strftime("%Y-%m-%d")}))
 
 
 def tables(directory: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,12 @@ class Served:
             return httpx2.get(f"http://127.0.0.1:{self.port}/health", timeout=60, trust_env=False).status_code == 200
         except httpx2.HTTPError:
             return False
+
+    def trace(self) -> str:
+        log = (self.world.run_directory(self.profile) / "engine.log").read_text(errors="replace")
+        files = re.findall(r'File "[^"]*/(vllm/[^"]+", line \d+)', log)
+        errors = re.findall(r"\b(\w+(?:Error|Exception): .*)", log)
+        return f"{errors[0] if errors else 'no error in the log'} at {files[-1] if files else 'no line'}"
 
     def restart(self) -> None:
         self.world.nvllm("stop", self.world.instance(self.profile))

@@ -174,7 +174,11 @@ class Supervisor(EngineStart):
             return
         self._checked = time.monotonic()
         refuse_any(staging.recheck(self.mounted.staged, self.mounted.manifest.cure))
-        for graph in self.mounted.new_graphs(self.scratch()):
+        try:
+            scratch = self.engine.scratch_files(self.container, self.plan.command[0]) or []
+        except Refused:  # a report that has to wait; whether the container lives is the watch's question
+            return
+        for graph in self.mounted.new_graphs(scratch):
             self.timeline.note_graph(time.time(), graph)
 
     def _check_progress(self) -> None:
