@@ -36,6 +36,15 @@ _EXITS = (
     ("130", "Interrupted."),
     ("143", "Terminated."),
 )
+_WHICH_IMAGE = """\
+IMAGE may be left out wherever something else decides it, in this order:
+
+1. A profile: the only image that has it. `nvllm serve --profile lower8` serves `gb10`.
+2. A model, for the commands of `nvllm model`: the only image that has it, or any of those that pin the same one.
+3. The project: its only image, or the `default-image` of `nvllm.yaml`, a file of two lines beside `images/`.
+
+nvllm says on stderr which image it took and why, and the document of `--json` names it. Where several images are left,
+the refusal NV111 lists the lines to choose from. `nvllm doctor` alone looks at the host and at every image."""
 _ENVIRONMENT = (
     ("DOCKER_HOST", "The socket of the container engine, as Docker's own client reads it."),
     ("DOCKER_CONTEXT", "The Docker context whose engine is used, instead of the one that `docker context use` set."),
@@ -134,6 +143,7 @@ def commands_page() -> str:
         "# Commands\n\nGenerated from the command line by `make docs`; do not edit. See also `nvllm COMMAND --help`.\n",
         "\n## Options of every command\n\nThey may stand before and after the command.\n\n",
         _named("option", common()),
+        f"\n## Which image\n\n{_WHICH_IMAGE}\n",
         f"\n## Exit status\n\n{_table(['status', 'meaning'], _EXITS)}",
         f"\n## Environment\n\n{_named('variable', _ENVIRONMENT)}",
     ]

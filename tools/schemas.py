@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.bisect import journal
-from nvllm.cache import forkmanifest, manifest
+from nvllm.cache import manifest
 from nvllm.cli import output
 from nvllm.core import fields, lock, spec
 from nvllm.core.fields import Form, Schema
@@ -23,15 +23,16 @@ from nvllm.fleet import tasks
 from nvllm.host import gates
 from nvllm.image import digests
 from nvllm.patches import series
+from nvllm.spec import projectfile
 
 FORMS: tuple[Form[Any], ...] = (
     digests.FORM,
-    forkmanifest.FORM,
     gates.FORM,
     journal.FORM,
     lock.FORM,
     manifest.FORM,
     output.FORM,
+    projectfile.FORM,
     records.FORM_ANSWER,
     records.FORM_COMPARISON,
     records.FORM_KERNELS,

@@ -89,6 +89,34 @@ def test_a_screen_names_nobody_and_asks_no_host(path: Path) -> None:
     assert re.findall(r"/(?:root|home|tmp|work|Users)/", text) == []
 
 
+@pytest.mark.parametrize("path", SCREENS, ids=lambda path: path.stem)
+def test_a_screen_is_light_where_its_reader_is(path: Path) -> None:
+    """Each colour of the dark picture has a light one behind the same selector."""
+    dark, _, light = path.read_text(encoding="utf-8").partition("@media (prefers-color-scheme: light) {")
+    rules = light.partition("</style>")[0]
+    named = re.findall(r"(\.[\w-]+-r\d+) \{", dark)
+    assert named
+    assert [name for name in named if f"{name} {{" not in rules] == []
+    assert '[fill="#191919"] { fill: #ffffff }' in rules
+
+
+def test_a_colour_without_a_light_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="LIGHT has no colour for #123456"):
+        tool("screens.py").both("<style>\n.a-r1 { fill: #123456 }\n    </style>\n")
+
+
+def test_a_bit_that_is_flipped_twice_is_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(b"abc")
+    path.chmod(0o444)
+    seen = []
+    for _ in range(2):
+        subprocess.run([sys.executable, ROOT / "tools/flip.py", path], check=True)
+        seen.append(path.read_bytes())
+    assert seen == [b"`bc", b"abc"]
+    assert path.stat().st_mode & 0o777 == 0o444
+
+
 def test_every_screen_is_recorded_by_the_command_and_shown_on_a_page() -> None:
     screens = tool("screens.py")
     drawn = {path.stem for path in SCREENS}

@@ -174,7 +174,6 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "manifest show": {"--html": _WRITES, "--open": _SHOWN},
     "manifest verify": {"--signers": _STRICTER},
     "manifest revoke": {"--reason": "is shown at every refusal"},
-    "manifest import": {"--cache": _WHICH, "--against": _SHOWN},
     "patch list": {"--series": _WHICH},
     "patch check": {"--against": _WHICH},
     "patch apply": {"--patches": _PATCHES},

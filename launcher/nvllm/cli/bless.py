@@ -15,9 +15,10 @@ from nvllm.bless.preflight import BlessRequest
 from nvllm.cache import manifest
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
-from nvllm.cli.complete import images, profiles
+from nvllm.cli.complete import profiles
 from nvllm.cli.fleet import ON, connected, repository
-from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.frame import PATH, App, Command
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.fleet import boots, candidates
@@ -37,13 +38,13 @@ Examples:
   nvllm bless cpu --profile tiny-blessed               compile, run 5 trials, write the manifest
   nvllm bless cpu --profile tiny-blessed --claim 0.90  run 29 trials, which that claim needs
   nvllm bless cpu --profile tiny-blessed --rebless     replace the blessing in force
-  nvllm bless sm120 --profile NAME --extend            add the kernels that requests needed and it lacks
+  nvllm bless --profile qwen35-27b --extend            add the kernels that requests needed and it lacks
   nvllm bless cpu --profile tiny-blessed --on ray://HEAD --registry REPO   trials on every machine of this class
 """
 
 
 @click.command("bless", cls=Command, epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile with `blessed: true`.")
 @click.option(
     "--trials",
@@ -73,7 +74,7 @@ Examples:
 @click.option("--registry", metavar="REPO", help="With --on: the repository that image and cache travel through.")
 @click.option("--dry-run", is_flag=True, help="Check everything, and show where the trials would run.")
 @click.option("--paranoid", is_flag=True, help="Hash every file of the model, also those whose hash is on record.")
-@with_app
+@with_image()
 def bless_command(
     app: App,
     image: str,
@@ -128,7 +129,7 @@ def bless_command(
         left = KernelReports(app.places.kernels).settle(new.serve_hash, new.tree)
     for one in left:
         app.progress.note(f"STILL MISSING {one.name} ({one.arguments}): no round of requests needed it")
-    app.out.result("bless", _data(new, place, signed=sign is not None), _text(new, kept))
+    app.out.result("bless", _data(image, new, place, signed=sign is not None), _text(new, kept))
 
 
 def _command(found: Examination) -> str:
@@ -149,6 +150,7 @@ def _show_plan(app: App, found: Examination, number: int, pool: MachinePool | No
     here = number if pool is None else 1
     data: Json = {
         "dry_run": True,
+        "image": found.plan.image,
         "serve_hash": found.plan.serve_hash,
         "boots": number,
         "boots_here": here,
@@ -180,9 +182,10 @@ def _spread(
     return work.result(made, (*trials, *machines.boots(made, candidate, trials[0], asked.boots - 1)))
 
 
-def _data(new: Manifest, file: str, *, signed: bool) -> Json:
+def _data(image: str, new: Manifest, file: str, *, signed: bool) -> Json:
     return {
         "file": file,
+        "image": image,
         "label": new.label,
         "version": new.version,
         "unsafe": new.unsafe,

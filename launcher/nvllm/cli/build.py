@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import click
 
-from nvllm.cli.complete import images, sets
-from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.complete import sets
+from nvllm.cli.frame import PATH, App, Command
 from nvllm.cli.image import listed, show
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedRegistryBase
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 Examples:
+  nvllm build                                  build the project's image: the only one, or its default
   nvllm build cpu                              build what the lock says, load it, tag it nvllm:cpu
   nvllm build cpu --dry-run                    the build hash, and whether the image is there
   nvllm build cpu --patches aot-load-guard     another patch set; only the layers above change
@@ -59,7 +61,7 @@ def fresh_build(app: App, image: str, patches: str | None) -> Build:
 
 
 @click.command("build", cls=Command, epilog=EXAMPLES)
-@click.argument("image_name", metavar="IMAGE", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @patches_option
 @click.option("--layout", type=PATH, metavar="DIR", help="Write an OCI layout to DIR; needs no engine.")
 @click.option(
@@ -83,10 +85,10 @@ def fresh_build(app: App, image: str, patches: str | None) -> Build:
     "--check", is_flag=True, help="Build again where much is different, and compare; needs no engine, loads nothing."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be built; fetch, build and load nothing.")
-@with_app
+@with_image()
 def build_command(
     app: App,
-    image_name: str,
+    image: str,
     patches: str | None,
     layout: Path | None,
     layers_only: bool,
@@ -101,7 +103,7 @@ def build_command(
     What the project has recorded of this build hash (manifests/IMAGE.digests.json) must come out again, else the build
     is refused. Prints the tag.
     """
-    build = fresh_build(app, image_name, patches)
+    build = fresh_build(app, image, patches)
     if builder == "nix" and (patches is not None or layers_only or only is not None or check):
         raise click.UsageError("--builder nix builds a whole image with the patch set of its spec, once")
     if only is not None and (record or check):
@@ -109,9 +111,9 @@ def build_command(
     if layout is not None:  # refuse before the build, which may take minutes
         durable.absent(layout, "--layout")
     if record:
-        app.project.writable(app.project.digests(image_name))
+        app.project.writable(app.project.digests(image))
     if check and (record or layout is not None):
-        cure = f"nvllm build {image_name} --check"
+        cure = f"nvllm build {image} --check"
         raise refuse("NV108", "--check", "--check alone", "--record or --layout too", cure)
     if dry_run:
         _dry_run(app, build)

@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 
 from nvllm.cli import terminal
-from nvllm.cli.complete import compared, images, profiles
+from nvllm.cli.complete import compared, profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.image_argument import IMAGE, profile_missing, selected
 from nvllm.core import canonical, catalogue, explain, plan, reading
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
@@ -56,15 +57,17 @@ Examples:
 
 
 @click.command("doctor", cls=Command, epilog=DOCTOR_EXAMPLES)
-@click.argument("image", required=False, shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option("--profile", shell_complete=profiles, help="A profile of the image.")
 @with_app
 def doctor(app: App, image: str | None, profile: str | None) -> None:
-    """Without IMAGE: the checks of the host, and what each image of the project needs before it can be built, served
-    and blessed. With IMAGE and --profile: every check that `nvllm serve` runs.
+    """Without --profile: the checks of the host, and what each image of the project needs before it can be built,
+    served and blessed. With it: every check that `nvllm serve` runs.
     """
-    if (image is None) != (profile is None):
-        raise click.UsageError("name both an image and --profile, or neither")
+    if profile is not None:
+        image = selected(app)
+    elif image is not None:
+        raise profile_missing(click.get_current_context())
     reminder, needed = None, None
     every: tuple[ImageNeeds, ...] = ()
     if image is None or profile is None:
@@ -80,7 +83,7 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
     shown: list[Json] = [
         {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail} for one in outcomes
     ]
-    data: dict[str, Json] = {"checks": shown}
+    data: dict[str, Json] = {"image": image, "checks": shown}
     if every:
         data["images"] = [_needs_data(one) for one in every]
     if reminder is not None:

@@ -14,9 +14,10 @@ from typing import cast
 import click
 
 from nvllm.cache.blessings import Blessings
-from nvllm.cli.complete import images, profiles
 from nvllm.cli.complete import instances as running_instances
+from nvllm.cli.complete import profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable, reading
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan, PlannedCpu
@@ -34,6 +35,7 @@ Examples:
   nvllm serve cpu --profile tiny-eager             until Ctrl-C
   nvllm serve cpu --profile tiny-eager --detach    in the background; returns when it is ready
   nvllm serve cpu --profile tiny-eager --dry-run   print the launch plan and every refusal
+  nvllm serve --profile lower8                     of the only image that has the profile
 """
 STATUS_EXAMPLES = """
 Examples:
@@ -55,12 +57,12 @@ Examples:
 
 
 @click.command("serve", cls=Command, epilog=SERVE_EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option("--dry-run", is_flag=True, help="Print the launch plan and every refusal; start nothing.")
 @click.option("--detach", is_flag=True, help="Run in the background; return when the engine is ready.")
 @click.option("--paranoid", is_flag=True, help="Hash every file of the model, also those whose hash is on record.")
-@with_app
+@with_image()
 def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: bool, paranoid: bool) -> None:
     """A refusal lists every problem at once."""
     if detach and not dry_run:
@@ -108,6 +110,8 @@ def _ready_data(running: supervisor.Supervisor) -> Json:
     plan, cache = running.plan, running.mounted
     return {
         "instance": plan.instance,
+        "image": plan.image,
+        "profile": plan.profile,
         "address": f"http://127.0.0.1:{plan.port}",
         "model": plan.model.name,
         "draft": plan.draft.name if plan.draft is not None else None,

@@ -283,8 +283,8 @@ class ResourceLimits:
     pids: Annotated[int, Rule(minimum=1, maximum=2**22)]
     start_timeout: Annotated[int, Rule(minimum=1, maximum=86400)]
     """Seconds until the engine must be ready."""
-    stall_timeout: Annotated[int, Rule(minimum=60, maximum=86400)] = 600
-    """Seconds for which requests may run without progress; then the engine is stopped."""
+    stall_timeout: Annotated[int, Rule(minimum=20, maximum=86400)] = 600
+    """Seconds for which requests may run without progress, or the engine may answer nothing; then it is ended."""
 
 
 @dataclass(frozen=True, slots=True)

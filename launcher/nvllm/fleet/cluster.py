@@ -89,7 +89,7 @@ class RayCluster:
                 self._running.add(running)
             answer: bytes = ray.get(running)
         except RayTaskError as error:
-            if str(error.cause) == _OPEN:
+            if isinstance(error.cause, PermissionError):
                 cure = (
                     "ray stop && RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=~/.ray/auth_token ray start "
                     "--address=HEAD:6379, on each machine; the head first, with --head"

@@ -31,7 +31,6 @@ from nvllm.layers.tar import Layer
 from nvllm.sources import fetch
 from nvllm.sources.store import Store
 
-_HISTORY = "nvllm layer "
 _BUILD_HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -177,7 +176,7 @@ def _sequence(value: object) -> Sequence[Any]:
 
 
 def _layer(kind: str, blob: Descriptor) -> LayerDigest:
-    return LayerDigest(kind.removeprefix(_HISTORY), blob.digest, blob.size)
+    return LayerDigest(oci.kind_in(kind) or kind, blob.digest, blob.size)
 
 
 def _against(offered: _Offered, build: Build | None, project: Project, repository: Repository) -> Sequence[Refusal]:

@@ -2,7 +2,7 @@
 
 ::
 
-    <state>/projects/<sha256 16>    a link to the root of a project
+    <state>/projects/<id>    a link to the root of a project; an older nvllm hashed a path that may have links in it
 
 Two checkouts may share one cache. Each knows only its own locks and manifests, so `nvllm gc` in one of them would
 remove what the other one needs. A link is created in one step, so it is never there in part.
@@ -11,7 +11,6 @@ remove what the other one needs. A link is created in one step, so it is never t
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shlex
 from collections.abc import Collection
@@ -32,11 +31,11 @@ class Projects:
 
     def remember(self, project: Project) -> None:
         """Record PROJECT. Raises Refused NV911 if that cannot be written."""
-        place = self._place(project.root)
+        place = self.directory / project.id
         with writing(place):
             ensure(self.directory)
             with contextlib.suppress(FileExistsError):
-                os.symlink(project.root, place)
+                os.symlink(project.root.resolve(), place)
 
     def roots(self) -> list[Path]:
         """Return the root of every recorded project, whether it still exists or not.
@@ -48,7 +47,14 @@ class Projects:
     def forget(self, root: Path) -> None:
         """Remove the record of the project at ROOT, if there is one."""
         with writing(self.directory):
-            self._place(root).unlink(missing_ok=True)
+            for place in reading.listed(self.directory, "*"):
+                if _root(place) == root:
+                    place.unlink(missing_ok=True)
+
+    def gone(self) -> dict[str, Path]:
+        """Return the root of every recorded project that is not there any more, by its id. Raises as `roots` does."""
+        roots = {place.name: _root(place) for place in reading.listed(self.directory, "*")}
+        return {name: root for name, root in roots.items() if not (root / "images").is_dir()}
 
     def present(self, forgotten: Collection[Path] = ()) -> list[Project]:
         """Return the recorded projects, without those at the roots FORGOTTEN.
@@ -76,9 +82,6 @@ class Projects:
         ]
         refuse_any(refusals)
         return [Project(root) for root in roots if root not in forgotten]
-
-    def _place(self, root: Path) -> Path:
-        return self.directory / hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
 
 
 def _root(place: Path) -> Path:

@@ -134,10 +134,11 @@ class ImageFacts:
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """How a container ended: EXIT_CODE is None while it runs."""
+    """How a container ended: EXIT_CODE is None while it runs. ADDRESS is its own on the engine's network, if any."""
 
     exit_code: int | None
     out_of_memory: bool
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,13 @@ def state(found: Object, ended: frozenset[str]) -> ContainerState:
     """Return the state in FOUND, the inspection of a container, which has ended if its status is in ENDED."""
     said = _object(found, "State")
     running = _text(said, "Status") not in ended
-    return ContainerState(None if running else _number(said, "ExitCode"), bool(said.get("OOMKilled")))
+    networks = _object(_object(found, "NetworkSettings"), "Networks")
+    addresses = (_text_or_none(_object(networks, name), "IPAddress") for name in networks)
+    return ContainerState(
+        None if running else _number(said, "ExitCode"),
+        bool(said.get("OOMKilled")),
+        next((address for address in addresses if address), None),
+    )
 
 
 def memory(found: Object) -> int | None:

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from nvllm.core.paths import Places
 from nvllm.host import locks
 from nvllm.image.engine import Engine
+from nvllm.serve import health
 from nvllm.serve.rundir import InstanceState, all_below
 
 
 @dataclass(frozen=True, slots=True)
 class SeenInstance:
     """An instance called NAME at its STAGE; SUPERVISED says whether a process looks after it.
+
+    The stage is that of its state, but "gone" without its container, and "silent" if it is ready and does not answer.
 
     STATE is None for a container of another home, which has no state here; CONTAINER is its id.
     """
@@ -38,6 +41,8 @@ def seen(engine: Engine, places: Places) -> tuple[SeenInstance, ...]:
     for state in states:
         running = state.instance in containers and containers[state.instance].running
         stage = current_stage(state, running=running)
+        if stage == "ready" and not health.healthy(state.port):
+            stage = "silent"
         found.append(SeenInstance(state.instance, stage, state.instance in locked, state.container, state))
     known = {state.instance for state in states}
     for name, one in containers.items():

@@ -17,7 +17,7 @@ from pathlib import Path
 from nvllm.cache import staging
 from nvllm.core import clock
 from nvllm.core.paths import Places
-from nvllm.core.plan import LaunchPlan
+from nvllm.core.plan import CONTAINER_PORT, LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host import locks
@@ -96,7 +96,7 @@ class Supervisor(EngineStart):
         self.slow: tuple[SlowPhase, ...] = ()
         """Phases of the start that took much longer than in the trials."""
         self._checked = self._looked = time.monotonic()
-        self._stalls = StallDetector()
+        self._stalls = StallDetector(plan.limits.stall_timeout, self._looked)
         self._warned = False
         self._reported: tuple[MissingKernel, ...] = ()
         self.reports = KernelReports(places.kernels)
@@ -121,8 +121,9 @@ class Supervisor(EngineStart):
         """Watch the engine, and return when `nvllm stop` has asked for its end.
 
         Raises Refused: NV703 if the engine ends by itself, NV907 if the mounted cache was changed, NV913 if its
-        requests make no progress, NV920 if its log or evidence cannot be written. The container is removed before
-        any of these is raised. If the Docker engine does not answer (NV510) it may still run; `status` shows it.
+        requests make no progress or it answers nothing, NV920 if its log or evidence cannot be written. The container
+        is removed before any of these is raised. If the Docker engine does not answer (NV510) it may still run;
+        `status` shows it.
         """
         with self._ending():
             self._watch()
@@ -137,7 +138,10 @@ class Supervisor(EngineStart):
             raise
 
     def _watch(self) -> None:
-        if not health.read_metrics(self.plan.port):
+        patience, self._looked = self.plan.limits.stall_timeout, time.monotonic()
+        self._stalls = StallDetector(patience, self._looked)
+        seen = health.look(health.LOOPBACK, self.plan.port, patience)
+        if not (seen.metrics or seen.failed):
             self._say("no vitals")
             self.progress.note(f"{self.plan.instance} reports no metrics, so nvllm cannot see whether it hangs")
         while True:
@@ -182,24 +186,56 @@ class Supervisor(EngineStart):
             self.timeline.note_graph(time.time(), graph)
 
     def _check_progress(self) -> None:
-        """Raise Refused NV913 if the engine has requests and makes no progress; report it at half of that time."""
+        """Raise Refused NV913 if the engine answers nothing, or has requests and makes no progress.
+
+        It is reported at half of that time.
+        """
         now, patience = time.monotonic(), self.plan.limits.stall_timeout
-        if now - self._looked < health.METRICS_INTERVAL:
+        if now - self._looked < health.interval(patience):
             return
         self._looked = now
-        self._stalls.observe(now, health.read_metrics(self.plan.port))
+        seen = health.look(health.LOOPBACK, self.plan.port, patience)
+        self._stalls.observe(now, seen)
+        if self._stalls.silent >= patience:
+            raise Refused([self._silent(seen)])
         stuck = self._stalls.stuck
         if stuck >= patience:
             found = f"requests are running, but made no progress for {stuck:.0f} s"
-            where, cure = f"http://127.0.0.1:{self.plan.port}/metrics", shlex.join(["less", str(self.run.log)])
+            where = health.url(health.LOOPBACK, self.plan.port, "metrics")
             expected = f"tokens generated within {patience} s while requests run"
-            raise refuse("NV913", where, expected, found, cure)
-        if stuck >= patience / 2 and not self._warned:
-            self._say("stalling", seconds=stuck)
-            self.progress.note(
-                f"STALLING {self.plan.instance}: requests are running, but have made no progress for {stuck:.0f} s"
-            )
-        self._warned = stuck >= patience / 2
+            raise refuse("NV913", where, expected, found, shlex.join(["less", str(self.run.log)]))
+        seconds, problem = max(
+            (stuck, "requests are running, but have made no progress"), (self._stalls.silent, "it has answered nothing")
+        )
+        if seconds >= patience / 2 and not self._warned:
+            self._say("stalling", seconds=seconds, problem=problem)
+            self.progress.note(f"STALLING {self.plan.instance}: {problem} for {seconds:.0f} s")
+        self._warned = seconds >= patience / 2
+
+    def _silent(self, seen: health.Look) -> Refusal:
+        """Return NV913 for an engine whose published port was SEEN not to answer; it says which address still does."""
+        plan = self.plan
+        state = self.engine.state(self.container)
+        own = state.address if state is not None else None
+        cure = shlex.join(["less", str(self.run.log)])
+        if own is None:
+            beside = "the container has no address of its own"
+        else:
+            direct = health.look(own, CONTAINER_PORT, plan.limits.stall_timeout)
+            beside = f"the container's own address: {'; '.join(direct.failed)}"
+            if not direct.failed:
+                beside = (
+                    f"the container's own address {own}:{CONTAINER_PORT} answers, so what publishes the port "
+                    "(docker-proxy) is dead or full"
+                )
+                cure = shlex.join(["nvllm", "serve", plan.image, "--profile", plan.profile])
+        return Refusal(
+            "NV913",
+            health.url(health.LOOPBACK, plan.port, "health"),
+            f"an answer on /metrics or /health within {plan.limits.stall_timeout} s",
+            f"none for {self._stalls.silent:.0f} s; the published port: {'; '.join(seen.failed)}; {beside}",
+            cure,
+        )
 
 
 def _ended_by(error: BaseException) -> tuple[Stage, str]:
