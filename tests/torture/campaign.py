@@ -241,7 +241,7 @@ class Campaign:
         self.result.findings[kind] = shown(shrunk(outcome.case, again, 60))
 
     def _find(self, batch: Sequence[Case], trace: str) -> None:
-        """Find the smallest part of a request of BATCH that ended the engine with TRACE. The engine is up afterwards."""
+        """Find the smallest part of a request of BATCH that ended the engine with TRACE. The engine is up then."""
         self.target.restart()
         kind = f"the engine ended: {trace}"
         if kind in self.result.findings:
