@@ -14,6 +14,7 @@ import httpx2
 import pytest
 from docker import DockerClient
 
+from nvllm.core.canonical import Json
 from nvllm.core.spec import LOOPBACK
 from nvllm.host import locks
 from nvllm.serve import health
@@ -126,7 +127,7 @@ def stream(world: World, tokens: int, begun: threading.Event, ends: list[str]) -
 def accepted(world: World) -> bool:
     """Return whether a new request gets a token. vLLM answers those that it refuses with status 200, and an abort."""
     try:
-        question = {"model": MODEL, "prompt": "x", "max_tokens": 1}
+        question: Json = {"model": MODEL, "prompt": "x", "max_tokens": 1}
         answer = health.answer("POST", world.port, "v1/completions", question, 10.0)
     except httpx2.HTTPError:
         return False
