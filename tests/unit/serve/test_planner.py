@@ -310,9 +310,7 @@ def test_the_gate_finds_the_model_in_them(tmp_path: Path) -> None:
 
 
 def test_the_gate_finds_the_cache_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = TreeStore(tmp_path / "trees")
-    fresh = blessings_world.cache(tmp_path / "fresh")
-    tree = store.adopt(fresh, blessings_world.CURE, written={cachetree.LOCKS})
+    store, tree = blessings_world.stored(tmp_path, {cachetree.LOCKS})
     told = json.loads(planner.expectations(planner.loading(PLAN, tree), [MODEL], tree))["cache"]
     assert told["path"] == CACHE
     monkeypatch.setattr(gate, "read_only", lambda _: True)
