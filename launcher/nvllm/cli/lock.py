@@ -10,8 +10,9 @@ from typing import cast
 
 import click
 
-from nvllm.cli.complete import images, models
-from nvllm.cli.frame import App, Command, with_app
+from nvllm.cli.complete import models
+from nvllm.cli.frame import App, Command
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
 from nvllm.lock import document, drift, resolve, updates
 from nvllm.lock.drift import Drift
@@ -32,7 +33,7 @@ Examples:
 
 
 @click.command("lock", cls=Command, epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option(
     "--check",
     is_flag=True,
@@ -67,7 +68,7 @@ Examples:
     help="Pin this model as it is now: a directory by the files in it, a model of the hub by what it follows. "
     "Repeatable.",
 )
-@with_app
+@with_image()
 def lock(
     app: App,
     image: str,

@@ -47,9 +47,21 @@ def guarantees(source: ExportSource) -> Mapping[str, Held]:
         "blessed-start": lost("nobody reads the log; loading is forced, and nothing can be saved in the cache"),
         "start-timeout": lost("the container becomes unhealthy, and is not ended"),
         "stall-timeout": lost("nobody watches the metrics"),
-        "no-restart": held("restart: no"),
+        "restart": _restart(source),
+        "drain": held("stop_grace_period"),
         "log": held("json-file, two files of 50 MB"),
     }
+
+
+def _restart(source: ExportSource) -> Held:
+    rules = source.restart
+    if rules is None:
+        return held("restart: no")
+    return lost(
+        f"restart: on-failure:{rules.attempts} starts one again that exits; machine.py and the gate check each start. "
+        f"Docker has pauses of its own and no time of {rules.within} s, an engine that hangs does not exit, and nobody "
+        "looks for a revocation"
+    )
 
 
 def exported(source: ExportSource) -> Export:
@@ -83,8 +95,8 @@ def _service(source: ExportSource) -> dict[str, Any]:
         "ports": [f"{address}:{plan.port}:{CONTAINER_PORT}" for address in plan.addresses],
         "tmpfs": [f"{one.target}:{engine.tmpfs(plan, one.size, 'Docker')}" for one in plan.scratch],
         "volumes": [_bind(*one) for one in _binds(source)],
-        "restart": "no",
-        "stop_grace_period": "10s",
+        "restart": "no" if source.restart is None else f"on-failure:{source.restart.attempts}",
+        "stop_grace_period": f"{source.stop_timeout}s",
         "logging": {"driver": "json-file", "options": {"max-size": "50m", "max-file": "2"}},
         "healthcheck": {
             "test": ["CMD", *export.program(plan, "generation.py")],

@@ -22,8 +22,9 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedModel
 from nvllm.core.plan import ACCESS, ACCESS_PROGRAM, CONTAINER_PORT, KEY_FILE, LaunchPlan, Mount
 from nvllm.core.refusal import Refusal
+from nvllm.core.spec import RestartRules
 from nvllm.runtime import gate
-from nvllm.serve import access, planner
+from nvllm.serve import access, planner, startup
 
 GUARANTEES: Mapping[str, str] = {
     "image": "the image is exactly the built one",
@@ -48,8 +49,9 @@ GUARANTEES: Mapping[str, str] = {
     "ready": "ready means that one real generation came back",
     "blessed-start": "a start that compiled, or has fewer KV tokens than the trials, is not ready",
     "start-timeout": "a start that takes longer than the profile allows is ended",
-    "stall-timeout": "an engine whose requests make no progress is ended",
-    "no-restart": "an engine that failed is not started again by itself",
+    "stall-timeout": "an engine that answers nothing, or whose requests make no progress, is ended",
+    "restart": "an engine that died is started again only if and as often as the profile says, after every check",
+    "drain": "requests under way may finish at a stop, for as long as the profile says",
     "log": "the log is limited in size",
 }
 """What `nvllm serve` holds, each in one line."""
@@ -101,7 +103,7 @@ class ExportSource:
     """What is exported: PLAN, which loads the cache TREE if it is a blessed one, and its locked MODELS.
 
     REPOSITORY is ``host[:port]/path``; IMAGE and BLESSING are digests of manifests in it. MODELS_AT is the directory of
-    the nodes that has the models, or a claim: ``pvc:NAME``.
+    the nodes that has the models, or a claim: ``pvc:NAME``. RESTART is the profile's.
     """
 
     plan: LaunchPlan
@@ -112,6 +114,12 @@ class ExportSource:
     repository: str = ""
     blessing: str = ""
     models_at: str = ""
+    restart: RestartRules | None = None
+
+    @property
+    def stop_timeout(self) -> int:
+        """Seconds from a stop to the kill."""
+        return startup.STOP_PATIENCE + self.plan.limits.drain_timeout
 
     @property
     def image_reference(self) -> str:

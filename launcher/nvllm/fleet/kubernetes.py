@@ -75,7 +75,8 @@ def guarantees(source: ExportSource, server: tuple[int, int]) -> Mapping[str, He
         "blessed-start": lost("nobody reads the log; loading is forced, and nothing can be saved in the cache"),
         "start-timeout": held(f"{export.tries(source.plan)} probes, one every {export.PROBE_EVERY} s"),
         "stall-timeout": lost("nobody watches the metrics"),
-        "no-restart": lost("a Deployment always restarts, with growing pauses"),
+        "restart": lost("a Deployment always restarts, with growing pauses and without a limit; the gate checks each"),
+        "drain": held("terminationGracePeriodSeconds"),
         "log": lost("containerLogMaxSize of the kubelet"),
     }
 
@@ -178,7 +179,7 @@ def _pod(source: ExportSource, server: tuple[int, int]) -> dict[str, Any]:
             "runAsGroup": int(group),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "terminationGracePeriodSeconds": 10,
+        "terminationGracePeriodSeconds": source.stop_timeout,
         "initContainers": [_placing(source, server)],
         "containers": [_engine(source, server)],
         "volumes": _volumes(source),

@@ -15,6 +15,9 @@ from nvllm.fleet import export
 from nvllm.fleet.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Held, held, lost
 from nvllm.image import engine
 
+_STOP_SLACK = 20
+"""Seconds that systemd waits for Podman beyond what Podman waits for the engine."""
+
 
 def guarantees(source: ExportSource) -> Mapping[str, Held]:
     """Return what of `export.GUARANTEES` the unit of SOURCE keeps."""
@@ -44,9 +47,20 @@ def guarantees(source: ExportSource) -> Mapping[str, Held]:
         "blessed-start": lost("nobody reads the log; loading is forced, and nothing can be saved in the cache"),
         "start-timeout": held("TimeoutStartSec="),
         "stall-timeout": lost("nobody watches the metrics"),
-        "no-restart": held("Restart=no"),
+        "restart": _restart(source),
+        "drain": held("StopTimeout=, and TimeoutStopSec= beyond it"),
         "log": held("Podman's log has a size limit"),
     }
+
+
+def _restart(source: ExportSource) -> Held:
+    if source.restart is None:
+        return held("Restart=no")
+    return lost(
+        "Restart=on-failure with the profile's pause and limit starts one again that exits; machine.py and the gate "
+        "check each start. The pause does not grow, an engine that hangs does not exit, and nobody looks for a "
+        "revocation"
+    )
 
 
 def refusals(source: ExportSource) -> list[Refusal]:
@@ -100,7 +114,7 @@ def _sections(source: ExportSource) -> Mapping[str, Sequence[tuple[str, str]]]:
         *(("AddDevice", f"nvidia.com/gpu={gpu.uuid}") for gpu in plan.gpus),
         ("LogDriver", "k8s-file"),
         ("LogOpt", "max-size=50mb"),
-        ("StopTimeout", "10"),
+        ("StopTimeout", str(source.stop_timeout)),
         ("HealthCmd", shlex.join(export.program(plan, "generation.py"))),
         ("HealthInterval", f"{export.CHECK_EVERY}s"),
         ("HealthTimeout", f"{export.PROBE_TIMEOUT}s"),
@@ -108,9 +122,13 @@ def _sections(source: ExportSource) -> Mapping[str, Sequence[tuple[str, str]]]:
         ("Notify", "healthy"),
     ]
     return {
-        "Unit": [("Description", f"vLLM: profile {plan.profile} of image {plan.image}")],
+        "Unit": [("Description", f"vLLM: profile {plan.profile} of image {plan.image}"), *_limit(source)],
         "Container": container,
-        "Service": [("Restart", "no"), ("TimeoutStartSec", str(plan.limits.start_timeout))],
+        "Service": [
+            *_again(source),
+            ("TimeoutStartSec", str(plan.limits.start_timeout)),
+            ("TimeoutStopSec", str(source.stop_timeout + _STOP_SLACK)),
+        ],
         "Install": [("WantedBy", "default.target")],
     }
 
@@ -124,6 +142,19 @@ def _secrets(plan: LaunchPlan) -> list[tuple[str, str]]:
         return []
     uid, _, gid = plan.user.partition(":")
     return [("Secret", f"{_secret(plan)},type=mount,target={KEY_FILE},uid={uid},gid={gid},mode=0400")]
+
+
+def _limit(source: ExportSource) -> list[tuple[str, str]]:
+    """Return how often systemd starts the unit at most: once, and as often again as the profile allows."""
+    rules = source.restart
+    if rules is None:
+        return []
+    return [("StartLimitIntervalSec", str(rules.within)), ("StartLimitBurst", str(rules.attempts + 1))]
+
+
+def _again(source: ExportSource) -> list[tuple[str, str]]:
+    rules = source.restart
+    return [("Restart", "no")] if rules is None else [("Restart", "on-failure"), ("RestartSec", str(rules.pause))]
 
 
 def _volumes(source: ExportSource) -> list[tuple[str, str]]:

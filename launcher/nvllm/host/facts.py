@@ -30,6 +30,9 @@ TREE_LABEL = "nvllm.tree"
 INSTANCE_LABEL = "nvllm.instance"
 """The label of every container that nvllm starts; its value is the container's own name."""
 
+RUN_LABEL = "nvllm.run"
+"""The label with the run directory that a container was started from: no other state directory has its locks."""
+
 TASK_LABEL = "nvllm.task"
 """The label of every container that a worker starts, or its probe: the task that it was sent."""
 
@@ -137,10 +140,11 @@ class ImageFacts:
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """How a container ended: EXIT_CODE is None while it runs."""
+    """How a container ended: EXIT_CODE is None while it runs. ADDRESS is its own on the engine's network, if any."""
 
     exit_code: int | None
     out_of_memory: bool
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,14 @@ class Usage:
 
     peak_memory: int | None
     processor: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImage:
+    """An image with its layers from the lowest on, each by its chain id and with the bytes that the engine counts."""
+
+    facts: ImageFacts
+    layers: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

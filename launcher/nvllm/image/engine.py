@@ -33,6 +33,7 @@ from nvllm.host.facts import (
     EngineProblem,
     ImageFacts,
     Product,
+    StoredImage,
     Usage,
 )
 from nvllm.image import answers, archive, endpoint, oci
@@ -233,6 +234,15 @@ class Engine:
         """Return every image that nvllm built."""
         found = self._client.api.images(filters={"label": "nvllm.build-hash"})
         return tuple(facts for one in answers.ids(found) if (facts := self.image(one)) is not None)
+
+    @_engine_errors
+    def stored(self) -> tuple[StoredImage, ...]:
+        """Return every image of the engine with the sizes of its layers, also those that nvllm did not build."""
+        api, stored = self._client.api, []
+        for one in answers.ids(api.images(all=True)):
+            with contextlib.suppress(docker.errors.NotFound):  # it has just gone
+                stored.append(answers.stored(api.inspect_image(one), api.history(one)))
+        return tuple(stored)
 
     def load(self, wanted: Image, tags: Sequence[str], progress: Progress) -> None:
         """Load WANTED under TAGS, sending only layers that the engine does not hold yet.

@@ -39,7 +39,7 @@ from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
-from nvllm.serve import access, planner, servehash
+from nvllm.serve import access, owners, planner, servehash
 from nvllm.serve.planner import LocalModel, LocalTemplate, PlannedImage
 from nvllm.spec import file as specfile
 
@@ -155,7 +155,8 @@ def _examined(
     build, stale = identity.load_build(project, image, None)
     served = named_profile(project, build.spec, profile)
     hashes = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
-    instance, engine = Instance(planner.instance_name(build.spec.name, profile), profile, served.port), connect()
+    name = owners.instance_name(project, places, build.spec.name, profile)
+    instance, engine = Instance(name, profile, served.port), connect()
     if not alone:
         instance = replace(instance, access=served.access)
     try:
@@ -374,8 +375,8 @@ def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, r
     """Return the preview of PROFILE of SPEC, whose models are not all locked, with REFUSALS and those found here."""
     series, shown = seriesfile.of(project, spec.patches.series), project.show(project.spec(spec.name))
     patches = patchset.choose(series, spec.patches.enable, where=f"{shown}: .patches.enable")
-    served = spec.profiles[profile]
-    instance = Instance(planner.instance_name(spec.name, profile), profile, served.port, served.access)
+    served, name = spec.profiles[profile], owners.instance_name(project, places, spec.name, profile)
+    instance = Instance(name, profile, served.port, served.access)
     facts = host_facts(places, connect())
     local = {name: LocalModel(_unlocked_model(spec.models[name]), ()) for name in spec.profiles[profile].models}
     planned = PlannedImage(spec, "", identity.scheme(spec.base.python), ())

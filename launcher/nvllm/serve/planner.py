@@ -159,6 +159,7 @@ def plan(request: PlanRequest) -> LaunchPlan:
         "--served-model-name",
         profile.served_name or profile.model,
         *_listening(profile),
+        *_draining(profile),
         *engine_arguments(profile),
         # Last: of several, the last one that is added sees a request first.
         *(() if profile.access.key_file is None else ACCESS_ARGUMENTS),
@@ -290,6 +291,12 @@ def _listening(profile: Profile) -> list[str]:
     if any(waiver.name == "host-network" for waiver in profile.waivers):
         return ["--host", "127.0.0.1", "--port", str(profile.port)]
     return ["--host", "0.0.0.0", "--port", str(CONTAINER_PORT)]  # noqa: S104 - inside the container
+
+
+def _draining(profile: Profile) -> list[str]:
+    """Return how long vLLM, when it is asked to stop, lets requests finish; its own default is not at all."""
+    seconds = profile.limits.drain_timeout
+    return ["--shutdown-timeout", str(seconds)] if seconds else []
 
 
 def _planned_gpus(request: PlanRequest) -> Sequence[Gpu]:

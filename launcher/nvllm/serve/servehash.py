@@ -15,8 +15,8 @@ from nvllm.core.plan import ACCESS_ARGUMENTS, ACCESS_ENVIRONMENT, LaunchPlan, Pl
 
 DOMAIN = "nvllm.serve/2"
 
-EXCLUDED_ARGUMENTS = ("--served-model-name", "--host", "--port")
-"""Names and addresses of the front end; the model's own hash stands for the model."""
+EXCLUDED_ARGUMENTS = ("--served-model-name", "--host", "--port", "--shutdown-timeout")
+"""Names and addresses of the front end, and how it ends; the model's own hash stands for the model."""
 
 EXCLUDED_ENVIRONMENT = ("VLLM_LOGGING_LEVEL", "VLLM_FORCE_AOT_LOAD")
 """What is logged, not what is done; and that nothing but the blessed code is loaded, which a bootstrap, where
@@ -45,7 +45,7 @@ EXCLUDED_FIELDS: Mapping[str, str] = MappingProxyType(
 )
 """Of a plan, and why each cannot matter."""
 
-EXCLUDED_LIMITS = ("start_timeout", "stall_timeout")
+EXCLUDED_LIMITS = ("start_timeout", "stall_timeout", "drain_timeout")
 """Of the limits: how long somebody waits."""
 
 

@@ -24,12 +24,17 @@ INPUTS_DOMAIN = "nvllm.lock-inputs/1"
 
 
 def load(path: Path, shown: str) -> ImageSpec:
-    """Return the image spec in the file PATH, which messages call SHOWN.
+    """Return the image spec in the file PATH, which messages call SHOWN. Raises what `written` and `parse` raise."""
+    return parse(written(path, shown), shown)
 
-    Raises Refused NV107 if there is no such file, NV109 if it is no file to read, and what `parse` raises.
+
+def written(path: Path, shown: str) -> str:
+    """Return the text of the image spec PATH, which messages call SHOWN.
+
+    Raises Refused NV107 if there is no such file, NV109 if it is no file to read, and NV103 if it is not UTF-8.
     """
     try:
-        text = reading.text(path, reading.SPEC)
+        return reading.text(path, reading.SPEC)
     except FileNotFoundError as error:
         images = [other.stem for other in reading.listed(path.parent, "*.yaml")]
         expected = f"one of the images {', '.join(images)}" if images else "an image spec"
@@ -43,7 +48,6 @@ def load(path: Path, shown: str) -> ImageSpec:
         found = f"the byte 0x{error.object[error.start]:02x}, which is not UTF-8"
         cure = "save the file as UTF-8"
         raise Refused([Refusal("NV103", f"{shown}:{line}", "text in UTF-8", found, cure)]) from error
-    return parse(text, shown)
 
 
 def parse(text: str, shown: str) -> ImageSpec:

@@ -32,6 +32,7 @@ RESERVED: Mapping[str, str] = {
     "spec-model": "write the profile's `draft:` instead",
     "chat-template": "write the profile's `chat-template:` instead, with a file of the project",
     "lora-modules": "write the profile's `adapters:` instead, with models of the spec",
+    "shutdown-timeout": "write the profile's `limits.drain-timeout:` instead",
     "config": "write its arguments into the profile, where they are hashed",
 }
 """Arguments of vllm serve that nvllm decides, so that a profile may not have them, and why."""
