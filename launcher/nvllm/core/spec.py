@@ -84,6 +84,37 @@ CommandWord = Annotated[
         cure="move it into the `arguments:` of the profiles, where it is checked",
     ),
 ]
+HostPath = Annotated[
+    str,
+    Rule(
+        r"^(/(?!\.{1,2}(/|$))[^/\u0000]+)+$",
+        "an absolute path of this host, without `.`, `..` and doubled slashes, such as /srv/mine",
+    ),
+]
+ProjectPath = Annotated[
+    str,
+    Rule(
+        r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$",
+        "a path below the project of letters, digits, ., _ and -, such as templates/mine.jinja",
+    ),
+]
+ServedName = Annotated[
+    str,
+    Rule(
+        "^[A-Za-z0-9_][A-Za-z0-9_./:-]*$",
+        "a name of letters, digits, ., _, /, : and -, starting with a letter, a digit or _",
+        most=200,
+    ),
+]
+LOOPBACK = "127.0.0.1"
+"""The address that reaches this host alone."""
+Address = Annotated[
+    str,
+    Rule(
+        r"^((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(\.(?!$)|$)){4}$",
+        "an IPv4 address of this host, such as 192.0.2.7, or 0.0.0.0 for all of them",
+    ),
+]
 DebianPackage = Annotated[str, Rule("^[a-z0-9][a-z0-9+.-]+$", "the name of a Debian package")]
 Index = Annotated[str, Rule(choices=("pypi", "pytorch-cpu", "pytorch-cuda"))]
 Sentinel = Annotated[str, Rule(f"{_NAME}$", "a file name of letters, digits, ., _ and -")]
@@ -261,14 +292,19 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryModel:
-    """A local directory pinned by its tree hash; RECIPE names the command that can make it."""
+    """A local directory pinned by its tree hash; RECIPE names the command that can make it.
+
+    With PATH, the lock computes the tree if the spec does not name it.
+    """
 
     kind: Literal["directory"]
     """The model is a directory on this host."""
-    tree: Annotated[str, Rule("^sha256:[0-9a-f]{64}$", "sha256: and 64 lower-case hex digits")]
+    tree: Annotated[str | None, Rule("^sha256:[0-9a-f]{64}$", "sha256: and 64 lower-case hex digits")] = None
     """The hash of all its files, which `nvllm model check` computes."""
     recipe: Name | None = None
     """The recipe by which `nvllm model make` writes it."""
+    path: HostPath | None = None
+    """Where it lies on this host. Without, it is looked for by its name in the directories of NVLLM_MODELS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +363,9 @@ class ResourceLimits:
     """Seconds until the engine must be ready."""
     stall_timeout: Annotated[int, Rule(minimum=20, maximum=86400)] = 600
     """Seconds for which requests may run without progress, or the engine may answer nothing; then it is ended."""
+    drain_timeout: Annotated[int, Rule(minimum=0, maximum=3600)] = 0
+    """Seconds in which the requests under way may finish when the engine is asked to stop; it takes no new ones then.
+    With 0 they are aborted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +394,17 @@ class Waiver:
     """The exception; see the list of waivers."""
     reason: Text
     """Why the profile needs it. Each start shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may ask the engine. It decides nothing about what is compiled or answered, and is not hashed."""
+
+    key_file: HostPath | None = None
+    """A file of this host with the API key that every request must carry. It is mounted; its content is kept nowhere
+    else."""
+    publish: Address = LOOPBACK
+    """The address of this host on which the port is published, besides the loopback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,6 +497,18 @@ MEMORY_FLOOR = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
+class RestartRules:
+    """How often an engine that died after it was ready is started again, each time after every check."""
+
+    attempts: Annotated[int, Rule(minimum=1, maximum=20)] = 3
+    """Restarts at most within WITHIN seconds; one death more, and the supervisor gives up."""
+    within: Annotated[int, Rule(minimum=1, maximum=604800)] = 3600
+    """Seconds for which a death counts."""
+    pause: Annotated[int, Rule(minimum=1, maximum=3600)] = 5
+    """Seconds before the first restart. Each further one within WITHIN waits twice as long as the one before."""
+
+
+@dataclass(frozen=True, slots=True)
 class CampaignRules:
     """What holds while many engines of a profile are started one after the other: ablate, bench, bless, bisect."""
 
@@ -489,14 +551,24 @@ class Profile:
     """Gates of the hardware without which it is not started. They say something of the host, and are not hashed."""
     campaign: Annotated[CampaignRules, NOT_EMPTY] = CampaignRules()
     """What holds while a campaign starts one engine after the other."""
+    restart: Annotated[RestartRules | None, NOT_EMPTY] = None
+    """Whether `nvllm serve` starts an engine again that died; without it, it never does."""
     draft: Name | None = None
     """The model that drafts what MODEL confirms or rejects, in speculative decoding; None where no model does."""
+    adapters: tuple[Name, ...] = ()
+    """Models of the spec that are LoRA adapters of MODEL. Requests name one of them to be answered with it."""
+    chat_template: ProjectPath | None = None
+    """A file of the project with the chat template, in the place of the model's own. The lock pins it by sha256."""
+    served_name: ServedName | None = None
+    """What requests call the model; without, its name in the spec."""
+    access: Annotated[Access, NOT_EMPTY] = Access()
+    """Who may ask the engine, and on which address."""
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Every model that it needs, each once, the served one first."""
+        """Every model that it needs, each once: the served one, the one that drafts, the adapters."""
         names = (self.model,) if self.draft is None else (self.model, self.draft)
-        return tuple(dict.fromkeys(names))
+        return tuple(dict.fromkeys((*names, *self.adapters)))
 
 
 @dataclass(frozen=True, slots=True)

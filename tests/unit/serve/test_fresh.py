@@ -42,9 +42,7 @@ def test_only_instances_of_the_purpose_are_cleared(tmp_path: Path) -> None:
     left = f"nvllm-demo-eager-ablate-{mine.id[:7]}-1-1"
     others = ("nvllm-demo-eager", "nvllm-demo-eager-ablate-0000000-1-1", f"nvllm-demo-eager-bisect-{mine.id[:7]}-1-1")
     engine = Containers((left, *others))
-    FreshInstances(mine, places(tmp_path), cast("Engine", engine), "ablate", "nvllm ablate").clear(
-        "demo", "eager"
-    )
+    FreshInstances(mine, places(tmp_path), cast("Engine", engine), "ablate", "nvllm ablate").clear("demo", "eager")
     assert engine.removed == [left]
 
 
