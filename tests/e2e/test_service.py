@@ -14,6 +14,7 @@ import httpx2
 import pytest
 from docker import DockerClient
 
+from nvllm.core.canonical import Json
 from nvllm.host import locks
 from nvllm.serve import health
 from support.engine_world import MODEL, World, Worlds, until
@@ -21,7 +22,7 @@ from support.engine_world import MODEL, World, Worlds, until
 pytestmark = pytest.mark.engine
 
 RESTART = {"    gpu: null\n": "    gpu: null\n    restart: {attempts: 2, within: 3600, pause: 1}\n"}
-DRAIN = {"start-timeout: 300": "start-timeout: 300\n      drain-timeout: 30"}
+DRAIN = {"drain-timeout: 10": "drain-timeout: 30"}
 
 
 def ready(world: World) -> subprocess.Popen[str]:
@@ -125,7 +126,7 @@ def stream(world: World, tokens: int, begun: threading.Event, ends: list[str]) -
 def accepted(world: World) -> bool:
     """Return whether a new request gets a token. vLLM answers those that it refuses with status 200, and an abort."""
     try:
-        question = {"model": MODEL, "prompt": "x", "max_tokens": 1}
+        question: Json = {"model": MODEL, "prompt": "x", "max_tokens": 1}
         answer = health.answer("POST", world.port, "v1/completions", question, 10.0)
     except httpx2.HTTPError:
         return False

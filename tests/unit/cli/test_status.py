@@ -11,7 +11,7 @@ import pytest
 from nvllm.cli.main import main
 from nvllm.image import engine
 from nvllm.serve import instances
-from nvllm.serve.rundir import Death, InstanceState, RunDirectory
+from nvllm.serve.rundir import Death, InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import MissingKernel
 from support.plansamples import PLAN, places
 from support.serve_world import FakeEngine
@@ -155,7 +155,7 @@ def test_f_follows_a_log_until_the_instance_has_ended(tmp_path: Path, capsys: py
 def test_what_a_stage_is_without_a_container_or_a_supervisor() -> None:
     """One list of all that are called otherwise."""
     state = InstanceState(PLAN.instance, "demo", "eager", False, "ready", "", "", 8000, 1, "", 1.0)
-    table = [
+    table: list[tuple[Stage, bool, bool, str]] = [
         ("starting", True, False, "starting"),
         ("starting", False, True, "gone"),
         ("ready", False, True, "gone"),
