@@ -23,7 +23,7 @@ from support.engine_world import MODEL, World, Worlds, until
 pytestmark = pytest.mark.engine
 
 RESTART = {"    gpu: null\n": "    gpu: null\n    restart: {attempts: 2, within: 3600, pause: 1}\n"}
-DRAIN = {"start-timeout: 300": "start-timeout: 300\n      drain-timeout: 30"}
+DRAIN = {"drain-timeout: 10": "drain-timeout: 30"}
 
 
 def ready(world: World) -> subprocess.Popen[str]:

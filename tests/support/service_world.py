@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -24,7 +24,7 @@ from nvllm.serve import examine, service, startup, stopping, supervisor
 from nvllm.serve.examine import Examination
 from nvllm.serve.health import Generation
 from nvllm.serve.rundir import InstanceState, RunDirectory
-from nvllm.serve.service import Service
+from nvllm.serve.service import ServiceRequest
 from nvllm.serve.stopping import Orphan
 from nvllm.serve.supervisor import Supervisor
 from support.plansamples import MODEL, PLAN, SPEC, FrontEnd, build, places, with_profile
@@ -40,7 +40,7 @@ class Dying(FakeEngine):
 
     fates: list[Callable[[], None]] = field(default_factory=list)
 
-    def start(self, plan: LaunchPlan, labels: dict[str, str]) -> str:  # type: ignore[override]
+    def start(self, plan: LaunchPlan, labels: Mapping[str, str]) -> str:
         self.chunks = queue.SimpleQueue()  # the log of another container
         made = super().start(plan, labels)
         self.says(*STARTED)
@@ -75,7 +75,7 @@ class World:
     places: Places
     engine: Dying
     noted: Noted
-    served: Service
+    served: ServiceRequest
     examination: Examination
     examined: list[Examination] = field(default_factory=list)
     """What the examinations after the first find; the same as the first when it is empty."""
@@ -116,7 +116,7 @@ def examination(front: FrontEnd, engine: Dying, rules: RestartRules | None) -> E
 def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(supervisor, "PAUSE", 0.01)
     where, engine, noted = places(tmp_path), Dying(), Noted()
-    served = Service(Project(tmp_path), where, "demo", "eager", "nvllm serve demo --profile eager", False, noted)
+    served = ServiceRequest(Project(tmp_path), where, "demo", "eager", "nvllm serve demo --profile eager", False, noted)
     world = World(where, engine, noted, served, examination(front, engine, RULES))
 
     def examined(*_: object, **__: object) -> Examination:

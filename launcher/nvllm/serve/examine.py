@@ -103,21 +103,21 @@ def examine_without_cache(
     return blessed(project, places, after_orphan(places, found))
 
 
-def after_orphan(places: Places, found: Examination) -> Examination:
-    """Return FOUND with the orphan of its instance, if there is one, and without the refusals that end with it."""
-    left = None if found.engine is None else stopping.orphan(found.engine, places, found.plan.instance)
+def after_orphan(places: Places, examination: Examination) -> Examination:
+    """Return EXAMINATION with the orphan of its instance, if any, and without the refusals that end with it."""
+    engine, instance = examination.engine, examination.plan.instance
+    left = None if engine is None else stopping.orphan(engine, places, instance)
     if left is None:
-        return found
+        return examination
+    ended = f"container {left.container[:12]} is an orphan, which `nvllm serve` ends first"
     outcomes = [
-        Outcome(
-            one.code, one.name, "ok", f"container {left.container[:12]} is an orphan, which `nvllm serve` ends first"
-        )
-        if one.refusals and all(left.explains(refusal, found.plan) for refusal in one.refusals)
+        Outcome(one.code, one.name, "ok", ended)
+        if one.refusals and all(left.explains(refusal, examination.plan) for refusal in one.refusals)
         else one
-        for one in found.outcomes
+        for one in examination.outcomes
     ]
-    refusals = tuple(one for one in found.refusals if not left.explains(one, found.plan))
-    return replace(found, outcomes=tuple(outcomes), refusals=refusals, orphan=left)
+    refusals = tuple(one for one in examination.refusals if not left.explains(one, examination.plan))
+    return replace(examination, outcomes=tuple(outcomes), refusals=refusals, orphan=left)
 
 
 def blessed(project: Project, places: Places, found: Examination) -> Examination:

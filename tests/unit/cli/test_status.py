@@ -11,7 +11,7 @@ import pytest
 from nvllm.cli.main import main
 from nvllm.image import engine
 from nvllm.serve import instances
-from nvllm.serve.rundir import Death, InstanceState, RunDirectory
+from nvllm.serve.rundir import Death, InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import MissingKernel
 from support.plansamples import PLAN, places
 from support.serve_world import FakeEngine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from nvllm.core.spec import RestartRules
 from nvllm.host import locks
 from nvllm.host.checks import Outcome
 from nvllm.serve import examine, service, supervisor
+from nvllm.serve.examine import Examination
 from support.plansamples import PLAN, FrontEnd
 from support.serve_world import ID
 from support.service_world import PAUSE, RULES, Clock, World, examination, made, orphaned
@@ -99,6 +101,22 @@ def test_it_is_asked_to_stop_in_the_pause(made: World, monkeypatch: pytest.Monke
     made.serve()
     assert (made.state().stage, made.state().reason) == ("stopped", "asked to stop")
     assert made.engine.asked == ["start", "kill", "remove"]
+
+
+def test_it_is_asked_to_stop_after_the_pause(made: World) -> None:
+    """While everything is checked again: there is no container that `nvllm stop` could stop."""
+    made.engine.fates = [made.engine.dies]
+    examined = examine.examine_without_cache
+
+    def asked(*arguments: Any, **options: Any) -> Examination:
+        made.stopped_by_the_user()
+        return examined(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(examine, "examine_without_cache", asked)
+        refusal = made.refusal()
+    assert refusal.found.startswith("it was asked to stop")
+    assert (made.state().stage, made.engine.asked.count("start")) == ("failed", 2)
 
 
 def test_an_interrupt_in_the_pause_is_recorded(made: World) -> None:
