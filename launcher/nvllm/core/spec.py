@@ -285,6 +285,8 @@ class ResourceLimits:
     """Seconds until the engine must be ready."""
     stall_timeout: Annotated[int, Rule(minimum=60, maximum=86400)] = 600
     """Seconds for which requests may run without progress; then the engine is stopped."""
+    open_files: Annotated[int, Rule(minimum=1024, maximum=2**20)] = 16384
+    """Files and connections that one process may have open; the container engine needs the right to give as many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import docker
 import requests
 from docker.models.containers import Container
-from docker.types import DeviceRequest, Mount
+from docker.types import DeviceRequest, Mount, Ulimit
 
-from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, RUN_DIRECTORY, LaunchPlan, Workbench
+from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, RUN_DIRECTORY, LaunchPlan, Workbench, ulimits
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse
 from nvllm.host import engines
@@ -551,6 +551,7 @@ def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> di
         "mem_limit": plan.limits.memory,
         "memswap_limit": plan.limits.memory,
         "pids_limit": plan.limits.pids,
+        "ulimits": [Ulimit(name=name, soft=limit, hard=limit) for name, limit in ulimits(plan).items()],
         "ports": {f"{CONTAINER_PORT}/tcp": ("127.0.0.1", plan.port)},
         "tmpfs": {scratch.target: tmpfs(plan, scratch.size, product) for scratch in plan.scratch},
         "mounts": [Mount(mount.target, mount.source, type="bind", read_only=True) for mount in plan.mounts],
@@ -568,6 +569,8 @@ def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> di
         del options["ports"]
     if "writable-root" in waived:
         options["read_only"] = False
+    if "no-seccomp" in waived:
+        options["security_opt"] = [*options["security_opt"], "seccomp=unconfined"]
     if plan.gpu is not None:
         options["device_requests"] = [_gpus(plan, product)]
     return options

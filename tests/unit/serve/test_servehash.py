@@ -110,6 +110,7 @@ CANNOT_MATTER: dict[str, Callable[[LaunchPlan], LaunchPlan]] = {
     "probe": lambda plan: replace(plan, probe=Probe("other", 1)),
     "limits.start_timeout": limited(start_timeout=1),
     "limits.stall_timeout": limited(stall_timeout=1),
+    "limits.open_files": limited(open_files=1),
     "model.name": modelled(name="other"),
     "draft.name": lambda plan: replace(plan, draft=plan.draft and replace(plan.draft, name="other")),
     "environment: the log level": said("VLLM_LOGGING_LEVEL", "DEBUG"),
