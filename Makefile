@@ -32,7 +32,7 @@ fuzz: setup ## files, answers and command lines of others at random, CASES=2000 
 	.venv/bin/python tests/fuzz/guided.py --seconds $(or $(SECONDS_EACH),10)
 
 .PHONY: test
-test: setup engine emulator ## every test; sets up what it needs
+test: setup engine emulator measure ## every test; sets up what it needs
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine" -n 2 --dist worksteal
 	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/refusals -m "(engine or series) and not long" --durations=15
 
@@ -51,7 +51,7 @@ test-engines: setup ## nvllm on each Docker and Podman that packages give, in bo
 
 .PHONY: test-gpu
 test-gpu: ## the patched engine on this machine's GPU; PLACE is what `python -m gpu.lay` laid out, see docs/gpu.md
-	PYTHONPATH=tests:. python3 -m gpu.run $(PLACE) --output $(or $(OUTPUT),gpu-results.json)
+	PYTHONPATH=tests:. python3 -m gpu.run $(PLACE) --output $(or $(OUTPUT),gpu-results.json) --commit $(shell git rev-parse HEAD)
 
 .PHONY: test-nix
 test-nix: setup ## the flake by a real Nix, in a store of its own, with a stub for nixpkgs; root
@@ -79,6 +79,10 @@ lint: setup ## ruff, mypy and the order of the rooms
 	$(PYTHON_TOOL) ruff format --check
 	$(PYTHON_TOOL) mypy
 	.venv/bin/lint-imports --no-cache
+
+.PHONY: measure
+measure: ## the size of the package, its comments, and its names that say nothing
+	@python3 tools/measure.py
 
 .PHONY: format
 format: setup ## lay the code out

@@ -1,4 +1,7 @@
-"""What must hold of the results of tests/gpu/run.py. Each check returns what is wrong, in words; no torch in here."""
+"""What must hold of the results of one run of tests/gpu/run.py, for the parts that it was asked for.
+
+Each check returns what is wrong, in words; no torch in here.
+"""
 
 from __future__ import annotations
 
@@ -272,26 +275,23 @@ def _result(results: Results, name: str) -> Mapping[str, Any]:
     return found
 
 
-CHECKS: tuple[Check, ...] = (
-    answered,
-    states,
-    same_answers,
-    one_token,
-    switches,
-    kernels,
-    blessed,
-    survives,
-    covered,
-    by_nvllm,
-    unseen,
-    tampered,
-    extension,
-    gated_delta_net,
-    traced,
-    series_kernel,
-)
+PARTS: Mapping[str, tuple[Check, ...]] = {
+    "probes": (answered, states, same_answers, one_token, switches, kernels),
+    "serving": (blessed, survives, covered),
+    "blessing": (by_nvllm, unseen, tampered, extension, gated_delta_net),
+    "benching": (traced, series_kernel),
+    "throughput": (),
+}
+"""The checks on each part of a run; throughput is measured, and nothing must hold of it."""
+
+
+def of_run(results: Results) -> list[Check]:
+    """Return the checks on the parts that the run of RESULTS was asked for."""
+    return [check for part in results["run"]["parts"] for check in PARTS[part]]
 
 
 def wrong(results: Results) -> list[str]:
-    """Return all that is wrong with RESULTS."""
-    return [f"{check.__name__}: {one}" for check in CHECKS for one in check(results)]
+    """Return all that is wrong with RESULTS, which are of one run, and with what they say of it."""
+    unsaid = [name for name in ("commit", "machine") if not results["run"].get(name)]
+    found = [f"run: no {name}" for name in unsaid]
+    return found + [f"{check.__name__}: {line}" for check in of_run(results) for line in check(results)]

@@ -210,6 +210,12 @@ def environment() -> dict[str, Any]:
     }
 
 
+def machine_words() -> str:
+    """Return what this machine is, without its name: its processors and its memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{os.cpu_count()} processors, {memory / 2**30:.0f} GiB"
+
+
 def saver(output: Path, found: dict[str, Any]) -> Save:
     """Return what adds a result to FOUND and writes all of them to OUTPUT, whole at any time."""
 
@@ -228,6 +234,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("place", type=Path, nargs="?", metavar="PLACE")
     found.add_argument("--output", type=Path, metavar="FILE", help="where to keep what was seen")
     found.add_argument("--show", type=Path, metavar="FILE", help="print what FILE holds, and no more")
+    found.add_argument("--commit", default="not recorded", help="what is run, as `git rev-parse HEAD` says it")
+    found.add_argument("--machine", default=machine_words(), help="what it runs on, in words")
     found.add_argument("--only", nargs="*", choices=PARTS, default=PARTS, help="the parts to run")
     found.add_argument("--cases", nargs="*", choices=serving.CASES, default=[*serving.CASES], help="of serving")
     found.add_argument("--blessings", nargs="*", choices=BLESSINGS, default=BLESSINGS, help="of blessing")
@@ -249,18 +257,21 @@ PARTS = ("probes", "serving", "blessing", "benching", "throughput")
 def main(argv: Sequence[str]) -> int:
     chosen = parser().parse_args(argv)
     if chosen.show is not None:
-        found = json.loads(chosen.show.read_text(encoding="utf-8"))
-        print(report.document(found))
-        return 0 if not checks.wrong(found) else 1
+        kept = json.loads(chosen.show.read_text(encoding="utf-8"))
+        print(report.document(kept))
+        return 0 if not checks.wrong(kept) else 1
+    if chosen.output is None or chosen.output.exists():
+        raise SystemExit("--output names a new file: one file holds the results of one run")
     place, scratch = Place(chosen.place.resolve()), chosen.place.resolve() / "scratch" / str(os.getpid())
     scratch.mkdir(parents=True)
     model = scratch / "model"
     model.mkdir()
     tiny = [sys.executable, str(place.repository / "launcher/nvllm/runtime/tiny_models.py"), "tiny-lfm2", str(model)]
     subprocess.run(tiny, check=True)
-    found = json.loads(chosen.output.read_text(encoding="utf-8")) if chosen.output.is_file() else {}
+    found: dict[str, Any] = {}
     save = saver(chosen.output, found)
     save("environment", environment())
+    save("run", {"commit": chosen.commit, "machine": chosen.machine, "parts": [*chosen.only]})
     if "probes" in chosen.only:
         arms = {n: replace(arm, arguments=(str(model),)) if arm.script == RECYCLE else arm for n, arm in ARMS.items()}
         probes(place, scratch, arms, save)

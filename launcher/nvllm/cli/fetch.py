@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import click
 
 from nvllm.cli import terminal
-from nvllm.cli.complete import images
-from nvllm.cli.frame import App, Command, with_app
+from nvllm.cli.frame import App, Command
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.cli.model import verify
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedFile, LockedRegistryBase
@@ -32,10 +32,10 @@ Examples:
 
 
 @click.command("fetch", cls=Command, epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option("--models", is_flag=True, help="Download the image's models of a hub too, and hash them.")
 @click.option("--dry-run", is_flag=True, help="Say what is missing; fetch nothing.")
-@with_app
+@with_image()
 def fetch_command(app: App, image: str, models: bool, dry_run: bool) -> None:
     """Every file of the lock for the platform goes into the store: packages, wheels, the source of vLLM.
 
