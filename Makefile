@@ -74,7 +74,7 @@ demo: setup engine ## build, serve, one completion, bless, blessed serve, a tamp
 	@tools/demo.sh
 
 .PHONY: bench
-bench: setup engine ## print the README's figures
+bench: setup engine ## print the figures of docs/benchmarks.md
 	$(PYTHON_TOOL) benchmarks
 
 .PHONY: lint
@@ -113,7 +113,11 @@ site: setup ## build the pages as a site, .site/html; a warning is an error
 
 .PHONY: matrix
 matrix: setup ## the unit and refusal tests under Python 3.11 to 3.14; says which could not be had
-	tools/matrix.sh
+	tools/matrix.sh $(VERSIONS)
+
+.PHONY: records
+records: setup ## run SUITE=long, engines, fleet, gpu, matrix or fuzz, and write its row into docs/records.md; WITH="NAME=VALUE" for a part
+	.venv/bin/python tools/records.py $(SUITE) $(WITH)
 
 .PHONY: audit
 audit: setup ## known vulnerabilities in the packages of requirements-dev.txt; says if the database cannot be reached

@@ -155,6 +155,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--paranoid": _STRICTER,
     },
     "logs": {"--follow": _SHOWN, "--tail": _SHOWN},
+    "stop": {"--all": _WHICH},
     "doctor": {"--profile": _WHICH},
     "bless": {
         "--profile": _WHICH,

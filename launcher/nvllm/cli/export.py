@@ -79,7 +79,7 @@ def export(
     if target == "systemd":
         repository = ""
     elif repo is None:
-        cure = f"nvllm export {target} {image} --profile {profile} --registry REPO"
+        cure = f"name the repository: nvllm export {target} {image} --profile {profile} --registry REPO"
         raise refuse("NV108", "--registry", "the repository that `nvllm push` sent the image to", "none", cure)
     else:
         repository = _repository(repo)
@@ -131,13 +131,18 @@ def _repository(repo: str) -> str:
 
 def _source(app: App, found: Examination, repository: str, models_at: str) -> ExportSource:
     manifest, platform = found.manifest, app.project.platform
+    restart = found.build.spec.profiles[found.plan.profile].restart
     if manifest is None:
-        return ExportSource(found.plan, found.models, platform, repository=repository, models_at=models_at)
+        return ExportSource(
+            found.plan, found.models, platform, repository=repository, models_at=models_at, restart=restart
+        )
     digest = ""
     if repository:
         digest = fleet_blessings.digest_of(manifest, platform, app.places, app.progress)
     label = f"{manifest.label} v{manifest.version}, tree {manifest.tree_hash}"
-    return ExportSource(found.plan, found.models, platform, manifest.tree, label, repository, digest, models_at)
+    return ExportSource(
+        found.plan, found.models, platform, manifest.tree, label, repository, digest, models_at, restart
+    )
 
 
 def _made(app: App, platform: str, source: ExportSource, server: tuple[int, int]) -> Export:

@@ -466,7 +466,7 @@ HARDENED = {
     "mem_limit": PLAN.limits.memory,
     "memswap_limit": PLAN.limits.memory,
     "pids_limit": PLAN.limits.pids,
-    "ports": {"8000/tcp": ("127.0.0.1", PLAN.port)},
+    "ports": {"8000/tcp": [("127.0.0.1", PLAN.port)]},
     "user": "1234:1235",
     "restart_policy": {"Name": "no"},
 }
@@ -543,13 +543,22 @@ def test_a_waiver_changes_its_own_option_and_nothing_else(waiver: str, changed: 
 
 
 def test_the_table_of_waivers_is_the_one_that_is_tried() -> None:
-    assert set(WAIVERS) == {"host-ipc", "host-network", "writable-root", "trust-remote-code"}
+    assert set(WAIVERS) == {
+        *("host-ipc", "host-network", "published-without-key", "trust-remote-code", "writable-root")
+    }
 
 
 def test_on_the_host_network_the_engine_listens_on_the_profiles_port_of_loopback() -> None:
     """Nothing publishes a port there: where the engine listens is where it is asked, and who else can ask."""
     found = plan(with_profile(SPEC, waivers=(Waiver("host-network", "the test wants it"),), port=8123))
     assert found.command[8:12] == ("--host", "127.0.0.1", "--port", "8123")
+
+
+def test_a_drain_is_vllms_own_and_not_hashed() -> None:
+    assert "--shutdown-timeout" not in PLAN.command
+    found = plan(with_profile(SPEC, limits=replace(PLAN.limits, drain_timeout=30)))
+    at = found.command.index("--shutdown-timeout")
+    assert (found.command[at + 1], found.serve_hash) == ("30", PLAN.serve_hash)
 
 
 def test_a_production_profile_is_no_weaker_than_a_development_one() -> None:
