@@ -8,6 +8,7 @@ started again, and the batch is shrunk to one minimal request that ends it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 import socket
@@ -145,15 +146,12 @@ class Campaign:
     def run(self, asked: Iterable[Case]) -> None:
         """Ask all of ASKED, in batches."""
         began = time.monotonic()
-        batch: list[Case] = []
-        for case in asked:
-            batch.append(case)
-            if len(batch) == BATCH:
+        every = iter(asked)
+        try:
+            while batch := list(itertools.islice(every, BATCH)):
                 self.batch(batch)
-                batch = []
-        if batch:
-            self.batch(batch)
-        self.result.seconds += time.monotonic() - began
+        finally:
+            self.result.seconds += time.monotonic() - began
 
     def batch(self, batch: Sequence[Case]) -> None:
         """Ask BATCH, `AT_ONCE` at a time, beside the neighbour, and check the engine afterwards."""

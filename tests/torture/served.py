@@ -30,10 +30,11 @@ class Served:
             return False
 
     def trace(self) -> str:
+        ended = str(self.world.state(self.profile)["reason"]).partition("; its last lines")[0]
         log = (self.world.run_directory(self.profile) / "engine.log").read_text(errors="replace")
-        files = re.findall(r'File "[^"]*/(vllm/[^"]+", line \d+)', log)
-        errors = re.findall(r"\b(\w+(?:Error|Exception): .*)", log)
-        return f"{errors[0] if errors else 'no error in the log'} at {files[-1] if files else 'no line'}"
+        files = re.findall(r'File "[^"]*/(vllm/[^"]+)", line (\d+)', log)
+        errors = [line for line in re.findall(r"\b(\w+(?:Error|Exception): .*)", log) if "ulimit" not in line]
+        return ": ".join([ended, *errors[-1:], *(":".join(place) for place in files[-1:])])
 
     def restart(self) -> None:
         self.world.nvllm("stop", self.world.instance(self.profile))
