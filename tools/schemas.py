@@ -46,15 +46,18 @@ FORMS: tuple[Form[Any], ...] = (
 
 
 def described(form: Form[Any]) -> Schema:
-    """Return the JSON Schema of FORM with descriptions."""
+    """Return the JSON Schema of FORM with descriptions, and with those defaults that are one word or number."""
     schema = fields.json_schema(form)
     for name, cls in fields.classes(form).items():
         part = schema["$defs"].get(name, schema)
         if not (cls.__doc__ or "").startswith(f"{name}("):  # what a dataclass without a docstring has
             part["description"] = plain(cls.__doc__ or "")
-        names = {one.field.name: one.name for one in fields.declared(cls, form)}
+        declared = {one.field.name: one for one in fields.declared(cls, form)}
+        for one in declared.values():
+            if isinstance(one.field.default, bool | int | float | str):
+                part["properties"][one.name]["default"] = one.field.default
         for field, text in docstrings(cls):
-            part["properties"][names[field]]["description"] = plain(text)
+            part["properties"][declared[field].name]["description"] = plain(text)
     return schema
 
 

@@ -15,6 +15,7 @@ import pytest
 from docker import DockerClient
 
 from nvllm.core.canonical import Json
+from nvllm.core.spec import LOOPBACK
 from nvllm.host import locks
 from nvllm.serve import health
 from support.engine_world import MODEL, World, Worlds, until
@@ -112,7 +113,7 @@ def test_the_next_serve_ends_an_orphan(worlds: Worlds, docker_client: DockerClie
 def stream(world: World, tokens: int, begun: threading.Event, ends: list[str]) -> None:
     """Ask for TOKENS tokens as a stream, set BEGUN at the first, and append to ENDS why each answer ended."""
     question = {"model": MODEL, "prompt": "hello", "max_tokens": tokens, "ignore_eos": True, "stream": True}
-    address = health.url(health.LOOPBACK, world.port, "v1/completions")
+    address = health.url(LOOPBACK, world.port, "v1/completions")
     with httpx2.Client(timeout=60, trust_env=False) as client, client.stream("POST", address, json=question) as answer:
         for line in answer.iter_lines():
             if line.startswith("data: {"):

@@ -14,6 +14,8 @@ from types import ModuleType
 import jsonschema
 import pytest
 
+from nvllm.spec.waivers import WAIVERS
+
 ROOT = Path(__file__).parents[2]
 SCREENS = sorted((ROOT / "docs/screens").glob("*.svg"))
 
@@ -58,6 +60,34 @@ def test_fields_of_a_schema_of_every_form() -> None:
     found = dict(REFERENCE.objects("", top, top))
     assert list(found) == ["", "one", "many[]", "named.NAME"]
     assert REFERENCE.form(found["one"]["properties"]["port"], top) == "a whole number, from 1 to 9"
+
+
+def test_every_field_of_a_spec_has_a_meaning_an_example_and_a_default_or_is_required() -> None:
+    page = (ROOT / "docs/reference/spec.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `([\w-]+)` \| (.*) \|$", page.partition("## Waivers")[0], re.MULTILINE)
+    assert len(table) > 80
+    lacking = []
+    for name, cells in table:
+        default, _, meaning, example = re.split(r" \| ", cells.replace("\\|", "or"))
+        if not (meaning and default and example.strip("`")):
+            lacking.append(name)
+    assert lacking == []
+
+
+def test_an_example_that_no_spec_has_is_a_value_of_its_field() -> None:
+    """Those of the specs are: the specs are valid."""
+    top = json.loads((REFERENCE.SCHEMAS / "image.schema.json").read_text(encoding="utf-8"))
+    fields = {
+        (path, key): value for path, one in REFERENCE.objects("", top, top) for key, value in one["properties"].items()
+    }
+    for where, example in REFERENCE.ELSEWHERE.items():
+        schema = {"$defs": top["$defs"], **fields[where]}
+        assert list(jsonschema.Draft202012Validator(schema).iter_errors(example)) == [], where
+
+
+def test_every_waiver_is_listed() -> None:
+    page = (ROOT / "docs/reference/spec.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([\w-]+)` \|", page.partition("## Waivers")[2], re.MULTILINE) == [*WAIVERS]
 
 
 def test_every_recorded_document_is_one_of_the_schema() -> None:

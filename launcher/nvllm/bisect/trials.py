@@ -208,7 +208,7 @@ class EngineBench:
     def ensure_image(self, build: Build) -> str:
         """Build the image of BUILD where it is missing, and return the id by which the engine knows it."""
         tags = build.tags[:1]  # not the second tag, which names the newest build: a bisect leaves it alone
-        record = buildrecord.recorded(build, self.places, self.engine, tags)
+        record = buildrecord.recorded(build, self.project, self.places, self.engine, tags)
         if record is None:
             builder = ImageBuilder(self.project, self.places, self.progress, offline=self.offline)
             record = builder.into_engine(build, self.engine, tags)

@@ -23,6 +23,7 @@ from nvllm.bless.replay import Tokens
 from nvllm.cache import manifest, promotion, signature, staging
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.manifest import ColdStart, Coverage, Manifest, PhaseTime, StartCost, TrialRecord
+from nvllm.cache.pins import Pin
 from nvllm.cache.staging import Staged
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
@@ -111,9 +112,12 @@ class _Bootstrap(EngineStart):
 
 
 class Bless:
-    """One bless of the profile that FOUND examined without a refusal. The caller holds HELD_LOCKS."""
+    """One bless of the profile that FOUND examined without a refusal. The caller holds HELD_LOCKS.
 
-    def __init__(self, found: Examination, places: Places, held_locks: HeldLocks, progress: Progress) -> None:
+    It holds PIN too, until the manifest is in force: until then nothing else keeps tree and evidence from `gc`.
+    """
+
+    def __init__(self, found: Examination, places: Places, held_locks: HeldLocks, progress: Progress, pin: Pin) -> None:
         assert found.engine is not None  # without an engine the examination was refused
         self.engine = found.engine
         self.found = found
@@ -124,7 +128,9 @@ class Bless:
         self.places = places
         self.store = TreeStore(places.trees)
         private_directory(places.blessing)
+        self.pin = pin
         self.evidence = evidence.begin(places.blessing / found.plan.instance)
+        pin.keep(f"{self.evidence.parent.name}/{self.evidence.name}")
         self.cure = (
             f"ls {shlex.quote(str(self.evidence))} && nvllm bless {found.plan.image} --profile {found.plan.profile}"
         )
@@ -179,7 +185,9 @@ class Bless:
                 raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
             if base is not None:
                 refuse_any(self._rejected("bootstrap", *one) for one in _not_extended(said))
-            tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan), written=planner.written(self.plan))
+            tree = self.store.adopt(
+                bench, self.cure, owner=_uid(self.plan), written=planner.written(self.plan), keep=self.pin.keep
+            )
         if base is not None:  # its graphs were compiled by the bootstrap of BASE, at that cost
             cold = replace(base.cold, kernels=base.cold.kernels + len(said.missed))
         else:

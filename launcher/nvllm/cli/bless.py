@@ -15,6 +15,7 @@ from nvllm.bless.preflight import BlessRequest
 from nvllm.cache import manifest
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
+from nvllm.cache.pins import Pin, Pins
 from nvllm.cli.complete import profiles
 from nvllm.cli.fleet import ON, connected, repository
 from nvllm.cli.frame import PATH, App, Command
@@ -29,7 +30,7 @@ from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import ServedProfile
 from nvllm.image import engine
 from nvllm.image.builder import ImageBuilder
-from nvllm.serve import examine, hostclass, supervisor
+from nvllm.serve import examine, hostclass, owners, supervisor
 from nvllm.serve.examine import Examination
 from nvllm.serve.kernel_reports import KernelReports
 
@@ -118,11 +119,13 @@ def bless_command(
             return
         app.remember_project()
         base = old.manifest if old is not None and extend else None
+        owners.claim(app.project, app.places, found.plan.instance)
+        pin = stack.enter_context(Pins(app.places.pins).held())
         if pool is None or registry is None:
             held_locks = stack.enter_context(supervisor.hold_locks(found, app.places, _command(found)))
-            result = Bless(found, app.places, held_locks, app.progress).run(asked, base)
+            result = Bless(found, app.places, held_locks, app.progress, pin).run(asked, base)
         else:
-            result = _spread(app, found, asked, base, pool, repository(app, registry))
+            result = _spread(app, found, asked, base, pool, repository(app, registry), pin)
         new = blessing.new_manifest(found, blessings, result, asked, time.time())
         place = app.project.show(blessing.promote(blessings, new, old, sign))
         kept = f"Commit {place}" if app.project.own else f"It holds on this host: {place}"
@@ -161,9 +164,18 @@ def _show_plan(app: App, found: Examination, number: int, pool: MachinePool | No
 
 
 def _spread(
-    app: App, found: Examination, asked: BlessRequest, base: Manifest | None, pool: MachinePool, registry: Repository
+    app: App,
+    found: Examination,
+    asked: BlessRequest,
+    base: Manifest | None,
+    pool: MachinePool,
+    registry: Repository,
+    pin: Pin,
 ) -> BlessResult:
-    """Return the result of a bless whose compile and first trial run here, and the others on the machines of POOL."""
+    """Return the result of a bless whose compile and first trial run here, and the others on the machines of POOL.
+
+    PIN keeps tree and evidence meanwhile.
+    """
     plan = found.plan
     builder = ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
     pushed = fleet_images.push_image(builder.image(found.build), fleet_images.tag_of(found.build), registry)
@@ -173,7 +185,7 @@ def _spread(
     ready = boots.check_ready(pool, served)
     app.progress.note(f"{len(ready)} machines have the image and the models")
     with supervisor.hold_locks(found, app.places, _command(found)) as held_locks:
-        work = Bless(found, app.places, held_locks, app.progress)
+        work = Bless(found, app.places, held_locks, app.progress, pin)
         made, trials = work.begin(1, asked.boots, base)
     # Without these locks: this host may be one of the machines.
     label, platform = f"{plan.image}-{plan.profile}", found.build.lock.platform

@@ -17,11 +17,12 @@ from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.refusal import refuse, refuse_any
-from nvllm.host.facts import EngineProblem
+from nvllm.host.facts import EngineProblem, ImageFacts
 from nvllm.image import contents, difference, engine, identity, oci, recording
 from nvllm.image import record as buildrecord
 from nvllm.image.digests import BuildDigests
 from nvllm.image.identity import Build
+from nvllm.image.record import Record
 from nvllm.image.recording import Witness
 from nvllm.layers.tar import Layer
 
@@ -147,23 +148,34 @@ def _witness(app: App) -> Witness:
 
 def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> None:
     held = engine.require()
+    before = held.image(build.tags[-1])
     if record:
         made = _image_builder(app, builder)
         finished = made.whole(build, held)
         recording.verify(finished.layers, app.progress)
         said = _held(app, build, recording.of_image(build, finished), finished.layers, record)
         done = made.load(build, finished, held, build.tags)
-        _print_result(app, build, done.image_id, "built", said)
+        _print_result(app, build, done.image_id, "built", said, _left(build, before, done))
         return
-    there = buildrecord.recorded(build, app.places, held, build.tags)
+    there = buildrecord.recorded(build, app.project, app.places, held, build.tags)
     if there is not None:
         said, deviations = recording.outcome(app.project, build.spec.name, recording.of_record(there))
         if not deviations:
-            _print_result(app, build, there.image_id, "already there", said)
+            _print_result(app, build, there.image_id, "already there", said, _left(build, before, there))
             return
     done = _image_builder(app, builder).into_engine(build, held, build.tags)
     said, _ = recording.outcome(app.project, build.spec.name, recording.of_record(done))
-    _print_result(app, build, done.image_id, "built", said)
+    _print_result(app, build, done.image_id, "built", said, _left(build, before, done))
+
+
+def _left(build: Build, before: ImageFacts | None, now: Record) -> str | None:
+    """Return what the tag of the newest build of the image named BEFORE, if it was another image than NOW.
+
+    All projects of a host share that tag, so another project may have put it there.
+    """
+    if before is None or before.id in now.ids:
+        return None
+    return next((tag for tag in before.tags if tag != build.tags[-1]), before.id)
 
 
 def _layers(app: App, build: Build, only: ImagePart | None, layout: Path | None, record: bool) -> None:
@@ -252,8 +264,13 @@ def _image_builder(app: App, name: BuilderName = "nvllm") -> ImageBuilder:
     return kind(app.project, app.places, app.progress, offline=app.offline)
 
 
-def _print_result(app: App, build: Build, image_id: str | None, outcome: str, record: str | None = None) -> None:
-    """Print what came of BUILD; RECORD is what is said of the recorded digests, None where nothing was built."""
+def _print_result(
+    app: App, build: Build, image_id: str | None, outcome: str, record: str | None = None, left: str | None = None
+) -> None:
+    """Print what came of BUILD; RECORD is what is said of the recorded digests, None where nothing was built.
+
+    LEFT is what the tag of the newest build named until now, if that was another image.
+    """
     tag, latest = build.tags
     data: Json = {
         "image": build.spec.name,
@@ -263,8 +280,10 @@ def _print_result(app: App, build: Build, image_id: str | None, outcome: str, re
         "patches": [patch.id for patch in build.patches],
         "outcome": outcome,
         **({"record": record} if record is not None else {}),
+        **({"moved_from": left} if left is not None else {}),
     }
     patches = ", ".join(patch.id for patch in build.patches) or "none"
     said = f"{outcome}, {record}" if record is not None else outcome
     text = f"{tag}  {said}\n  build hash  {build.build_hash}\n  image id    {image_id or '-'}\n  patches     {patches}"
-    app.out.result("build", data, text if outcome != "built" else f"{text}\n  also        {latest}")
+    moved = f", which named {left} until now" if left is not None else ""
+    app.out.result("build", data, f"{text}\n  also        {latest}{moved}" if moved or outcome == "built" else text)

@@ -79,7 +79,7 @@ def export(
     if target == "systemd":
         repository = ""
     elif repo is None:
-        cure = f"nvllm export {target} {image} --profile {profile} --registry REPO"
+        cure = f"name the repository: nvllm export {target} {image} --profile {profile} --registry REPO"
         raise refuse("NV108", "--registry", "the repository that `nvllm push` sent the image to", "none", cure)
     else:
         repository = _repository(repo)

@@ -19,7 +19,7 @@ from nvllm.core import canonical, catalogue, explain, plan, reading
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
 from nvllm.core.plan import LaunchPlan
-from nvllm.core.refusal import Refusal, Refused, refuse
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.gc import garbage
 from nvllm.gc.garbage import Piece
 from nvllm.gc.projects import Projects
@@ -298,15 +298,18 @@ def read_identity(name: str, data: bytes) -> Side:
 def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> None:
     """It removes older images, layers, files that no lock names, caches, and the directories of ended runs.
 
-    nvllm knows every project that has used this cache; see --forget for one that was deleted.
+    nvllm knows every project that has used this cache; see --forget for one that was deleted. What a project may need
+    that is gone, or cannot be read, stays; the rest goes, and the refusal says which project that is.
     """
     docker = engine.require()
     known = Projects(app.places.projects)
+    refuse_any(known.lost(app.places.builds))
     forgotten = [root.absolute() for root in forget]
     projects = {*known.present(forgotten), app.project}
-    referred, containers = garbage.referred(projects, app.places), docker.containers()
+    lost, ids = known.vanished(forgotten), known.ids(forgotten)
+    referred, containers = garbage.referred(projects, app.places, lost, ids), docker.containers()
     oldest = time.time() - keep_younger
-    old_images = list(garbage.images(app.places, docker.images(), containers, referred, oldest))
+    old_images = list(garbage.images(app.places, docker.stored(), containers, referred, oldest))
     old_files = list(garbage.files(app.places, referred, containers, oldest))
     pieces: list[Piece] = [*old_images, *old_files]
     if not dry_run:
@@ -314,10 +317,10 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
             known.forget(root)
         app.remember_project()
         for piece in old_images:
-            for tag in piece.name.split():
+            for tag in piece.tags:
                 docker.remove_image(tag)
         for piece in old_files:
-            garbage.remove(piece)
+            garbage.remove(piece, app.places)
     data: Json = {
         "removed": not dry_run,
         "bytes": sum(piece.size for piece in pieces),
@@ -325,7 +328,7 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
             {"kind": piece.kind, "name": piece.name, "bytes": piece.size, "note": piece.note} for piece in pieces
         ],
     }
-    app.out.result("gc", data, lambda: _pieces_text(app, pieces, "would go" if dry_run else "removed"))
+    app.show("gc", data, lambda: _pieces_text(app, pieces, "would go" if dry_run else "removed"), referred.unknown)
 
 
 def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:

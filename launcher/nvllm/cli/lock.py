@@ -28,6 +28,7 @@ Examples:
   nvllm lock cpu --check --update all      what has moved since the lock was made, by kind
   nvllm lock gb10 --compiled out/vllm.whl  with the wheel that was compiled from the pinned commit
   nvllm lock sm120 --later qwen35-27b-nvfp4   all but that model, on a host that reaches no hub
+  nvllm lock cpu --model tiny-lfm2         pin that model as it is now, and nothing else anew
 """
 
 
@@ -58,9 +59,24 @@ Examples:
     help="Do not ask the hub for this model if the lock lacks it; profiles with it are refused until it is locked. "
     "Repeatable.",
 )
+@click.option(
+    "--model",
+    "again",
+    multiple=True,
+    metavar="MODEL",
+    shell_complete=models,
+    help="Pin this model as it is now: a directory by the files in it, a model of the hub by what it follows. "
+    "Repeatable.",
+)
 @with_image()
 def lock(
-    app: App, image: str, check: bool, update: tuple[str, ...], compiled: Path | None, later: tuple[str, ...]
+    app: App,
+    image: str,
+    check: bool,
+    update: tuple[str, ...],
+    compiled: Path | None,
+    later: tuple[str, ...],
+    again: tuple[str, ...],
 ) -> None:
     """The lock is manifests/IMAGE.lock.json. What it pins stays as long as the spec allows it.
 
@@ -71,7 +87,9 @@ def lock(
     inputs = read_inputs(app.project, image)
     previous = read_lock(app.project, image) if check else usable_lock(app.project, image, app.progress)
     app.remember_project()
-    new = lock_image(inputs, previous, app.places, update, compiled, later, offline=app.offline, progress=app.progress)
+    new = lock_image(
+        inputs, previous, app.places, update, compiled, later, again, offline=app.offline, progress=app.progress
+    )
     found = drift.compare(previous, new) if previous is not None else ()
     changed = document.encode(previous) != document.encode(new) if previous is not None else True
     if not check:

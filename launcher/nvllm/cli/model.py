@@ -76,6 +76,7 @@ def make(app: App, image: str, name: str) -> None:
     recipe = recipes.recipe(wanted.recipe)
     files = recipe.files()
     tree = models.tree_hash(files)
+    assert wanted.tree is not None  # a spec with a recipe and no tree is refused
     if tree != wanted.tree:
         raise Refused([recipes.other_tree(f"images/{image}.yaml", name, wanted.tree, tree)])
     target = paths.ensure(app.places.models) / name
@@ -144,6 +145,7 @@ def verify(app: App, build: Build, chosen: Sequence[tuple[str, LockedModel]]) ->
             location.model_directory(build.spec, name, app.places),
             models.HashCache.none(),
             cure=location.model_cure(build.spec, name),
+            changed=location.changed_cure(build.spec, name),
             progress=app.progress,
         )
     ]

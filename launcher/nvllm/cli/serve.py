@@ -20,13 +20,14 @@ from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable, reading
 from nvllm.core.canonical import Json
-from nvllm.core.plan import LaunchPlan, PlannedCpu
+from nvllm.core.plan import LaunchPlan, PlannedCpu, ServedModel
 from nvllm.core.plan import encode as plan_encode
 from nvllm.core.refusal import Refusal, Refused, refuse
+from nvllm.core.spec import LOOPBACK
 from nvllm.host import facts, gate_records, gates
 from nvllm.image import engine, identity
 from nvllm.image.engine import Engine
-from nvllm.serve import detach, examine, exposition, health, instances, planner, service, stopping
+from nvllm.serve import detach, examine, exposition, health, instances, owners, planner, service, stopping
 from nvllm.serve.instances import SeenInstance
 from nvllm.serve.rundir import RunDirectory, all_below
 from nvllm.serve.supervisor import Supervisor
@@ -96,8 +97,9 @@ def _ready_data(running: Supervisor) -> Json:
         "image": plan.image,
         "profile": plan.profile,
         "address": f"http://127.0.0.1:{plan.port}",
-        "model": plan.model.name,
+        "model": plan.request_name,
         "draft": plan.draft.name if plan.draft is not None else None,
+        "adapters": [adapter.name for adapter in plan.adapters],
         "dev": plan.dev,
         "tree": plan.cache.tree if plan.cache is not None else None,
         "guard": cache.staged.level if cache is not None else None,
@@ -111,8 +113,9 @@ def _ready_data(running: Supervisor) -> Json:
 
 def _ready_text(plan: LaunchPlan, generation: health.Generation) -> str:
     dev = "  (development)" if plan.dev else ""
+    published = f", published on {plan.access.publish}" if plan.access.publish != LOOPBACK else ""
     return (
-        f"ready: {plan.instance}{dev} at http://127.0.0.1:{plan.port}, model {plan.model.name}; "
+        f"ready: {plan.instance}{dev} at http://127.0.0.1:{plan.port}{published}, model {plan.request_name}; "
         f"{generation.tokens} tokens in {generation.seconds:.2f} s; serve hash {plan.serve_hash[:12]}"
     )
 
@@ -124,13 +127,13 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
         ("serve hash", plan.serve_hash or "not known without a lock"),
         *(
             (role, f"{one.name}  {one.revision or one.tree or 'not known without a lock'}")
-            for role, one in zip(("model", "draft"), plan.models, strict=False)
+            for role, one in _roles(plan)
         ),
         ("command", shlex.join(planner.engine_command(plan))),
         ("cache", plan.cache.tree if plan.cache is not None else "none that is blessed"),
         ("CPU", _cpu_text(plan.cpu)),
         ("user", plan.user),
-        ("published", f"127.0.0.1:{plan.port}"),
+        *_access_rows(plan),
         ("memory", f"{plan.limits.memory / 2**30:.1f} GiB, {plan.limits.shared_memory / 2**20:.0f} MiB shared"),
         ("processes", str(plan.limits.pids)),
         ("start timeout", f"{plan.limits.start_timeout} s"),
@@ -142,6 +145,24 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
         *(("environment", f"{name}={value}") for name, value in plan.environment.items()),
     ]
     app.out.table(["launch plan", ""], rows)
+
+
+def _roles(plan: LaunchPlan) -> list[tuple[str, ServedModel]]:
+    """Return the models of PLAN, each with what it is for."""
+    drafting = [("draft", plan.draft)] if plan.draft is not None else []
+    return [("model", plan.model), *drafting, *(("adapter", adapter) for adapter in plan.adapters)]
+
+
+def _access_rows(plan: LaunchPlan) -> list[tuple[str, str]]:
+    """Return what `nvllm serve --dry-run` shows of who may ask, where, and by which name."""
+    rows = [("published", ", ".join(f"{address}:{plan.port}" for address in plan.addresses))]
+    if plan.access.key_file is not None:
+        rows.append(("API key", f"from {plan.access.key_file}"))
+    if plan.served_name:
+        rows.append(("served name", plan.served_name))
+    if plan.template is not None:
+        rows.append(("chat template", f"{plan.template.file}  {plan.template.sha256}"))
+    return rows
 
 
 def _cpu_text(cpu: PlannedCpu) -> str:
@@ -182,7 +203,8 @@ def status(app: App, metrics: bool, metrics_file: Path | None) -> None:
     for one in found:
         named: dict[str, Json] = {"instance": one.name, "container": one.container}
         known = named if one.state is None else asdict(one.state)
-        data.append({**known, "stage": one.stage, "supervised": one.supervised})
+        project = owners.owner(app.places, one.name)
+        data.append({**known, "stage": one.stage, "supervised": one.supervised, "project": project})
     app.out.result("status", {"instances": data}, lambda: _status_text(app, cast("list[dict[str, Json]]", data)))
 
 
@@ -203,8 +225,9 @@ def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
         return
 
     def cells(row: dict[str, Json]) -> tuple[str, ...]:
+        other = f"  (of {row['project']})" if row["project"] not in {None, app.project.identity} else ""
         blessed = f"  (blessed {row['blessed']})" if row.get("blessed") else ""
-        name = f"{row['instance']}{'  (development)' if row.get('dev') else ''}{blessed}"
+        name = f"{row['instance']}{'  (development)' if row.get('dev') else ''}{blessed}{other}"
         address = f"127.0.0.1:{row['port']}" if row.get("port") else "-"
         tokens = f"{row['kv_tokens']:,}" if row.get("kv_tokens") else "-"
         began = cast("float | None", row.get("started"))  # an instance of another home has no state here
@@ -239,12 +262,14 @@ def _kernels_text(row: Mapping[str, Json], kernels: Sequence[Mapping[str, str]])
     )
 
 
-def _only(docker: Engine) -> str:
-    """Return the only instance that runs. Raises Refused NV107 if there are several, or none."""
-    names = [one.name for one in docker.containers() if one.ours and one.running]
+def _only(app: App, docker: Engine) -> str:
+    """Return the only instance of this project that runs. Raises Refused NV107 if there are several, or none."""
+    running = [one.name for one in docker.containers() if one.ours and one.running]
+    names = [name for name in running if owners.is_free(app.project, app.places, name)]
     if len(names) == 1:
         return names[0]
-    said = ", ".join(names) or "nothing is being served"
+    others = f"nothing of this project; of others: {', '.join(running)}" if running else "nothing is being served"
+    said = ", ".join(names) or others
     raise refuse("NV107", "INSTANCE", "the name of an instance", said, "nvllm status")
 
 
@@ -261,7 +286,8 @@ def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None
         cure = "leave one of them out"
         raise refuse("NV108", "--follow", "--json, which is one document, or --follow", "both", cure)
     if instance is None:
-        instance = _only(engine.require())
+        instance = _only(app, engine.require())
+    owners.check(app.project, app.places, instance)
     path = app.places.run(instance) / "engine.log"
     if not path.is_file():
         known = ", ".join(run.path.name for run in all_below(app.places.runs)) or "none"
@@ -293,7 +319,7 @@ def _follow(app: App, path: Path, run: RunDirectory) -> None:
 @click.argument(
     "instance", required=False, shell_complete=running_instances, help="An instance that `nvllm status` lists."
 )
-@click.option("--all", "every", is_flag=True, help="Stop every instance of this state directory.")
+@click.option("--all", "every", is_flag=True, help="Stop every instance of this project.")
 @with_app
 def stop(app: App, instance: str | None, every: bool) -> None:
     """nvllm never stops a container that it did not create.
@@ -307,17 +333,19 @@ def stop(app: App, instance: str | None, every: bool) -> None:
             raise refuse("NV108", "--all", "INSTANCE or --all", "both", "leave one of them out")
         _stop_all(app, docker)
         return
-    name = instance if instance is not None else _only(docker)
+    name = instance if instance is not None else _only(app, docker)
+    owners.check(app.project, app.places, name)
     with app.progress.task(f"stop {name}", None, "files"):
         container = stopping.stop(docker, app.places, name)
     app.out.result("stop", {"instance": name, "container": container}, f"stopped {name}")
 
 
 def _stop_all(app: App, docker: Engine) -> None:
-    """Stop every instance that has not ended. Raises Refused, at the end, with the refusals of those that did not."""
+    """Stop every instance of the project that has not ended. Raises Refused at the end for those that it could not."""
     stopped: list[Json] = []
     refusals: list[Refusal] = []
-    for name in stopping.unended(docker, app.places):
+    own = [name for name in stopping.unended(docker, app.places) if owners.is_free(app.project, app.places, name)]
+    for name in own:
         try:
             with app.progress.task(f"stop {name}", None, "files"):
                 stopped.append({"instance": name, "container": stopping.stop(docker, app.places, name)})

@@ -126,6 +126,8 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV401": ("model missing", "refused", "The locked model is not on this host."),
     "NV402": ("wrong revision", "refused", "The model on this host is another revision than the locked one."),
     "NV403": ("model changed", "refused", "A model file is missing, extra, or not the locked one."),
+    "NV404": ("not an adapter", "refused", "A profile names a model as a LoRA adapter that is none."),
+    "NV405": ("chat template changed", "refused", "A chat template is missing, or not the locked one."),
     # 5xx: the host
     "NV501": ("no GPU", "refused", "The profile needs a GPU, and nvllm finds none on the host."),
     "NV502": ("wrong compute capability", "refused", "The image has no code for the GPU."),
@@ -155,6 +157,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "MemAvailable fell below the profile's floor during a campaign, which ended its engine and itself.",
     ),
     "NV521": ("supervisor does not end", "failed", "A supervisor still holds its locks after its engine was stopped."),
+    "NV525": ("not an address here", "refused", "The profile publishes its port on an address that this host lacks."),
     # 6xx: profiles
     "NV601": ("waiver missing", "refused", "The profile needs an exception from the hardening that it does not name."),
     "NV602": (
@@ -163,6 +166,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "The patch set lacks the patch of that sentinel, or the patch that reads sentinels.",
     ),
     "NV603": ("unknown argument", "refused", "A profile has an argument that this version of vLLM does not have."),
+    "NV604": ("key file unfit", "refused", "The file with the API key cannot be read, or can be read by others."),
     # 7xx: the started container
     "NV701": ("gate refused", "refused", "Something inside the container differs from the plan."),
     "NV702": ("start timed out", "failed", "The engine was not ready within the profile's start timeout."),

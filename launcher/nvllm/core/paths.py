@@ -176,6 +176,10 @@ class Places:
         """One link per name of an instance: to the project that it belongs to, see `serve/owners.py`."""
         return self.state / "instances"
 
+    def owner(self, instance: str) -> Path:
+        """Return the link to the owner of INSTANCE. Raises Refused NV108 if that is no name of one."""
+        return self.instances / _entry(instance, "INSTANCE", "nvllm status")
+
     @property
     def kernels(self) -> Path:
         """The kernels that serves of blessed caches lacked, by serve hash, see `serve/kernel_reports.py`."""

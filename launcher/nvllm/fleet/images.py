@@ -131,6 +131,7 @@ def pull_image(
     name, build_hash = offered.name, offered.build_hash
     if tags is None:
         tags = build.tags if build is not None else (identity.tag(name, build_hash),)
+    buildrecord.use(places, project, build_hash)
     return Pulled(buildrecord.load(image, name, build_hash, engine, tags, places, progress), sha256(data))
 
 

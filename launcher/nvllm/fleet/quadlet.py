@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from nvllm.core.plan import CONTAINER_PORT, RUN_DIRECTORY
+from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, LaunchPlan
 from nvllm.core.refusal import Refusal
 from nvllm.fleet import export
 from nvllm.fleet.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Held, held, lost
@@ -41,7 +41,8 @@ def guarantees(source: ExportSource) -> Mapping[str, Held]:
         "seccomp": held("Podman's default profile"),
         "secrets": held("none is in the plan"),
         "environment": held("the gate; Podman's TERM is removed before it"),
-        "address": held("PublishPort= on 127.0.0.1"),
+        "address": held(f"PublishPort= on {', '.join(source.plan.addresses)}"),
+        "key": export.key(source.plan, "a secret of Podman, which the comment makes"),
         "ready": held("Notify=healthy, by one real generation"),
         "blessed-start": lost("nobody reads the log; loading is forced, and nothing can be saved in the cache"),
         "start-timeout": held("TimeoutStartSec="),
@@ -77,7 +78,10 @@ def refusals(source: ExportSource) -> list[Refusal]:
 def exported(source: ExportSource) -> Export:
     """Return the export of SOURCE. There are no `refusals`."""
     kept, name = guarantees(source), source.plan.instance
-    text = export.remarks(source, kept) + export.unit(_sections(source))
+    key_file = source.plan.access.key_file
+    made = [] if key_file is None else [shlex.join(["podman", "secret", "create", _secret(source.plan), key_file])]
+    text = export.remarks(source, kept, [f"Before the first start: {one}" for one in made])
+    text += export.unit(_sections(source))
     return Export((ExportFile(f"{name}.container", text.encode()), *export.mounted_files(source)), kept)
 
 
@@ -102,7 +106,8 @@ def _sections(source: ExportSource) -> Mapping[str, Sequence[tuple[str, str]]]:
         ("PidsLimit", str(plan.limits.pids)),
         ("ShmSize", str(plan.limits.shared_memory)),
         ("PodmanArgs", f"--memory={memory} --memory-swap={memory} --ipc=private --http-proxy=false"),
-        ("PublishPort", f"127.0.0.1:{plan.port}:{CONTAINER_PORT}"),
+        *(("PublishPort", f"{address}:{plan.port}:{CONTAINER_PORT}") for address in plan.addresses),
+        *_secrets(plan),
         *(("Tmpfs", f"{one.target}:{engine.tmpfs(plan, one.size, 'Podman')}") for one in plan.scratch),
         *(("Volume", f"{source_}:{target}:ro") for source_, target in _volumes(source)),
         *_blessing(source),
@@ -128,6 +133,17 @@ def _sections(source: ExportSource) -> Mapping[str, Sequence[tuple[str, str]]]:
     }
 
 
+def _secret(plan: LaunchPlan) -> str:
+    return f"{plan.instance}-api-key"
+
+
+def _secrets(plan: LaunchPlan) -> list[tuple[str, str]]:
+    if plan.access.key_file is None:
+        return []
+    uid, _, gid = plan.user.partition(":")
+    return [("Secret", f"{_secret(plan)},type=mount,target={KEY_FILE},uid={uid},gid={gid},mode=0400")]
+
+
 def _limit(source: ExportSource) -> list[tuple[str, str]]:
     """Return how often systemd starts the unit at most: once, and as often again as the profile allows."""
     rules = source.restart
@@ -143,6 +159,7 @@ def _again(source: ExportSource) -> list[tuple[str, str]]:
 
 def _volumes(source: ExportSource) -> list[tuple[str, str]]:
     own = [(f"./{export.RUN}", RUN_DIRECTORY), (f"./{export.PROGRAMS}", PROGRAMS_AT)]
+    own += [(f"./{export.OWN}{path}", path) for path in sorted(export.own_files(source.plan))]
     return [*own, *((one.source, one.target) for one in export.model_mounts(source.plan))]
 
 

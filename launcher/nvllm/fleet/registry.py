@@ -84,7 +84,7 @@ def parse(text: str) -> tuple[RepositoryName, str | None]:
     if found is None or len(text) > 400:
         expected, cure = (
             "host[:port]/path in lower case, and @sha256:... to pull",
-            "nvllm push registry.example/nvllm cpu",
+            "name one of that form: nvllm push HOST/PATH IMAGE",
         )
         raise refuse("NV108", "REPO", expected, text[:200], cure)
     scheme, host, path, digest = found.groups()

@@ -6,13 +6,22 @@ function raises ValueError for an answer of another form; `image/engine.py` make
 
 from __future__ import annotations
 
+import hashlib
 import io
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from nvllm.core import archives
-from nvllm.host.facts import ContainerFact, ContainerState, EngineFacts, ImageFacts, ImageStore, Product
+from nvllm.host.facts import (
+    ContainerFact,
+    ContainerState,
+    EngineFacts,
+    ImageFacts,
+    ImageStore,
+    Product,
+    StoredImage,
+)
 from nvllm.image import archive
 
 Object: TypeAlias = Mapping[str, Any]
@@ -96,6 +105,29 @@ def image(found: Object) -> ImageFacts:
         platform=f"{_text(found, 'Os')}/{_text(found, 'Architecture')}",
         digests=_texts(found, "RepoDigests"),
     )
+
+
+def stored(found: Object, history: object) -> StoredImage:
+    """Return the image FOUND, the answer to its inspection, with the sizes that its HISTORY gives its layers.
+
+    A history has more entries than the image has layers where some changed no file; those have no size. If it still
+    does not fit, the lowest layer, which other images share most often, is taken for the whole image.
+    """
+    facts = image(found)
+    sizes = [_number(entry, "Size") for entry in reversed(_list(history, "history"))]
+    if len(sizes) != len(facts.diff_ids):
+        sizes = [size for size in sizes if size]
+    if len(sizes) != len(facts.diff_ids):
+        sizes = [facts.size, *[0] * (len(facts.diff_ids) - 1)]
+    return StoredImage(facts, tuple(zip(_chain_ids(facts.diff_ids), sizes, strict=False)))
+
+
+def _chain_ids(diff_ids: Sequence[str]) -> Iterator[str]:
+    """Yield what names each layer above those below it, as the OCI image specification computes it."""
+    chain = ""
+    for diff_id in diff_ids:
+        chain = f"sha256:{hashlib.sha256(f'{chain} {diff_id}'.encode()).hexdigest()}" if chain else diff_id
+        yield chain
 
 
 def ids(found: object) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from nvllm.host.facts import (
     EngineProblem,
     ImageFacts,
     Product,
+    StoredImage,
     Usage,
 )
 from nvllm.image import answers, archive, endpoint, oci
@@ -233,6 +234,15 @@ class Engine:
         """Return every image that nvllm built."""
         found = self._client.api.images(filters={"label": "nvllm.build-hash"})
         return tuple(facts for one in answers.ids(found) if (facts := self.image(one)) is not None)
+
+    @_engine_errors
+    def stored(self) -> tuple[StoredImage, ...]:
+        """Return every image of the engine with the sizes of its layers, also those that nvllm did not build."""
+        api, stored = self._client.api, []
+        for one in answers.ids(api.images(all=True)):
+            with contextlib.suppress(docker.errors.NotFound):  # it has just gone
+                stored.append(answers.stored(api.inspect_image(one), api.history(one)))
+        return tuple(stored)
 
     def load(self, wanted: Image, tags: Sequence[str], progress: Progress) -> None:
         """Load WANTED under TAGS, sending only layers that the engine does not hold yet.
@@ -551,7 +561,7 @@ def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> di
         "mem_limit": plan.limits.memory,
         "memswap_limit": plan.limits.memory,
         "pids_limit": plan.limits.pids,
-        "ports": {f"{CONTAINER_PORT}/tcp": ("127.0.0.1", plan.port)},
+        "ports": {f"{CONTAINER_PORT}/tcp": [(address, plan.port) for address in plan.addresses]},
         "tmpfs": {scratch.target: tmpfs(plan, scratch.size, product) for scratch in plan.scratch},
         "mounts": [Mount(mount.target, mount.source, type="bind", read_only=True) for mount in plan.mounts],
         "restart_policy": {"Name": "no"},

@@ -27,7 +27,7 @@ _PLAIN: Mapping[str, Callable[[io.BytesIO], io.BufferedIOBase]] = {
     ".gz": lambda stream: gzip.GzipFile(fileobj=stream),
 }
 _EXPECTED = "a whole Debian package (deb(5)), its tars compressed by xz, gzip or not at all"
-_CURE = "nvllm lock IMAGE --update debs"
+_CURE = "lock another file in its place: nvllm lock IMAGE --update debs"
 
 
 def _members(stream: BinaryIO, package: str) -> dict[str, tuple[int, int]]:

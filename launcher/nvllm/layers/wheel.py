@@ -26,6 +26,9 @@ from nvllm.layers.tar import TarEntry
 FORMAT = "1"
 
 
+_CURE = "lock another file in its place: nvllm lock IMAGE --update wheels"
+
+
 @dataclass(frozen=True, slots=True)
 class Scheme:
     """The paths of an environment for Python PYTHON (``3.11``), relative to the root of the image."""
@@ -55,7 +58,7 @@ class Scheme:
 
 def _whole(member: str) -> AbstractContextManager[None]:
     """Turn the exceptions of a damaged archive into Refused NV306."""
-    return archives.whole(ArchiveName(member, "a whole wheel (PEP 427)", "nvllm lock IMAGE --update wheels"))
+    return archives.whole(ArchiveName(member, "a whole wheel (PEP 427)", _CURE))
 
 
 def _refusal(where: str, expected: str, problem: str, cure: str = "exclude the distribution in the spec") -> Refusal:
@@ -154,7 +157,14 @@ class Wheel:
             if directory.endswith(".dist-info"):
                 return directory
         raise Refused(
-            [_refusal(self.filename, "a .dist-info directory", "none", cure="nvllm lock IMAGE --update wheels")]
+            [
+                _refusal(
+                    self.filename,
+                    "a .dist-info directory",
+                    "none",
+                    cure=_CURE,
+                )
+            ]
         )
 
     def _console_scripts(self, scheme: Scheme) -> Iterator[TarEntry]:

@@ -25,11 +25,10 @@ from typing import Any, TypeAlias, TypeVar
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
+from nvllm.core.spec import LOOPBACK
+from nvllm.serve import access
 
 T = TypeVar("T")
-
-LOOPBACK = "127.0.0.1"
-"""Where the port of an engine is published."""
 
 _OK = 200
 _COMPLETIONS = "v1/completions"
@@ -80,16 +79,27 @@ def url(host: str, port: int, path: str) -> str:
     return f"http://{host}:{port}/{path}"
 
 
-def answer(method: str, port: int, path: str, document: Json, timeout: float, *, host: str = LOOPBACK) -> EngineAnswer:
+def answer(
+    method: str,
+    port: int,
+    path: str,
+    document: Json,
+    timeout: float,
+    header: Mapping[str, str] = MappingProxyType({}),
+    *,
+    host: str = LOOPBACK,
+) -> EngineAnswer:
     """Return the answer of the engine on PORT of HOST to METHOD and PATH, with the JSON DOCUMENT unless it is None.
 
-    All of it must come within TIMEOUT seconds. Raises httpx2.HTTPError if it does not, or has more than 16 MiB.
+    HEADER shows that the request may be made; `access.header` makes it. All of the answer must come within TIMEOUT
+    seconds. Raises httpx2.HTTPError if it does not, or has more than 16 MiB.
     """
     import httpx2
 
     # This host and plain HTTP: no certificates are loaded, which would take longer than a request. A content coding
     # could make gigabytes of a kilobyte.
-    client = httpx2.Client(timeout=timeout, trust_env=False, verify=False, headers={"Accept-Encoding": "identity"})
+    headers = {"Accept-Encoding": "identity", **header}
+    client = httpx2.Client(timeout=timeout, trust_env=False, verify=False, headers=headers)
     began = time.monotonic()
     with client, client.stream(method, url(host, port, path), json=document) as response:
         data = bytearray()
@@ -136,13 +146,13 @@ def complete(
     import httpx2
 
     question: dict[str, Json] = {
-        "model": plan.model.name,
+        "model": plan.request_name,
         "prompt": prompt,
         "max_tokens": plan.probe.max_tokens,
         "ignore_eos": True,
     }
     try:
-        found = answer("POST", plan.port, _COMPLETIONS, {**question, **settings}, timeout)
+        found = answer("POST", plan.port, _COMPLETIONS, {**question, **settings}, timeout, access.header(plan.access))
     except httpx2.TimeoutException as error:
         raise NotReady(f"no generation within {timeout:.0f} s", final=True) from error
     except httpx2.HTTPError as error:
@@ -163,7 +173,8 @@ def ask(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float) -> tuple[i
     import httpx2
 
     try:
-        found = answer("POST", plan.port, _COMPLETIONS, {"model": plan.model.name, **fields}, timeout)
+        question = {"model": plan.request_name, **fields}
+        found = answer("POST", plan.port, _COMPLETIONS, question, timeout, access.header(plan.access))
     except httpx2.TimeoutException as error:
         raise NotInTime(f"no answer within {timeout:g} s", final=True) from error
     except httpx2.HTTPError as error:

@@ -4,6 +4,7 @@
 
     <state>/runs/<instance>/
         run/              mounted read-only at /run/nvllm: launch.json and the sentinels
+        nvllm_access.py   the program that asks for the API key, if the profile names a key file
         plan.json         the launch plan, as carried out
         state.json        the state of the instance; replaced whole, never edited
         evidence.jsonl    what happened, one JSON object a line, appended
@@ -30,6 +31,7 @@ import cattrs
 
 from nvllm.core import canonical, durable, paths, reading
 from nvllm.core.canonical import Json
+from nvllm.core.plan import ACCESS_PROGRAM
 from nvllm.core.refusal import refuse
 from nvllm.runtime import gate
 from nvllm.serve.timeline import MissingKernel
@@ -98,8 +100,10 @@ class RunDirectory:
     def older_log(self) -> Path:
         return self.path / "engine.log.1"
 
-    def prepare(self, plan: Json, expectations: bytes, sentinels: Sequence[str]) -> None:
+    def prepare(self, plan: Json, expectations: bytes, sentinels: Sequence[str], asking: bytes | None = None) -> None:
         """Make the directory for a start, and remove what an earlier start left in it.
+
+        ASKING is the program that asks for the API key, if there is one.
 
         What is mounted is readable by every user, because the engine runs as its own user; it holds no secret, and
         its parent directory keeps other users of this host out. Raises Refused NV513 if another user can write to the
@@ -110,9 +114,11 @@ class RunDirectory:
             if self.path.exists():
                 shutil.rmtree(self.path)
             os.mkdir(self.path, 0o700)
-        self.prepare_again(plan, expectations, sentinels)
+        self.prepare_again(plan, expectations, sentinels, asking)
 
-    def prepare_again(self, plan: Json, expectations: bytes, sentinels: Sequence[str]) -> None:
+    def prepare_again(
+        self, plan: Json, expectations: bytes, sentinels: Sequence[str], asking: bytes | None = None
+    ) -> None:
         """Make what a container gets of the directory anew, for a restart: state, log and evidence stay.
 
         Raises Refused NV920 if it cannot be written.
@@ -125,6 +131,10 @@ class RunDirectory:
                 (self.mounted / name).write_bytes(data)
                 (self.mounted / name).chmod(0o444)
             self.mounted.chmod(0o755)
+            if asking is not None:
+                (self.path / ACCESS_PROGRAM).unlink(missing_ok=True)
+                (self.path / ACCESS_PROGRAM).write_bytes(asking)
+                (self.path / ACCESS_PROGRAM).chmod(0o444)
             (self.path / "plan.json").write_text(canonical.pretty(plan))
 
     def write_state(self, state: InstanceState) -> None:

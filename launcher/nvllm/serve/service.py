@@ -22,7 +22,7 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import RestartRules
 from nvllm.host.locks import HeldLocks
-from nvllm.serve import examine, staged_cache, startup, stopping, supervisor
+from nvllm.serve import examine, owners, staged_cache, startup, stopping, supervisor
 from nvllm.serve.examine import Examination
 from nvllm.serve.health import Generation
 from nvllm.serve.rundir import Death, RunDirectory
@@ -78,6 +78,7 @@ def run(service: ServiceRequest, examination: Examination, announce: Callable[[S
     if left is not None and not examination.refusals:  # it works, and is not ended for one that may not start
         examination = examine.examine_cache(examination, service.places)
     with supervisor.hold_locks(examination, service.places, service.command) as held_locks:
+        owners.claim(service.project, service.places, instance)
         if left is not None and examination.engine is not None:
             service.progress.note(f"ORPHAN {instance}: nobody supervises container {left.container[:12]}; it is ended")
             stopping.end_orphan(examination.engine, service.places, instance, left)
@@ -103,7 +104,7 @@ def examined_again(service: ServiceRequest, first: Examination) -> Examination:
     """
     again = examined(service)
     refuse_any(again.refusals)
-    if (supervisor.keys(again.plan), again.manifest is None) != (supervisor.keys(first.plan), first.manifest is None):
+    if _what_is_held(again) != _what_is_held(first):
         raise refuse(
             "NV707",
             f"profile {service.profile} of image {service.image}",
@@ -114,9 +115,15 @@ def examined_again(service: ServiceRequest, first: Examination) -> Examination:
     return again
 
 
+def _what_is_held(of: Examination) -> tuple[object, ...]:
+    """Return what a restart may not change: what the locks are held for, who may ask, and whether it is blessed."""
+    return supervisor.keys(of.plan), of.plan.access, of.manifest is None
+
+
 def _identity(of: Examination) -> str:
     blessed = "not blessed" if of.manifest is None else "blessed"
-    return f"serve hash {of.plan.serve_hash[:12]}, port {of.plan.port}, {blessed}"
+    key = "no key" if of.plan.access.key_file is None else f"key {of.plan.access.key_file}"
+    return f"serve hash {of.plan.serve_hash[:12]}, {of.plan.access.publish}:{of.plan.port}, {key}, {blessed}"
 
 
 def _one_engine(

@@ -26,7 +26,7 @@ from nvllm.core.spec import MEMORY_FLOOR
 from nvllm.host.facts import INSTANCE_LABEL, RUN_LABEL, TREE_LABEL, ContainerState
 from nvllm.host.locks import HeldLocks
 from nvllm.image.engine import Engine
-from nvllm.serve import health, planner, timeline
+from nvllm.serve import access, health, planner, timeline
 from nvllm.serve.rundir import Death, InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import Timeline
 from nvllm.serve.watchdog import MemoryWatch
@@ -103,8 +103,9 @@ class EngineStart:
         answers, but not with a generation). The container is removed before.
         """
         expectations = planner.expectations(self.plan, self.models, self.cache)
+        asking = None if self.plan.access.key_file is None else access.program()
         prepare = self.run.prepare_again if self.deaths else self.run.prepare
-        prepare(plan_encode(self.plan), expectations, self.plan.sentinels)
+        prepare(plan_encode(self.plan), expectations, self.plan.sentinels, asking)
         self._under_way = True
         self._state("starting")
         try:

@@ -18,6 +18,7 @@ from nvllm.core.paths import Places
 from nvllm.core.plan import CONTAINER_PORT, LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.spec import LOOPBACK
 from nvllm.host import locks
 from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.serve import health
@@ -140,7 +141,7 @@ class Supervisor(EngineStart):
     def _watch(self) -> None:
         patience, self._looked = self.plan.limits.stall_timeout, time.monotonic()
         self._stalls = StallDetector(patience, self._looked)
-        seen = health.look(health.LOOPBACK, self.plan.port, patience)
+        seen = health.look(LOOPBACK, self.plan.port, patience)
         if not (seen.metrics or seen.failed):
             self._say("no vitals")
             self.progress.note(f"{self.plan.instance} reports no metrics, so nvllm cannot see whether it hangs")
@@ -188,14 +189,14 @@ class Supervisor(EngineStart):
         if now - self._looked < health.interval(patience):
             return
         self._looked = now
-        seen = health.look(health.LOOPBACK, self.plan.port, patience)
+        seen = health.look(LOOPBACK, self.plan.port, patience)
         self._stalls.observe(now, seen)
         if self._stalls.silent >= patience:
             raise Refused([self._silent(seen)])
         stuck = self._stalls.stuck
         if stuck >= patience:
             found = f"requests are running, but made no progress for {stuck:.0f} s"
-            where = health.url(health.LOOPBACK, self.plan.port, "metrics")
+            where = health.url(LOOPBACK, self.plan.port, "metrics")
             expected = f"tokens generated within {patience} s while requests run"
             raise refuse("NV913", where, expected, found, shlex.join(["less", str(self.run.log)]))
         seconds, problem = max(
@@ -225,7 +226,7 @@ class Supervisor(EngineStart):
                 cure = shlex.join(["nvllm", "serve", plan.image, "--profile", plan.profile])
         return Refusal(
             "NV913",
-            health.url(health.LOOPBACK, plan.port, "health"),
+            health.url(LOOPBACK, plan.port, "health"),
             f"an answer on /metrics or /health within {plan.limits.stall_timeout} s",
             f"none for {self._stalls.silent:.0f} s; the published port: {'; '.join(seen.failed)}; {beside}",
             cure,

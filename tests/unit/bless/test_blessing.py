@@ -91,7 +91,7 @@ def test_a_bless_that_is_rejected_leaves_the_logs_of_the_manifest_in_force(made:
     new = blessing.new_manifest(made.found, made.held, made.work.run(request), request, time.time())
     blessing.promote(made.held, new, None, None)
     made.engine.warm = READY
-    again = Bless(made.found, made.places, made.work.held_locks, Silent())
+    again = Bless(made.found, made.places, made.work.held_locks, Silent(), made.pin)
     with pytest.raises(Refused):
         again.run(BlessRequest(boots=5))
     (in_force,) = made.held.all()

@@ -34,7 +34,7 @@ def kernels(made: World, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setattr(coverage, "LOG_DELAY", 0.05)
     front.longest = 32
     found = bless_world.on_a_gpu(made.found)
-    made.found, made.work = found, Bless(found, made.places, made.work.held_locks, Silent())
+    made.found, made.work = found, Bless(found, made.places, made.work.held_locks, Silent(), made.pin)
     compiled = Kernels(made.engine)
     front.at_request = compiled.launch
     yield compiled
@@ -43,7 +43,7 @@ def kernels(made: World, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> It
 
 def blessed(made: World, request: BlessRequest = REQUEST, old: Blessing | None = None) -> Manifest:
     base = old.manifest if old is not None else None
-    made.work = Bless(made.found, made.places, made.work.held_locks, Silent())
+    made.work = Bless(made.found, made.places, made.work.held_locks, Silent(), made.pin)
     new = blessing.new_manifest(made.found, made.held, made.work.run(request, base), request, time.time())
     place = blessing.promote(made.held, new, old, None)
     assert manifest.read(place, str(place)) == new

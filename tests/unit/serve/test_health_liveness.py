@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvllm.core.spec import LOOPBACK
 from nvllm.serve import health
-from nvllm.serve.health import LOOPBACK, METRICS_INTERVAL, EngineMetrics, Look, Metrics, StallDetector
+from nvllm.serve.health import METRICS_INTERVAL, EngineMetrics, Look, Metrics, StallDetector
 from support.plansamples import FrontEnd, front_end
 from support.silent_fronts import WAYS
 
