@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nvllm.core.refusal import Refused
+from nvllm.core.spec import Access
 from nvllm.serve import service
 from support import blessings_world
 from support.service_world import World, made
@@ -14,17 +15,21 @@ from support.service_world import World, made
 __all__ = ["made"]
 
 
-def test_another_serve_hash_and_another_port(made: World) -> None:
+def test_another_serve_hash_another_port_and_another_key(made: World) -> None:
     """One list of all changes that came back."""
     plan = made.examination.plan
     wrong = []
-    for changed in (replace(plan, serve_hash="e" * 64), replace(plan, port=plan.port + 1)):
+    with_key = replace(plan, access=Access(key_file="/keys/api"))
+    for changed in (replace(plan, serve_hash="e" * 64), replace(plan, port=plan.port + 1), with_key):
         made.engine.asked.clear()
         made.engine.fates = [made.engine.dies]
         made.examined = [replace(made.examination, plan=changed)]
         refusal = made.refusal()
-        expected = f"what was served before: serve hash {plan.serve_hash[:12]}, port {plan.port}, not blessed"
-        found = f"serve hash {changed.serve_hash[:12]}, port {changed.port}, not blessed"
+        expected = (
+            f"what was served before: serve hash {plan.serve_hash[:12]}, 127.0.0.1:{plan.port}, no key, not blessed"
+        )
+        key = "key /keys/api" if changed is with_key else "no key"
+        found = f"serve hash {changed.serve_hash[:12]}, 127.0.0.1:{changed.port}, {key}, not blessed"
         seen = (refusal.code, refusal.expected, refusal.found, refusal.cure, made.engine.asked.count("start"))
         if seen != ("NV707", expected, found, made.served.command, 1):
             wrong.append(seen)

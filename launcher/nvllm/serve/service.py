@@ -104,7 +104,7 @@ def examined_again(service: ServiceRequest, first: Examination) -> Examination:
     """
     again = examined(service)
     refuse_any(again.refusals)
-    if (supervisor.keys(again.plan), again.manifest is None) != (supervisor.keys(first.plan), first.manifest is None):
+    if _what_is_held(again) != _what_is_held(first):
         raise refuse(
             "NV707",
             f"profile {service.profile} of image {service.image}",
@@ -115,9 +115,15 @@ def examined_again(service: ServiceRequest, first: Examination) -> Examination:
     return again
 
 
+def _what_is_held(of: Examination) -> tuple[object, ...]:
+    """Return what a restart may not change: what the locks are held for, who may ask, and whether it is blessed."""
+    return supervisor.keys(of.plan), of.plan.access, of.manifest is None
+
+
 def _identity(of: Examination) -> str:
     blessed = "not blessed" if of.manifest is None else "blessed"
-    return f"serve hash {of.plan.serve_hash[:12]}, port {of.plan.port}, {blessed}"
+    key = "no key" if of.plan.access.key_file is None else f"key {of.plan.access.key_file}"
+    return f"serve hash {of.plan.serve_hash[:12]}, {of.plan.access.publish}:{of.plan.port}, {key}, {blessed}"
 
 
 def _one_engine(
