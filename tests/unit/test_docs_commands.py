@@ -125,6 +125,7 @@ OF_OTHER_PROGRAMS = {
         *("--gpu-memory-utilization", "--host", "--ipc", "--network", "--served-model-name", "--trust-remote-code"),
     },
     "docs/nix.md": {"--rebuild"},
+    "docs/serving.md": {"--shutdown-timeout"},  # vLLM
 }
 
 
