@@ -124,7 +124,7 @@ def _binds(source: ExportSource) -> list[tuple[str, str]]:
     binds = [(f"./{export.RUN}", RUN_DIRECTORY), (f"./{export.PROGRAMS}", PROGRAMS_AT)]
     if plan.cache is not None:
         binds.append((f"./{export.CACHE}", plan.cache.target))
-        binds += [(f"./{export.CACHE}/{path}", f"{SEEDS}/{number}") for number, path in enumerate(plan.cache.seeds)]
+        binds += [(f"./{export.CACHE}", SEEDS)] if plan.cache.seeds else []
     binds += [(f"./{export.OWN}{path}", path) for path in sorted(export.own_files(plan))]
     return [*binds, *((one.source, one.target) for one in export.model_mounts(plan))]
 

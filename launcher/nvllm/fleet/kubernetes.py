@@ -267,10 +267,7 @@ def _engine_mounts(source: ExportSource, server: tuple[int, int]) -> list[dict[s
     if plan.cache is not None:
         volume, top = ("placed", "cache") if _copied(source, server) else ("blessing", "")
         mounts.append(_read_only(volume, plan.cache.target, top))
-        mounts += [
-            _read_only(volume, f"{SEEDS}/{number}", f"{top}/{path}".lstrip("/"))
-            for number, path in enumerate(plan.cache.seeds)
-        ]
+        mounts += [_read_only(volume, SEEDS, top)] if plan.cache.seeds else []
     # A file by itself: the directory of a ConfigMap or a Secret also holds links, which the gate refuses.
     mounts += [_read_only("programs", path, _own(path)) for path in sorted(export.own_files(plan))]
     if plan.access.key_file is not None:

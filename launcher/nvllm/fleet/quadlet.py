@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, LaunchPlan
+from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS, LaunchPlan
 from nvllm.core.refusal import Refusal
 from nvllm.fleet import export
 from nvllm.fleet.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Held, held, lost
@@ -65,14 +65,7 @@ def _restart(source: ExportSource) -> Held:
 
 def refusals(source: ExportSource) -> list[Refusal]:
     """Return why SOURCE cannot be exported as a faithful Quadlet."""
-    found = export.refusals(source, "quadlet")
-    plan = source.plan
-    if plan.cache is not None and plan.cache.seeds:
-        where = f"profile {plan.profile} of image {plan.image}"
-        cure = f"nvllm export compose {plan.image} --profile {plan.profile} --registry {source.repository}"
-        expected = "a cache that is mounted as one image"
-        found.append(Refusal("NV333", where, expected, "parts of it are mounted a second time, for a GPU", cure))
-    return found
+    return export.refusals(source, "quadlet")
 
 
 def exported(source: ExportSource) -> Export:
@@ -167,4 +160,7 @@ def _blessing(source: ExportSource) -> list[tuple[str, str]]:
     cache = source.plan.cache
     if cache is None:
         return []
-    return [("Mount", f"type=image,source={source.blessing_reference},destination={cache.target},rw=false")]
+    targets = [cache.target, *([SEEDS] if cache.seeds else [])]
+    return [
+        ("Mount", f"type=image,source={source.blessing_reference},destination={target},rw=false") for target in targets
+    ]

@@ -405,7 +405,7 @@ class _Upload:
         self._began(answer)
 
     def _resume(self) -> None:
-        """Ask how much the registry has; begin anew if it has forgotten the upload."""
+        """Ask how much the registry has; start from the first byte if it has forgotten the upload."""
         answer = self._repository.client.get(self._location)
         if answer.status_code != 204:
             self._location = ""

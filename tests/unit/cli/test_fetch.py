@@ -81,6 +81,7 @@ def lacking(demo: Buildable, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     """A project whose store lacks the wheels; what is returned lets pip have the index at an address, and no other."""
     for wheel in demo.lock.wheels:
         (demo.places.store / "sha256" / wheel.file.sha256[:2] / wheel.file.sha256).unlink(missing_ok=True)
+    monkeypatch.setenv("NVLLM_HOME", str(demo.home))
     monkeypatch.setattr(demo, "arguments", lambda *words: online(demo, *words))
     monkeypatch.setattr(clients, "CONNECT", 0.5)
     monkeypatch.setattr(clients, "PATIENCE", 0.5)

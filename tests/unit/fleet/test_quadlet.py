@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import TreeDirectory, TreeFile
-from nvllm.core.plan import PlannedGpu
+from nvllm.core.plan import CACHE, PlannedGpu
 from nvllm.fleet import quadlet
 from nvllm.fleet.export import ExportSource
 from nvllm.serve import planner
@@ -61,12 +61,14 @@ def test_systemd_replaces_nothing_in_a_value() -> None:
     assert settings(source)["Environment"] == ['"A=50%% of $$HOME"']
 
 
-def test_a_part_that_is_mounted_twice_is_refused() -> None:
+def test_a_cache_with_a_directory_that_the_engine_writes_into_is_mounted_twice() -> None:
     tree = cachetree.of(
         [TreeFile("a/inductor_cache/x.so", 4, "0555", "d" * 64)],
         [TreeDirectory(".", "0555"), TreeDirectory("a", "0555"), TreeDirectory("a/inductor_cache", "0755")],
     )
     plan = planner.mounting(planner.loading(PLAN, tree), Path("/host/staged/cache"))
-    (refusal,) = quadlet.refusals(dataclasses.replace(BLESSED, plan=plan, tree=tree))
-    assert (refusal.code, refusal.expected) == ("NV333", "a cache that is mounted as one image")
-    assert quadlet.refusals(BLESSED) == []
+    source = dataclasses.replace(BLESSED, plan=plan, tree=tree)
+    assert quadlet.refusals(source) == []
+    mounts = [one.split(",") for one in settings(source)["Mount"]]
+    assert [one[2] for one in mounts] == [f"destination={CACHE}", "destination=/blessed"]
+    assert mounts[0][:2] == mounts[1][:2]
