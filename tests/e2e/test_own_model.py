@@ -70,7 +70,7 @@ class Walk:
     def back(self, container: str | None) -> bool:
         """Say whether another engine than that in CONTAINER is ready."""
         state = self.world.state()
-        return state["stage"] == "ready" and state["container"] != container
+        return bool(state["stage"] == "ready" and state["container"] != container)
 
     def complete(self, model: str) -> str:
         status, text = self.ask("/v1/completions", {"model": model, **QUESTION})
