@@ -113,8 +113,8 @@ class EngineStart:
     def start(self) -> health.Generation:
         """Start the container, wait until the engine is ready, and return its first generation.
 
-        Raises Refused: NV605 (it answers without its key), NV701 (the gate refused), NV702 (not ready in time), NV703 (the
-        container ended) or NV704 (it answers, but not with a generation). The container is removed before.
+        Raises Refused: NV605 (it answers without its key), NV701 (the gate refused), NV702 (not ready in time), NV703
+        (the container ended) or NV704 (it answers, but not with a generation). The container is removed before.
         """
         expectations = planner.expectations(self.plan, self.models, self.cache)
         asking = None if self.plan.access.key_file is None else access.program()
