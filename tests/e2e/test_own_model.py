@@ -1,7 +1,7 @@
 """The walk of docs/own-models.md on the real engine: a user's own directory, with an adapter, a key, on every address.
 
 The model is a tiny Llama of random weights in a directory of its own, the adapter a few random matrices in the form of
-peft. Restarting is not part of it: a profile cannot ask for that yet.
+peft.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from docker import DockerClient
 
 from nvllm.runtime import tiny_models
-from support.engine_world import IMAGE, World, Worlds
+from support.engine_world import IMAGE, World, Worlds, until
 
 pytestmark = pytest.mark.engine
 
@@ -67,6 +67,11 @@ class Walk:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
+    def back(self, container: str | None) -> bool:
+        """Say whether another engine than that in CONTAINER is ready."""
+        state = self.world.state()
+        return bool(state["stage"] == "ready" and state["container"] != container)
+
     def complete(self, model: str) -> str:
         status, text = self.ask("/v1/completions", {"model": model, **QUESTION})
         assert status == 200, text
@@ -94,6 +99,7 @@ def walk(worlds: Worlds, elsewhere: Path) -> Walk:
         "    model: tuned\n    adapters: [support]\n    served-name: our/Model\n"
         "    chat-template: templates/chat.jinja\n"
         f"    access: {{key-file: {key_file}, publish: 0.0.0.0}}\n"
+        "    restart: {attempts: 2, within: 3600, pause: 1}\n"
     )
     world = worlds.make()
     text = world.spec.read_text()
@@ -139,6 +145,12 @@ def test_ones_own_model_with_an_adapter_and_a_key(walk: Walk, docker_client: Doc
     assert isinstance(processes.output, bytes)
     assert KEY.encode() not in processes.output
     assert b"nvllm_access.ApiKey" in processes.output
+
+    # It comes back by itself, asks for the key again, and answers as before.
+    container.kill()
+    until(lambda: walk.back(container.id), "the engine is started again and ready", 200)
+    assert walk.ask("/v1/models", key=None)[0] == 401
+    assert (walk.complete("our/Model"), walk.complete("support")) == (plain, adapted)
     assert world.nvllm("stop", world.instance()).code == 0
     written = [path for path in world.directory.rglob("*") if path.is_file() and not path.is_symlink()]
     assert len(written) > 20

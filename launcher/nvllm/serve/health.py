@@ -182,6 +182,20 @@ def ask(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float) -> tuple[i
     return found.status, found.text
 
 
+REFUSED = "HTTP 401"
+"""How an engine answers a request that lacks its key."""
+
+
+def without_key(port: int) -> str:
+    """Return how the engine on 127.0.0.1:PORT answers a request for its models that carries no key."""
+    import httpx2
+
+    try:
+        return f"HTTP {answer('GET', port, 'v1/models', None, _TIMEOUT).status}"
+    except httpx2.HTTPError as error:
+        return str(error) or type(error).__name__
+
+
 def longest(port: int) -> int:
     """Return how many tokens a prompt and its answer may have, as the engine on 127.0.0.1:PORT says.
 

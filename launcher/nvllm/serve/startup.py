@@ -22,7 +22,7 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.plan import encode as plan_encode
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.core.spec import MEMORY_FLOOR
+from nvllm.core.spec import LOOPBACK, MEMORY_FLOOR
 from nvllm.host.facts import INSTANCE_LABEL, RUN_LABEL, TREE_LABEL, ContainerState
 from nvllm.host.locks import HeldLocks
 from nvllm.image.engine import Engine
@@ -65,6 +65,20 @@ def labels(plan: LaunchPlan, run: Path) -> dict[str, str]:
     }
 
 
+def answers_without_key(plan: LaunchPlan, log: Path) -> list[Refusal]:
+    """Return NV605 if the engine of PLAN, whose log is LOG, needs a key and answers a request without one.
+
+    What asks for the key is a part of vLLM's HTTP server. A setting of vLLM may start another server in its place.
+    """
+    if plan.access.key_file is None:
+        return []
+    found = health.without_key(plan.port)
+    if found == health.REFUSED:
+        return []
+    where, expected = health.url(LOOPBACK, plan.port, "v1/models"), f"{health.REFUSED} without the API key"
+    return [Refusal("NV605", where, expected, found, shlex.join(["less", str(log)]))]
+
+
 @dataclass(eq=False)
 class EngineStart:
     """One start of PLAN: `start` it, then `end` it. CACHE is the tree that the plan loads, if any.
@@ -99,8 +113,8 @@ class EngineStart:
     def start(self) -> health.Generation:
         """Start the container, wait until the engine is ready, and return its first generation.
 
-        Raises Refused: NV701 (the gate refused), NV702 (not ready in time), NV703 (the container ended) or NV704 (it
-        answers, but not with a generation). The container is removed before.
+        Raises Refused: NV605 (it answers without its key), NV701 (the gate refused), NV702 (not ready in time), NV703
+        (the container ended) or NV704 (it answers, but not with a generation). The container is removed before.
         """
         expectations = planner.expectations(self.plan, self.models, self.cache)
         asking = None if self.plan.access.key_file is None else access.program()
@@ -115,6 +129,7 @@ class EngineStart:
             self._say("started", container=self.container)
             self._reader.start()
             generation = self._wait()
+            refuse_any(answers_without_key(self.plan, self.run.log))
             self._accept()
             missed = len(self.timeline.missed)
             self._say("ready", tokens=generation.tokens, seconds=generation.seconds, kernels_missed=missed)

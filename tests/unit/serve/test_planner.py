@@ -24,7 +24,7 @@ from nvllm.cache.tree import Tree
 from nvllm.core import canonical
 from nvllm.core.plan import CACHE, FORCE_LOAD, LaunchPlan, Mount, PlannedGpu, Workbench
 from nvllm.core.refusal import Refused
-from nvllm.core.spec import GpuNeed, ImageSpec, ResourceLimits, Waiver
+from nvllm.core.spec import Access, GpuNeed, ImageSpec, ResourceLimits, Waiver
 from nvllm.host.facts import INSTANCE_LABEL, Product
 from nvllm.image import engine
 from nvllm.runtime import gate, seed
@@ -484,6 +484,18 @@ def test_podman_is_told_in_its_own_words() -> None:
     for target, text in docker["tmpfs"].items():
         assert text.endswith(",mode=0700,uid=1234,gid=1235")
         assert podman["tmpfs"][target] == text.removesuffix(",uid=1234,gid=1235") + ",U"
+
+
+def test_the_port_is_published_on_the_loopback_and_where_the_profile_says() -> None:
+    published = {}
+    for address in ("127.0.0.1", "192.0.2.7", "0.0.0.0"):
+        ports = options(plan(with_profile(SPEC, access=Access(publish=address))))["ports"]["8000/tcp"]
+        published[address] = [host for host, port in ports if port == PLAN.port]
+    assert published == {
+        "127.0.0.1": ["127.0.0.1"],
+        "192.0.2.7": ["127.0.0.1", "192.0.2.7"],
+        "0.0.0.0": ["0.0.0.0"],
+    }
 
 
 def test_gpus_are_asked_for_by_uuid_in_the_words_of_each_engine() -> None:
