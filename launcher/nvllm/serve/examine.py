@@ -37,6 +37,7 @@ from nvllm.lock import document
 from nvllm.lock.project import read_lock
 from nvllm.models import location
 from nvllm.models import tree as models
+from nvllm.models.memo import HashCache
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
 from nvllm.serve import planner, servehash
@@ -142,7 +143,7 @@ def examine_unblessed(
     """
     build, stale = identity.load_build(project, image, None)
     port = named_profile(project, build.spec, profile).port
-    hashes = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
+    hashes = HashCache.none() if paranoid else HashCache.load(places.state / "verified.json")
     instance, engine = Instance(planner.instance_name(build.spec.name, profile), profile, port), connect()
     try:
         found = examine_build(project, places, build, instance, engine, hashes, progress)
@@ -158,7 +159,7 @@ def examine_build(
     build: Build,
     instance: Instance,
     engine: Engine | EngineProblem,
-    hashes: models.HashCache,
+    hashes: HashCache,
     progress: Progress,
 ) -> Examination:
     """Examine BUILD as INSTANCE in ENGINE. INSTANCE may have another name and port than `nvllm serve` would use.
@@ -284,7 +285,7 @@ def _says(identity_file: bytes | None) -> str:
 
 
 def _model_files(
-    build: Build, name: str, locked: LockedModel, places: Places, hashes: models.HashCache, progress: Progress
+    build: Build, name: str, locked: LockedModel, places: Places, hashes: HashCache, progress: Progress
 ) -> tuple[Sequence[tuple[str, Path]], list[Refusal]]:
     directory, cure = location.model_directory(build.spec, name, places), location.model_cure(build.spec, name)
     refusals = models.verify(locked, directory, hashes, cure=cure, progress=progress)
