@@ -314,12 +314,12 @@ def _too_old(path: Path, found: Manifest, query: BlessingQuery) -> list[Refusal]
 
 def _may_be(path: Path, serve_hash: str) -> bool:
     """Return whether the damaged manifest at PATH may be of SERVE_HASH, by its file name or its content."""
-    if path.stem.endswith(f"_{serve_hash[: manifest.PREFIX]}"):
-        return True
+    if path.suffix != ".json" or path.stem.endswith(f"_{serve_hash[: manifest.PREFIX]}"):
+        return True  # of manifests that cannot be listed, each may be of it
     try:
         return serve_hash.encode() in reading.unlinked(path, reading.MANIFEST)
     except OSError:
-        return path.suffix != ".json"  # the directory: of manifests that cannot be listed, each may be of it
+        return False
 
 
 def _none(query: BlessingQuery, directory: Path, known: list[tuple[Path, Manifest]]) -> list[Refusal]:
