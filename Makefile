@@ -97,6 +97,7 @@ format: setup ## lay the code out
 docs: setup ## write what is generated: docs/refusals.md, docs/schemas, docs/reference
 	.venv/bin/python tools/refusal_docs.py docs/refusals.md
 	.venv/bin/python tools/schemas.py docs/schemas
+	.venv/bin/python tools/trusted_files.py docs/trusted-files.md
 	.venv/bin/python tools/reference.py
 
 .PHONY: examples

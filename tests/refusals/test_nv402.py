@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.models.tree import HashCache, located, verify
+from nvllm.models.memo import HashCache
+from nvllm.models.tree import located, verify
 from nvllm.sources import hub
 from support.hubserver import FIRST, REPO, SECOND, serving
 

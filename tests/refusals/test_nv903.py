@@ -69,8 +69,8 @@ def test_revocations_that_this_user_cannot_look_into(whose: str) -> None:
         ).unlink()
         closed.chmod(0)
         said = run(ASKED_BY_ANOTHER, str(directory))
-        expected = "no record, or one that this user can find"
-        assert said == f"NV903|{closed / f'{TREE.hash}.json'}|{expected}|Permission denied|chmod a+rx {closed}\n"
+        expected = "a real directory that no other user can write"
+        assert said == f"NV903|{closed}|{expected}|Permission denied|chmod a+rx {closed}\n"
 
 
 def test_a_blessing_is_not_replaced_where_nobody_knows_what_is_revoked() -> None:

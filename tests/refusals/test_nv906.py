@@ -71,6 +71,5 @@ except Refused as refused:
             str(directory),
         )
         revoked, old = (line.split("|") for line in said.splitlines())
-        cure = f"chmod a+rx {held.memory}"
         assert revoked[0] == "NV903"
-        assert old == ["NV906", str(held.memory / f"{bless(TREE).serve_hash}.json"), "Permission denied", cure]
+        assert old == ["NV906", str(held.memory), "Permission denied", f"chmod a+rx {held.memory}"]

@@ -30,7 +30,8 @@ from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
 from nvllm.lock import devicecode
 from nvllm.lock import document as lockdoc
-from nvllm.models.tree import HashCache as Hashes
+from nvllm.models.memo import HashCache as Hashes
+from nvllm.models.memo import Known
 from nvllm.patches import edit as patchedit
 from nvllm.patches import seriesfile
 from nvllm.serve.rundir import Death, InstanceState, RunDirectory
@@ -331,7 +332,7 @@ def model_file(place: Path) -> None:
 
 def remember_hash(place: Path, _: int) -> None:
     known = Hashes.load(place / "state/verified.json")
-    known.put((place / "model").stat(), SHA, (1 << 63) - 1)
+    known.put((place / "model").stat(), Known(SHA, 2**20, b""), (1 << 63) - 1)
     known.save()
 
 

@@ -30,7 +30,7 @@ from nvllm.host.memtester import MemtesterOutput
 from nvllm.image import contents, digests, record, sketch
 from nvllm.image.digests import BuildDigests, Digests, LayerDigest
 from nvllm.image.record import Record, RecordedLayer
-from nvllm.models.tree import HashCache
+from nvllm.models.memo import HashCache, Known
 from nvllm.serve import exposition
 from nvllm.serve.exposition import Exposed
 from nvllm.serve.kernel_reports import KernelReports
@@ -89,7 +89,7 @@ def _holds(path: Path) -> None:
 def _memo(directory: Path) -> None:
     (directory / "model").touch()
     known = HashCache.load(directory / "verified.json")
-    known.put((directory / "model").stat(), _HASH, (1 << 63) - 1)
+    known.put((directory / "model").stat(), Known(_HASH, 2**20, b""), (1 << 63) - 1)
     known.save()
 
 

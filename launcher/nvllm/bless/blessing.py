@@ -152,13 +152,11 @@ class Bless:
                 row.note(f"compiled: {len(tree.files)} files, {tree.size / 2**20:.0f} MiB, tree {tree.hash[:12]}")
             copy = self.store.stage(tree, staged_cache.directory(self.places, self.plan.instance), self.cure)
             trials: list[TrialRecord] = []
-            try:
+            with staging.discarding(copy.path.parent):
                 for number in range(1, here + 1):
                     with _table_row(table, f"trial {number} of {boots}") as row:
                         trials.append(self.trial(number, made, copy, row))
                         row.good(trials[-1])
-            finally:
-                staging.discard(copy.path.parent)
         return made, tuple(trials)
 
     def result(self, made: Compiled, trials: tuple[TrialRecord, ...]) -> BlessResult:
@@ -212,26 +210,21 @@ class Bless:
         """Yield a directory of the container's user, with the cache of BASE if any, and remove it afterwards."""
         parent = staged_cache.directory(self.places, self.plan.instance)
         bench = Path(tempfile.mkdtemp(dir=parent, prefix="workbench-"))
-        try:
+        with staging.discarding(bench):
             if base is not None:
                 self._unpack(base.tree, bench)
             if os.geteuid() == 0:  # the engine of a root operator runs as another user
                 for place in (bench, *bench.rglob("*")):
                     os.chown(place, _uid(self.plan), -1)
             yield bench
-        finally:
-            staging.discard(bench)
 
     def _unpack(self, tree: Tree, bench: Path) -> None:
         """Copy the stored TREE to BENCH, where the engine may change it. Raises Refused NV907 if it was changed."""
         copy = self.store.stage(tree, bench.parent, self.cure)
-        try:
-            with durable.writing(bench):
-                seed.fill(str(copy.path), str(bench))
-                for file in tree.files:
-                    (bench / file.path).chmod(int(file.mode, 8) | stat.S_IWUSR)
-        finally:
-            staging.discard(copy.path.parent)
+        with staging.discarding(copy.path.parent), durable.writing(bench):
+            seed.fill(str(copy.path), str(bench))
+            for file in tree.files:
+                (bench / file.path).chmod(int(file.mode, 8) | stat.S_IWUSR)
 
     # Trials
 
@@ -290,10 +283,8 @@ class Bless:
     def trial_alone(self, number: int, made: Compiled) -> TrialRecord:
         """Run the trial NUMBER on a copy of its own of the stored tree that another bootstrap MADE; see `trial`."""
         copy = self.store.stage(made.tree, staged_cache.directory(self.places, self.plan.instance), self.cure)
-        try:
+        with staging.discarding(copy.path.parent):
             return self.trial(number, made, copy, self.progress)
-        finally:
-            staging.discard(copy.path.parent)
 
     def _cover_again(self, start: EngineStart, asked: Coverage | None) -> None:
         """Ask START the rounds of the bootstrap, which ASKED them; what is missing then is in its log."""

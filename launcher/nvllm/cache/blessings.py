@@ -24,9 +24,10 @@ from nvllm.cache import manifest, seen_versions, signature
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.revocations import Revocations
 from nvllm.cache.seen_versions import Versions
-from nvllm.core import clock, explain, reading
+from nvllm.core import clock, explain, reading, trusted
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.trusted import Trusted
 
 _WHOLE = re.compile(r"[0-9a-f]{64}")
 _HASHES = re.compile(rb"[0-9a-f]{64}")
@@ -90,15 +91,20 @@ class Blessings:
     def versions(self) -> Versions:
         return Versions(self.memory)
 
+    @property
+    def _trust(self) -> Trusted:
+        """The trust in what lies below the root of the project, two levels above the manifests."""
+        return trusted.project(self.directory.parents[1], "NV908")
+
     # Listing and names
 
     def all(self) -> tuple[Blessing, ...]:
         """Return every manifest that is not archived, by file name, also damaged ones."""
-        return _below(self.directory)
+        return _below(self.directory, self._trust)
 
     def archived(self) -> tuple[Blessing, ...]:
         """Return every archived manifest, by file name, also damaged ones."""
-        return _below(self.directory / "archive")
+        return _below(self.directory / "archive", self._trust)
 
     def named(self, name: str) -> Blessing:
         """Return the blessing NAME; an archived one only if no other one has that name.
@@ -204,9 +210,23 @@ class Blessings:
                 for path, _ in matching
             )
         for path, found in matching:
-            refusals.extend(self.against(path, found, query))
+            against = self.against(path, found, query)
+            refusals.extend([*against, *self._saw(found, against)])
         refuse_any(refusals)
         return matching[0][1]
+
+    def _saw(self, found: Manifest, against: Sequence[Refusal]) -> Sequence[Refusal]:
+        """Record the version of FOUND, also if it is refused (AGAINST): an older one must not take its place.
+
+        A manifest that lacks a demanded signature may be anybody's, and is not recorded. Returns what hinders that.
+        """
+        if any(refusal.code in {"NV906", "NV909"} for refusal in against):
+            return ()
+        try:
+            self.versions.saw(found)
+        except Refused as refused:
+            return refused.refusals
+        return ()
 
     def against(self, path: Path, found: Manifest, query: BlessingQuery) -> list[Refusal]:
         """Return every reason not to serve QUERY by the manifest FOUND at PATH."""
@@ -265,21 +285,21 @@ def _called(one: Blessing, name: str) -> bool:
     )
 
 
-def _below(directory: Path) -> tuple[Blessing, ...]:
+def _below(directory: Path, trust: Trusted) -> tuple[Blessing, ...]:
     """Return the manifests in DIRECTORY, by file name; DIRECTORY itself, damaged, if they cannot be listed."""
-    found = []
     try:
-        paths = reading.listed(directory, "*.json")
-    except OSError as error:
-        cure = f"chmod u+rx {shlex.quote(str(directory))}"
-        closed = Refusal("NV908", str(directory), "a directory that can be read", error.strerror or str(error), cure)
-        return (Blessing(directory, None, (closed,)),)
-    for path in paths:
-        try:
-            found.append(Blessing(path, manifest.read(path, str(path)), ()))
-        except Refused as refused:
-            found.append(Blessing(path, None, tuple(refused.refusals)))
-    return tuple(found)
+        paths = trust.listed(directory, "*.json")
+    except Refused as refused:
+        return (Blessing(directory, None, tuple(refused.refusals)),)
+    return tuple(_read(path, trust) for path in paths)
+
+
+def _read(path: Path, trust: Trusted) -> Blessing:
+    try:
+        trust.file(path)
+        return Blessing(path, manifest.read(path, str(path)), ())
+    except Refused as refused:
+        return Blessing(path, None, tuple(refused.refusals))
 
 
 def _too_old(path: Path, found: Manifest, query: BlessingQuery) -> list[Refusal]:
@@ -294,12 +314,12 @@ def _too_old(path: Path, found: Manifest, query: BlessingQuery) -> list[Refusal]
 
 def _may_be(path: Path, serve_hash: str) -> bool:
     """Return whether the damaged manifest at PATH may be of SERVE_HASH, by its file name or its content."""
-    if path.stem.endswith(f"_{serve_hash[: manifest.PREFIX]}"):
-        return True
+    if path.suffix != ".json" or path.stem.endswith(f"_{serve_hash[: manifest.PREFIX]}"):
+        return True  # of manifests that cannot be listed, each may be of it
     try:
         return serve_hash.encode() in reading.unlinked(path, reading.MANIFEST)
     except OSError:
-        return path.is_dir()  # of manifests that cannot be listed, each may be of it
+        return False
 
 
 def _none(query: BlessingQuery, directory: Path, known: list[tuple[Path, Manifest]]) -> list[Refusal]:

@@ -6,25 +6,29 @@
     <state>/blessings/revoked/<tree hash>.json    the copy of this host, which stays if git is reset
 
 A revocation names a tree, not a manifest: neither a later bless nor an old manifest that comes back lifts it. No
-command undoes one.
+command undoes one. Whoever asks whether a tree is revoked first copies what the project's directory holds into the
+memory of this host, so a record that came by git is not forgotten when git takes it away.
 """
 
 from __future__ import annotations
 
-import os
-import shlex
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nvllm.cache.manifest import Manifest
-from nvllm.core import canonical, clock, durable, reading
+from nvllm.core import canonical, clock, durable, reading, trusted
 from nvllm.core.canonical import Json
 from nvllm.core.paths import ensure
-from nvllm.core.refusal import Refusal, Refused, refuse
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.trusted import Trusted
 
 SCHEMA = "nvllm.revoked/1"
+
+_DAMAGED = "record damaged"
+_NAME = re.compile(r"[0-9a-f]{64}\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +41,50 @@ class Revocations:
     def reason(self, tree_hash: str) -> str | None:
         """Return why the tree of TREE_HASH is revoked, or None. A record that cannot be read revokes as well.
 
-        Raises Refused NV903 for a directory that this user cannot look into: nobody knows what is in it.
+        Raises Refused NV903 for a directory or record that is not to be trusted, or that this user cannot look into:
+        nobody knows what was there.
         """
-        for directory in (self.project, self.memory):
-            path = directory / f"{tree_hash}.json"
-            if exists(path, "NV903", "no record, or one that this user can find"):
-                document = read_document(path, SCHEMA)
-                return str(document["reason"]) if document is not None and "reason" in document else "record damaged"
+        name = f"{tree_hash}.json"
+        for trust, directory in self._places():
+            data = trust.content(directory / name, reading.STATE)
+            if data is not None:
+                document = decode(data, SCHEMA)
+                return str(document["reason"]) if document is not None and "reason" in document else _DAMAGED
         return None
 
     def against(self, path: Path, found: Manifest) -> list[Refusal]:
-        """Return NV903 if the tree of FOUND, the manifest at PATH, is revoked, or if that cannot be found out."""
+        """Return NV903 if the tree of FOUND, the manifest at PATH, is revoked, or if that cannot be found out.
+
+        Returns NV911 as well if a revocation in the project cannot be written into the memory of this host.
+        """
+        forgotten = self.remember()
         try:
             reason = self.reason(found.tree_hash)
         except Refused as refused:
-            return list(refused.refusals)
+            return list(dict.fromkeys([*refused.refusals, *forgotten]))
         if reason is None:
-            return []
+            return forgotten
         said = f"tree {found.tree_hash[:12]}: {reason}"
-        return [Refusal("NV903", str(path), "a cache that is not revoked", said, found.cure)]
+        return [Refusal("NV903", str(path), "a cache that is not revoked", said, found.cure), *forgotten]
+
+    def remember(self) -> list[Refusal]:
+        """Copy each record of the project that this host lacks into its memory.
+
+        Returns NV903 for a directory or record that is not to be trusted, and NV911 if the memory cannot be written.
+        """
+        (project, _), (memory, _) = self._places()
+        try:
+            known = {path.name for path in memory.listed(self.memory, "*.json")}
+            for path in project.listed(self.project, "*.json"):
+                if _NAME.fullmatch(path.name) and path.name not in known:
+                    data = project.content(path, reading.STATE)
+                    if data is not None and decode(data, SCHEMA) is None:
+                        data = _record(path.stem, _DAMAGED, clock.now(), ())
+                    if data is not None:
+                        self._write_memory(path.name, data)
+        except Refused as refused:
+            return list(refused.refusals)
+        return []
 
     def add(self, tree_hash: str, reason: str, now: float, manifests: Sequence[str] = ()) -> Path:
         """Revoke the tree of TREE_HASH for REASON, at NOW (seconds), and return the project's record.
@@ -63,42 +92,39 @@ class Revocations:
         MANIFESTS, the names of the files that name it, stand in the record for readers. The copy of this host is
         written first; from then on the tree is refused. Raises Refused NV911 if a record cannot be written.
         """
-        document: Json = {
-            "schema": SCHEMA,
-            "tree_hash": tree_hash,
-            "manifests": list(manifests),
-            "revoked": clock.stamp(now),
-            "reason": reason,
-        }
-        data, name = canonical.pretty(document).encode(), f"{tree_hash}.json"
-        for directory, mode, what in [(self.memory, 0o600, "memory"), (self.project, 0o644, "project")]:
-            with durable.writing(directory):
-                ensure(directory) if what == "memory" else directory.mkdir(parents=True, exist_ok=True)
-            durable.replace(directory / name, data, mode, what)
+        data, name = _record(tree_hash, reason, clock.stamp(now), manifests), f"{tree_hash}.json"
+        self._write_memory(name, data)
+        with durable.writing(self.project):
+            self.project.mkdir(parents=True, exist_ok=True)
+        durable.replace(self.project / name, data, 0o644, "project")
         return self.project / name
 
+    def _places(self) -> tuple[tuple[Trusted, Path], tuple[Trusted, Path]]:
+        """Return both directories, each with the trust in it: the project's root, and the state, lie above them."""
+        project = trusted.project(self.project.parents[2], "NV903")
+        return (project, self.project), (trusted.state(self.memory.parents[1], "NV903"), self.memory)
 
-def exists(path: Path, code: str, expected: str) -> bool:
-    """Say whether anything is at PATH, a link included.
+    def _write_memory(self, name: str, data: bytes) -> None:
+        with durable.writing(self.memory):
+            ensure(ensure(self.memory.parent) / self.memory.name)
+        durable.replace(self.memory / name, data, 0o600, "memory")
 
-    Raises Refused with CODE and EXPECTED if that cannot be found out, as behind a directory that this user cannot
-    enter. `os.path.lexists` would say that nothing is there.
-    """
+
+def _record(tree_hash: str, reason: str, when: str, manifests: Sequence[str]) -> bytes:
+    document: Json = {
+        "schema": SCHEMA,
+        "tree_hash": tree_hash,
+        "manifests": list(manifests),
+        "revoked": when,
+        "reason": reason,
+    }
+    return canonical.pretty(document).encode()
+
+
+def decode(data: bytes, schema: str) -> dict[str, Any] | None:
+    """Return the JSON object in DATA if it is one of SCHEMA."""
     try:
-        os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        closed = next((one for one in reversed(path.parents) if not os.access(one, os.X_OK)), path.parent)
-        found = error.strerror or str(error)
-        raise refuse(code, str(path), expected, found, f"chmod a+rx {shlex.quote(str(closed))}") from error
-    return True
-
-
-def read_document(path: Path, schema: str) -> dict[str, Any] | None:
-    """Return the JSON object at PATH if it is one of SCHEMA."""
-    try:
-        document = canonical.decode(reading.unlinked(path, reading.STATE))
-    except (OSError, ValueError):
+        document = canonical.decode(data)
+    except ValueError:
         return None
     return document if isinstance(document, dict) and document.get("schema") == schema else None

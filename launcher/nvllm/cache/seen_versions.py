@@ -14,8 +14,8 @@ from pathlib import Path
 
 from nvllm.cache import manifest
 from nvllm.cache.manifest import Manifest
-from nvllm.cache.revocations import exists, read_document
-from nvllm.core import canonical, durable
+from nvllm.cache.revocations import decode
+from nvllm.core import canonical, durable, reading, trusted
 from nvllm.core.canonical import Json
 from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refusal, Refused, refuse
@@ -32,13 +32,14 @@ class Versions:
     def newest(self, serve_hash: str) -> tuple[int, str] | None:
         """Return version and sha256 of the newest manifest seen for SERVE_HASH, or None if none was.
 
-        Raises Refused NV906 if the record is damaged or cannot be looked for: then an old manifest cannot be told from
-        a new one.
+        Raises Refused NV906 if the record is damaged, not to be trusted, or cannot be looked for: then an old manifest
+        cannot be told from a new one.
         """
         path = self.memory / f"{serve_hash}.json"
-        if not exists(path, "NV906", "what this host has seen"):
+        data = trusted.state(self.memory.parent, "NV906").content(path, reading.STATE)
+        if data is None:
             return None
-        match read_document(path, SCHEMA):
+        match decode(data, SCHEMA):
             case {"version": int(version), "sha256": str(digest)}:
                 return version, digest
             case _:

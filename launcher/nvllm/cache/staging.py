@@ -11,14 +11,16 @@ system says so only when it is asked for a real file. So it is tried for each co
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
 import os
+import shlex
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -28,7 +30,7 @@ from nvllm.cache.tree import Consumer, Tree, Unfit
 from nvllm.core import durable
 from nvllm.core.durable import writing
 from nvllm.core.paths import ensure
-from nvllm.core.refusal import Refusal, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse_any
 
 Level = Literal["staged", "fs-verity"]
 """What protects the copy: its owner and modes, or the kernel (fs-verity) for every byte of every file."""
@@ -77,8 +79,8 @@ def stage(source: Path, expected: Tree, parent: Path, cure: str) -> Staged:
         copier.seal(expected)
         return Staged(target, copier.level, _marks(target))
     except BaseException:
-        discard(private)
-        raise
+        with discarding(private):
+            raise
 
 
 def verify(source: Path, expected: Tree, cure: str) -> None:
@@ -148,8 +150,37 @@ def recheck(staged: Staged, cure: str) -> list[Refusal]:
     ]
 
 
+@contextlib.contextmanager
+def discarding(directory: Path) -> Iterator[None]:
+    """Remove DIRECTORY, a read-only copy, when the context ends.
+
+    Raises Refused NV911 if it cannot be removed, as when somebody tampered with it, beside the refusals that ended the
+    context: those say what happened. Any other error that ended the context stays as it is.
+    """
+    try:
+        yield
+    except Refused as refused:
+        raise Refused([*refused.refusals, *_discarded(directory)]) from refused
+    except BaseException:
+        _discarded(directory)
+        raise
+    refuse_any(_discarded(directory))
+
+
+def _discarded(directory: Path) -> list[Refusal]:
+    try:
+        discard(directory)
+    except OSError as error:
+        cure = shlex.join(["sudo", "rm", "-r", str(directory)])
+        found = f"a copy that is left over: {error.strerror or error}"
+        return [Refusal("NV911", str(directory), "a copy that can be removed", found, cure)]
+    return []
+
+
 def discard(directory: Path) -> None:
-    """Remove DIRECTORY, a read-only copy, if it exists."""
+    """Remove DIRECTORY, a read-only copy, or the link or file in its place, if it exists."""
+    if directory.is_symlink() or directory.is_file():  # never what a link leads to
+        directory.unlink()
     if not directory.is_dir():
         return
     for place, below, _ in os.walk(directory):

@@ -22,6 +22,7 @@ from nvllm.image.identity import Build
 from nvllm.lock import document
 from nvllm.models import location, recipes
 from nvllm.models import tree as models
+from nvllm.models.memo import HashCache
 from nvllm.sources import hub
 
 EXAMPLES = """
@@ -143,7 +144,7 @@ def verify(app: App, build: Build, chosen: Sequence[tuple[str, LockedModel]]) ->
         for refusal in models.verify(
             locked,
             location.model_directory(build.spec, name, app.places),
-            models.HashCache.none(),
+            HashCache.none(),
             cure=location.model_cure(build.spec, name),
             changed=location.changed_cure(build.spec, name),
             progress=app.progress,

@@ -69,7 +69,7 @@ class EvidenceDirectory:
         if self.path.exists() and any(self.path.iterdir()):
             found = f"{len(list(self.path.iterdir()))} files that are no evidence of nvllm"
             raise refuse("NV852", str(self.path), "a new directory", found, _OTHER)
-        private_directory(self.path)
+        private_directory(self.path.resolve())
         self._write(_MANIFEST, documents.encode(FORM_RUN, manifest).decode())
         return manifest
 

@@ -136,12 +136,10 @@ def packed(
     ):
         pin.keep(Path(scratch).name)
         copy = TreeStore(places.trees).stage(tree, Path(scratch), cure)
-        try:
+        with staging.discarding(copy.path.parent):
             layer = _layer(copy.path, tree, Path(scratch, "layer.tar"), progress)
             config = _configuration(platform, layer)
             yield layer, config, _manifest(notes, layer, config)
-        finally:
-            staging.discard(copy.path.parent)
 
 
 def _layer(directory: Path, tree: Tree, path: Path, progress: Progress) -> Layer:

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nvllm.core import clock, documents, durable, paths, reading
+from nvllm.core import clock, documents, durable, paths, reading, trusted
 from nvllm.core.refusal import Refused
 from nvllm.host import facts as host
 from nvllm.host import gates
@@ -47,10 +47,15 @@ class Measured:
 def filed(directory: Path) -> tuple[FiledRecord, ...]:
     """Return the records in DIRECTORY, oldest first; a file that is none of nvllm's has a problem instead.
 
-    Raises OSError for a directory that cannot be read.
+    If the directory itself is not to be trusted, each gate has a record with that problem.
     """
     found = []
-    for path in reading.listed(directory, "*.json"):
+    try:
+        paths_of_records = trusted.state(directory.parent, "NV516").listed(directory, "*.json")
+    except Refused as refused:
+        problem = refused.refusals[0]
+        return tuple(FiledRecord(problem.where, gate, None, problem.found) for gate in GATES)
+    for path in paths_of_records:
         named = _FILE.fullmatch(path.name)
         if named is not None:
             found.append(((named[2], int(named[3] or 0)), _read(path, _gate(named[1]), named[2])))

@@ -29,6 +29,7 @@ from typing import Literal, get_args
 
 from filelock import lock_descriptor, unlock_descriptor
 
+from nvllm.core import trusted
 from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import LockFacts
@@ -155,7 +156,7 @@ def status(directory: Path, patience: float = 5.0) -> tuple[LockStatus, ...]:
 
     Raises Refused as :func:`acquire_all` does, except that no key is refused.
     """
-    if not directory.is_dir():
+    if not trusted.state(directory.parent, "NV513").directory(directory):
         return ()
     held: list[LockStatus] = []
     with _guarded(directory, patience) as directory_descriptor:

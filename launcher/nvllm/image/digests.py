@@ -6,6 +6,8 @@ hash. Another lock, spec or patch set has another hash, so a record never holds 
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -105,11 +107,13 @@ def _wrong(digests: Digests, image: str) -> Iterator[tuple[str, str, str]]:
 def read(path: Path, shown: str) -> Digests | None:
     """Return the digests at PATH, which messages call SHOWN, or None if there is no file.
 
-    Raises Refused NV109 if it is no file to read, NV309 if it is not exactly what nvllm writes.
+    Raises Refused NV109 if it is no file to read, as a link to nothing, NV309 if it is not exactly what nvllm writes.
     """
     try:
         data = reading.content(path, reading.LOCK)
     except FileNotFoundError:
+        if os.path.islink(path):
+            raise reading.refused(shown, OSError(errno.ELOOP, "a link to nothing", str(path))) from None
         return None
     except OSError as error:
         raise reading.refused(shown, error) from error

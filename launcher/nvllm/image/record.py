@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nvllm.core import canonical, durable, paths, reading
+from nvllm.core import canonical, durable, paths, reading, trusted
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.host.facts import ImageFacts
@@ -57,12 +57,18 @@ class Record:
 
 
 def read(directory: Path, build_hash: str) -> Record | None:
-    """Return the record of BUILD_HASH below DIRECTORY, or None if there is none or it is damaged."""
+    """Return the record of BUILD_HASH below DIRECTORY, or None if there is none or it is damaged.
+
+    Raises Refused NV513 if somebody else can have written it, or if it cannot be read.
+    """
+    data = trusted.state(directory.parent, "NV513").content(directory / f"{build_hash}.json", reading.STATE)
+    if data is None:
+        return None
     try:
-        document: Any = canonical.decode(reading.content(directory / f"{build_hash}.json", reading.STATE))
+        document: Any = canonical.decode(data)
         layers = tuple(RecordedLayer(one["kind"], one["diff_id"], one["size"]) for one in document["layers"])
         return Record(document["image"], build_hash, document["image_id"], layers, document.get("manifest_id"))
-    except (FileNotFoundError, ValueError, TypeError, KeyError):  # damaged: building again writes a new one
+    except (ValueError, TypeError, KeyError):  # damaged: building again writes a new one
         return None
 
 

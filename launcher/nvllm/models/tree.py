@@ -18,28 +18,25 @@ locked files.
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import os
 import re
 import shlex
 import stat
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
-from nvllm.core import canonical, durable, reading
+from nvllm.core import canonical, reading
 from nvllm.core.lock import LockedModel, ModelFile
-from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.models.memo import SAMPLED, SAMPLED_OF_FILE, HashCache
 
 _REVISION = re.compile(r"[0-9a-f]{40}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHARED_BLOB = re.compile(r"blobs/([0-9a-f]{2})/\1[0-9a-f]{62}")
 _REGULAR = "a regular file with one name, which not every user may write"
 _KINDS = {
@@ -50,69 +47,6 @@ _KINDS = {
     stat.S_IFBLK: "a block device",
     stat.S_IFDIR: "a directory",
 }
-
-
-@dataclass(slots=True)
-class HashCache:
-    """Hashes of files that were read before, by their `stat` values. Create one by `load` or `none`.
-
-    Equal size and times mean equal bytes, because a change time cannot be set back. But a file that is written twice
-    within one tick of its file system's clock keeps its times. So, as in git's index, a hash is kept only if the file
-    was last changed more than two seconds, the coarsest tick in use, before it was read.
-    """
-
-    path: Path | None
-    clock: Callable[[], int] = time.time_ns
-    """Nanoseconds since 1970, as the file times are."""
-    _known: dict[str, str] = field(default_factory=dict)
-    _changed: bool = False
-
-    SETTLED = 2_000_000_000
-    SCHEMA = "nvllm.memo/1"
-
-    @classmethod
-    def none(cls) -> HashCache:
-        """Return a cache that keeps nothing, so that every file is read."""
-        return cls(None)
-
-    @classmethod
-    def load(cls, path: Path, clock: Callable[[], int] = time.time_ns) -> HashCache:
-        """Return the cache in the file PATH; an empty one if it is missing, damaged, or writable by another user."""
-        try:
-            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
-                info = os.fstat(stream.fileno())
-                private = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022
-                document = canonical.decode(stream.read()) if private else None
-        except (OSError, ValueError):
-            document = None
-        known = document.get("sha256") if isinstance(document, dict) and document.get("schema") == cls.SCHEMA else None
-        entries = known.items() if isinstance(known, dict) else ()
-        return cls(path, clock, {key: value for key, value in entries if _SHA256.fullmatch(str(value))})
-
-    @staticmethod
-    def key(info: os.stat_result) -> str:
-        """Return the key of the file with the status INFO."""
-        return f"{info.st_dev}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}:{info.st_ctime_ns}"
-
-    def get(self, info: os.stat_result) -> str | None:
-        """Return the sha256 of the file with INFO, if it is known."""
-        return self._known.get(self.key(info))
-
-    def put(self, info: os.stat_result, sha256: str, started: int) -> None:
-        """Keep SHA256 for INFO, if the file was unchanged for two seconds when reading STARTED (nanoseconds)."""
-        if self.path is not None and max(info.st_mtime_ns, info.st_ctime_ns) + self.SETTLED < started:
-            self._known[self.key(info)] = sha256
-            self._changed = True
-
-    def save(self) -> None:
-        """Write the cache to its path by one rename, if it changed. Raises Refused NV920 if it cannot be written."""
-        if self.path is None or not self._changed:
-            return
-        data = json.dumps({"schema": self.SCHEMA, "sha256": self._known}).encode("ascii")
-        with durable.writing(self.path, "NV920"):
-            ensure(self.path.parent)
-        durable.replace(self.path, data, 0o600, code="NV920")
-        self._changed = False
 
 
 class _UnusableFile(Exception):  # noqa: N818 - what was found, not an error of the program
@@ -126,6 +60,18 @@ class _UnusableFile(Exception):  # noqa: N818 - what was found, not an error of 
     def refusal(self, place: Path) -> Refusal:
         name = os.fsencode(place).decode(errors="backslashreplace")  # printable whatever bytes the name has
         return Refusal("NV403", name, _REGULAR, self.problem, self.cure.replace("{}", shlex.quote(name)))
+
+
+@dataclass(frozen=True, slots=True)
+class _ChangedUnseen:
+    """FILE as it is now. It has the size and times of its last hash, but other bytes from FIRST to LAST."""
+
+    file: ModelFile
+    first: int
+    last: int
+
+
+_State: TypeAlias = ModelFile | _UnusableFile | _ChangedUnseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +167,12 @@ def _download(locked: LockedModel) -> str:
     return f"hf download {locked.repo} --revision {locked.revision}"
 
 
-def _difference(place: Path, expected: ModelFile, found: ModelFile | _UnusableFile, cure: str) -> Iterator[Refusal]:
+def _difference(place: Path, expected: ModelFile, found: _State, cure: str) -> Iterator[Refusal]:
     if isinstance(found, _UnusableFile):
         yield found.refusal(place)
+    elif isinstance(found, _ChangedUnseen):
+        bytes_now = f"other bytes from {found.first} to {found.last}, with the size and times of the last hash"
+        yield Refusal("NV403", str(place), f"sha256 {expected.sha256[:12]}", bytes_now, cure)
     elif found.size != expected.size:
         yield Refusal("NV403", str(place), f"{expected.size} bytes", f"{found.size} bytes", cure)
     elif found.sha256 != expected.sha256:
@@ -366,14 +315,20 @@ def _opened(root: Path, place: str) -> FileIO:
         return FileIO(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=above))
 
 
-def _read(root: Path, place: str, path: str, cache: HashCache) -> ModelFile | _UnusableFile:
-    """Return the file at PLACE below ROOT as PATH of its model, or what is wrong with it."""
+def _read(root: Path, place: str, path: str, cache: HashCache, sampled: int) -> _State:
+    """Return the file at PLACE below ROOT as PATH of its model, or what is wrong with it.
+
+    If CACHE knows its hash, only SAMPLED blocks are read. If one of these differs, the whole file is.
+    """
     started = cache.clock()
     try:
         with _opened(root, place) as stream:
+            _fit(path, os.fstat(stream.fileno()))
+            os.fsync(stream.fileno())  # from here on every write moves the change time; see `memo.py`
             before = _fit(path, os.fstat(stream.fileno()))
-            known = cache.get(before)
-            sha256 = known or hashlib.file_digest(stream, "sha256").hexdigest()
+            sha256 = cache.get(before)
+            changed = None if sha256 is None else cache.sample(stream.fileno(), before, sampled)
+            read = cache.hashed(stream, before) if sha256 is None or changed is not None else None
             after = os.fstat(stream.fileno())
     except _UnusableFile as unfit:
         return unfit
@@ -381,22 +336,26 @@ def _read(root: Path, place: str, path: str, cache: HashCache) -> ModelFile | _U
         return _unreadable(error)
     if HashCache.key(after) != HashCache.key(before):
         return _UnusableFile("a file that changed while it was read", "end what writes {}, then run again")
-    if known is None:
-        cache.put(before, sha256, started)
-    return ModelFile(path, before.st_size, sha256)
+    if read is None:
+        return ModelFile(path, before.st_size, sha256 or "")
+    file = ModelFile(path, before.st_size, read.sha256)
+    if changed is None:
+        cache.put(before, read, started)
+        return file
+    cache.forget(before)
+    return file if read.sha256 == sha256 else _ChangedUnseen(file, *changed)
 
 
-def _read_all(
-    scan: _Scan, paths: Iterable[str], cache: HashCache, progress: Progress
-) -> dict[str, ModelFile | _UnusableFile]:
+def _read_all(scan: _Scan, paths: Iterable[str], cache: HashCache, progress: Progress) -> dict[str, _State]:
     """Return the result of `_read` for each of PATHS. Threads help, because hashlib releases the interpreter's lock."""
     largest_first = sorted(paths, key=lambda path: (-scan.sizes[path], path))
-    found: dict[str, ModelFile | _UnusableFile] = {}
+    sampled = max(1, min(SAMPLED_OF_FILE, SAMPLED // max(1, len(largest_first))))
+    found: dict[str, _State] = {}
     with (
         ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool,
         progress.task("reading the model", sum(scan.sizes[path] for path in largest_first), "B") as task,
     ):
-        reading = {pool.submit(_read, scan.root, scan.real[path], path, cache): path for path in largest_first}
+        reading = {pool.submit(_read, scan.root, scan.real[path], path, cache, sampled): path for path in largest_first}
         try:
             for done in as_completed(reading):
                 found[reading[done]] = done.result()

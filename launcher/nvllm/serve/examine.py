@@ -37,6 +37,7 @@ from nvllm.lock import document, templates
 from nvllm.lock.project import read_lock
 from nvllm.models import location
 from nvllm.models import tree as models
+from nvllm.models.memo import HashCache
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
 from nvllm.serve import access, owners, planner, servehash, stopping
@@ -174,7 +175,7 @@ def _examined(
     """Do what `examine_unblessed` does. ALONE: only nvllm itself asks what is started, so no key is needed."""
     build, stale = identity.load_build(project, image, None)
     served = named_profile(project, build.spec, profile)
-    hashes = models.HashCache.none() if paranoid else models.HashCache.load(places.state / "verified.json")
+    hashes = HashCache.none() if paranoid else HashCache.load(places.state / "verified.json")
     name = owners.instance_name(project, places, build.spec.name, profile)
     instance, engine = Instance(name, profile, served.port), connect()
     if not alone:
@@ -193,7 +194,7 @@ def examine_build(
     build: Build,
     instance: Instance,
     engine: Engine | EngineProblem,
-    hashes: models.HashCache,
+    hashes: HashCache,
     progress: Progress,
 ) -> Examination:
     """Examine BUILD as INSTANCE in ENGINE. INSTANCE may have another name and port than `nvllm serve` would use.
@@ -343,7 +344,7 @@ def _says(identity_file: bytes | None) -> str:
 
 
 def _model_files(
-    build: Build, name: str, locked: LockedModel, places: Places, hashes: models.HashCache, progress: Progress
+    build: Build, name: str, locked: LockedModel, places: Places, hashes: HashCache, progress: Progress
 ) -> tuple[Sequence[tuple[str, Path]], list[Refusal]]:
     directory, cure = location.model_directory(build.spec, name, places), location.model_cure(build.spec, name)
     changed = location.changed_cure(build.spec, name)

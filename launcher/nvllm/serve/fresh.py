@@ -20,7 +20,7 @@ from nvllm.core.spec import Profile
 from nvllm.host.locks import HeldLocks
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
-from nvllm.models import tree as models
+from nvllm.models.memo import HashCache
 from nvllm.serve import examine, planner, supervisor
 from nvllm.serve.examine import Examination, Instance
 
@@ -56,7 +56,7 @@ class FreshInstances:
             with self._ports:  # one thread at a time: two instances must not choose the same port
                 name = f"{self._prefix(build.spec.name, profile)}{os.getpid()}-{next(self._numbers)}"
                 instance = Instance(name, profile, free_port())
-                hashes = models.HashCache.load(self.places.state / "verified.json")
+                hashes = HashCache.load(self.places.state / "verified.json")
                 found = completed(
                     examine.examine_build(self.project, self.places, build, instance, self.engine, hashes, Silent())
                 )

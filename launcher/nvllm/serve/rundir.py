@@ -20,7 +20,6 @@ import errno
 import os
 import shlex
 import shutil
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import FileIO
@@ -29,7 +28,7 @@ from typing import Literal
 
 import cattrs
 
-from nvllm.core import canonical, durable, paths, reading
+from nvllm.core import canonical, durable, paths, reading, trusted
 from nvllm.core.canonical import Json
 from nvllm.core.plan import ACCESS_PROGRAM
 from nvllm.core.refusal import refuse
@@ -199,16 +198,13 @@ def _write_whole(stream: FileIO, data: bytes) -> None:
 
 def private_directory(directory: Path) -> Path:
     """Create DIRECTORY if needed, and return it. Raises Refused NV513 unless only this user can write to it."""
-    found = None
     try:
-        status = paths.ensure(directory).stat()
-        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            found = f"a directory of user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}"
+        paths.ensure(directory)
     except OSError as error:
-        found = error.strerror or str(error)
-    if found is not None:
-        cure = shlex.join(["chmod", "700", str(directory)])
-        raise refuse("NV513", str(directory), "a directory that only this user can write", found, cure)
+        if not os.path.lexists(directory):
+            found, cure = error.strerror or str(error), shlex.join(["ls", "-ld", str(directory.parent)])
+            raise refuse("NV513", str(directory), "a directory that only this user can write", found, cure) from error
+    trusted.state(directory, "NV513").private()
     return directory
 
 

@@ -75,10 +75,8 @@ def staged(examination: Examination, places: Places) -> Iterator[MountedCache | 
         return
     plan = examination.plan
     copy = TreeStore(places.trees).stage(manifest.tree, directory(places, plan.instance), manifest.cure)
-    try:
+    with staging.discarding(copy.path.parent):
         yield MountedCache(planner.mounting(plan, copy.path), manifest, copy)
-    finally:
-        staging.discard(copy.path.parent)
 
 
 def directory(places: Places, instance: str) -> Path:

@@ -107,6 +107,7 @@ class Supervisor(EngineStart):
             return
         processor = self.engine.usage(self.container).processor
         refuse_any(self.mounted.problems(self.timeline, self.scratch(), processor, str(self.run.log)))
+        refuse_any(staging.recheck(self.mounted.staged, self.mounted.manifest.cure))
         self.slow = self.mounted.slow(self.timeline)
         for one in self.slow:
             self._say("slow", phase=one.phase, seconds=one.seconds, blessed=one.blessed)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -12,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.core.lock import LockedModel, ModelFile
-from nvllm.models.tree import HashCache, located, tree_hash, tree_of, verify
+from nvllm.models import memo
+from nvllm.models.memo import HashCache, Known
+from nvllm.models.tree import located, tree_hash, tree_of, verify
 from nvllm.sources import hub
 from support.hubserver import FIRST, REPO, serving
 
@@ -38,6 +41,17 @@ def write(directory: Path, content: dict[str, bytes]) -> Path:
 def lock(directory: Path) -> LockedModel:
     tree, found = tree_of(directory)
     return LockedModel("directory", tree, found)
+
+
+@pytest.fixture(autouse=True)
+def lasting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the memo keep hashes wherever the temporary files of the tests lie. `test_memo.py` has real file systems."""
+    monkeypatch.setattr("nvllm.models.memo.file_system", lambda _: "ext4")
+
+
+def known(content: bytes, sha256: str) -> Known:
+    """Return what the memo would have of CONTENT, of less than a block, with SHA256 as its hash."""
+    return Known(sha256, 2**20, hashlib.sha256(content).digest()[:16])
 
 
 def codes(locked: LockedModel, directory: Path, memo: HashCache) -> list[str]:
@@ -98,7 +112,7 @@ def test_the_memo_saves_a_second_reading(tmp_path: Path) -> None:
     """Shown by a memo that holds a wrong hash: it is believed, and a memo that keeps nothing is not asked."""
     locked = lock(write(tmp_path / "model", CONTENT))
     memo = HashCache.load(tmp_path / "state" / "memo.json", settled)
-    memo.put((tmp_path / "model" / "config.json").stat(), "0" * 64, settled())
+    memo.put((tmp_path / "model" / "config.json").stat(), known(CONTENT["config.json"], "0" * 64), settled())
     (refusal,) = verify(locked, tmp_path / "model", memo, cure=CURE)
     assert (refusal.code, refusal.found) == ("NV403", f"sha256 {'0' * 12}")
     assert codes(locked, tmp_path / "model", HashCache.none()) == []
@@ -127,9 +141,9 @@ def test_two_seconds_are_young(tmp_path: Path, age: int) -> None:
     (tmp_path / "file").write_bytes(b"x")
     info = (tmp_path / "file").stat()
     memo = HashCache.load(tmp_path / "memo.json")
-    memo.put(info, "0" * 64, info.st_ctime_ns + age)
+    memo.put(info, known(b"x", "0" * 64), info.st_ctime_ns + age)
     assert memo.get(info) is None
-    memo.put(info, "0" * 64, info.st_ctime_ns + 2_000_000_001)
+    memo.put(info, known(b"x", "0" * 64), info.st_ctime_ns + 2_000_000_001)
     assert memo.get(info) == "0" * 64
 
 
@@ -139,7 +153,7 @@ def test_an_old_modification_time_does_not_make_a_file_old(tmp_path: Path) -> No
     os.utime(tmp_path / "file", (1, 1))
     info = (tmp_path / "file").stat()
     memo = HashCache.load(tmp_path / "memo.json")
-    memo.put(info, "0" * 64, time.time_ns())
+    memo.put(info, known(b"x", "0" * 64), time.time_ns())
     assert memo.get(info) is None
 
 
@@ -157,7 +171,17 @@ def test_a_change_that_restores_size_and_modification_time_is_seen(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", '{"schema": "nvllm.memo/2", "sha256": {"KEY": "HASH"}}', '{"schema": "nvllm.memo/1", "sha256": 7}'],
+    [
+        *(
+            "",
+            "{",
+            "[]",
+            '{"schema": "nvllm.memo/1", "sha256": {"KEY": "HASH"}}',
+            '{"schema": "nvllm.memo/2", "files": 7}',
+        ),
+        '{"schema": "nvllm.memo/2", "files": {"KEY": ["HASH", 1048576, ""]}}',
+        '{"schema": "nvllm.memo/2", "files": {"KEY": ["HASH", 1, "AAAAAAAAAAAAAAAAAAAAAA=="]}}',
+    ],
 )
 def test_a_damaged_memo_is_empty_and_is_replaced(tmp_path: Path, text: str) -> None:
     locked = lock(write(tmp_path / "model", CONTENT))
@@ -166,14 +190,15 @@ def test_a_damaged_memo_is_empty_and_is_replaced(tmp_path: Path, text: str) -> N
     place.write_text(text.replace("KEY", HashCache.key(info)).replace("HASH", "0" * 64))
     assert HashCache.load(place).get(info) is None
     assert codes(locked, tmp_path / "model", HashCache.load(place, settled)) == []
-    assert len(json.loads(place.read_text())["sha256"]) == len(CONTENT)
+    assert len(json.loads(place.read_text())["files"]) == len(CONTENT)
 
 
 def test_a_memo_that_others_can_write_is_not_believed(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     info = (tmp_path / "file").stat()
     place = tmp_path / "memo.json"
-    place.write_text(json.dumps({"schema": HashCache.SCHEMA, "sha256": {HashCache.key(info): "0" * 64}}))
+    row = ["0" * 64, 2**20, "AAAAAAAAAAAAAAAAAAAAAA=="]
+    place.write_text(json.dumps({"schema": memo.SCHEMA, "files": {HashCache.key(info): row}}))
     place.chmod(0o644)
     (tmp_path / "link.json").symlink_to(place)
     assert HashCache.load(place).get(info) == "0" * 64

@@ -6,7 +6,9 @@ end-to-end suite's.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
 import json
 import os
 import time
@@ -29,7 +31,7 @@ from nvllm.host.facts import ImageFacts
 from nvllm.image import engine, identity
 from nvllm.image.engine import Engine
 from nvllm.image.record import Record, RecordedLayer
-from nvllm.models.tree import HashCache
+from nvllm.models.memo import HashCache
 from nvllm.serve import examine, planner, servehash, staged_cache
 from nvllm.serve.examine import Examination, Instance
 from support import blessings_world, locks, tampering
@@ -158,14 +160,16 @@ def test_a_paranoid_examination_trusts_no_memory(
     demo: Project, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memo says that the changed file has the locked hash; nobody but its owner can make it say so."""
-    monkeypatch.setattr("nvllm.models.tree.HashCache.SETTLED", -(10**18))
+    monkeypatch.setattr("nvllm.models.memo.SETTLED", -(10**18))
+    monkeypatch.setattr("nvllm.models.memo.file_system", lambda _: "ext4")  # wherever the tests' files lie
     path = put_model(places) / "sub/weights"
     assert "NV403" not in codes(examined(demo, places))
     memo = places.state / "verified.json"
     path.write_bytes(b"WEIGHTS")
     status = path.stat()
     key = f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
-    memo.write_text(f'{{"schema": "nvllm.memo/1", "sha256": {{"{key}": "{MODEL.files[1].sha256}"}}}}')
+    block = base64.b64encode(hashlib.sha256(b"WEIGHTS").digest()[:16]).decode()
+    memo.write_text(json.dumps({"schema": "nvllm.memo/2", "files": {key: [MODEL.files[1].sha256, 2**20, block]}}))
     memo.chmod(0o600)
     assert "NV403" not in codes(examined(demo, places))
     assert "NV403" in codes(examined(demo, places, paranoid=True))

@@ -78,6 +78,72 @@ def test_a_start_that_loaded_nothing_fails_and_is_ended(made: World, cache: Moun
     assert (state.stage, state.reason) == ("failed", "NV705 not the blessed start")
 
 
+def test_a_copy_that_was_touched_during_the_start_is_never_ready(made: World, cache: MountedCache) -> None:
+    """The recheck of every minute came too late for it: the engine had answered until then."""
+    touched = cache.staged.path / "modelinfos/Lfm2.json"
+    touched.chmod(0o644)
+    with pytest.raises(Refused) as caught:
+        supervisor(made, cache).start()
+    assert {(one.code, one.where) for one in caught.value.refusals} == {("NV907", str(touched))}
+    assert made.engine.ended == ["killed", "removed"]
+
+
+def test_a_refusal_of_the_gate_is_told_although_the_copy_cannot_be_removed(made: World, tmp_path: Path) -> None:
+    """F8: what ended the engine was hidden by the error of removing what the attacker had put in the place."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o755)
+    caught_by_gate = Refusal("NV701", "container demo", "the plan", "another file", "nvllm bless demo")
+    tree = made.work.store.adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
+    new = blessings_world.bless(tree, made.found.plan, kv_tokens=52428)
+    blessed = replace(made.found, plan=planner.loading(made.found.plan, tree), manifest=new)
+    copies: list[Path] = []
+
+    def attacked() -> None:
+        with staged_cache.staged(blessed, made.places) as ready:
+            assert ready is not None
+            copies.append(ready.staged.path.parent)
+            copies[0].rename(tmp_path / "taken away")
+            copies[0].symlink_to(elsewhere)
+            raise Refused([caught_by_gate])
+
+    with pytest.raises(Refused) as caught:
+        attacked()
+    assert caught.value.refusals == (caught_by_gate,)
+    assert not copies[0].is_symlink()
+    assert elsewhere.stat().st_mode & 0o777 == 0o755
+
+
+LEFT_OVER = """
+import os
+import sys
+from pathlib import Path
+from nvllm.cache import staging
+from nvllm.core.refusal import Refusal, Refused
+from support.blessings_world import become_another_user
+
+copy = Path(sys.argv[1], "copy")
+(copy / "closed" / "below").mkdir(parents=True)
+if os.geteuid() == 0:
+    os.chown(copy, 4242, 4242)
+become_another_user()
+if os.access(copy / "closed", os.W_OK):
+    copy.joinpath("closed").chmod(0o500)
+    os.chmod = lambda *_: (_ for _ in ()).throw(PermissionError(1, "Operation not permitted"))
+try:
+    with staging.discarding(copy):
+        raise Refused([Refusal("NV701", "container demo", "the plan", "another file", "nvllm bless demo")])
+except Refused as refused:
+    print(*((one.code, one.cure) for one in refused.refusals))
+"""
+
+
+def test_what_is_left_over_is_told_beside_the_refusal() -> None:
+    """Root's directory in the copy cannot be removed. Who is not root has none, so `chmod` is made to fail for it."""
+    with blessings_world.as_another_user() as (directory, run):
+        told = run(LEFT_OVER, str(directory))
+        assert told == f"('NV701', 'nvllm bless demo') ('NV911', 'sudo rm -r {directory}/copy')\n"
+
+
 def test_a_start_that_is_slow_is_told_and_served(
     made: World, cache: MountedCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,8 @@ from huggingface_hub import set_client_factory
 from nvllm.core.lock import LockedModel
 from nvllm.core.progress import Silent, Task, Unit
 from nvllm.core.refusal import Refused
-from nvllm.models.tree import HashCache, located, tree_hash, verify
+from nvllm.models.memo import HashCache
+from nvllm.models.tree import located, tree_hash, verify
 from nvllm.sources import fetch, hub
 from support.hubserver import FIRST, REPO, SECOND, WEIGHTS, Hub, serving
 
