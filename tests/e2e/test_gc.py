@@ -65,9 +65,14 @@ def layers_on_disk(client: DockerClient, image: str) -> dict[str, int]:
     engine = client.info()
     assert engine["Driver"] == "overlay2"
     mounts = {engine["DockerRootDir"]: {"bind": "/engine", "mode": "ro"}}
-    interpreter = client.images.get(image).attrs["Config"]["Entrypoint"][0].replace("bin/vllm", "bin/python3")
     said = client.containers.run(
-        image, ["-c", _TAKEN], entrypoint=interpreter, user="0", volumes=mounts, network_mode="none", remove=True
+        image,
+        ["-c", _TAKEN],
+        entrypoint="/opt/venv/bin/python3",
+        user="0",
+        volumes=mounts,
+        network_mode="none",
+        remove=True,
     )
     found = json.loads(said)
     assert isinstance(found, dict)

@@ -24,9 +24,9 @@ def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize(("moved", "forgotten"), [(False, False), (True, False), (True, True)])
 def test_a_bisect_that_is_nobodys_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], moved: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], moved: bool, forgotten: bool
 ) -> None:
     monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
     here, where = project(tmp_path), places(tmp_path)
@@ -43,6 +43,8 @@ def test_a_bisect_that_is_nobodys_is_not_lost(
     if moved:
         assert document(capsys, "bisect", "status")["refusals"][0]["code"] == "NV107"
         shutil.rmtree(other.root)
+    if forgotten:
+        Projects(where.projects).forget(other.root)
     for command in (["status"], ["run"], ["status", "--image", "demo"], ["start", "demo", "--test", str(probe)]):
         (refusal,) = document(capsys, "bisect", *command)["refusals"]
         assert (refusal["code"], refusal["where"]) == ("NV809", str(old)), command

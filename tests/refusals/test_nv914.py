@@ -18,6 +18,8 @@ from nvllm.core.paths import Project
 from nvllm.gc.projects import Projects
 from nvllm.host.facts import ContainerFact, StoredImage
 from nvllm.image import engine, identity
+from nvllm.image import record as buildrecord
+from nvllm.image.record import Record
 from nvllm.sources.store import Store
 from support.plansamples import places, project
 
@@ -82,6 +84,18 @@ def test_one_that_vanished_is_named_and_nothing_goes_until_it_is_forgotten(
     assert file.exists()
     assert [piece["name"] for piece in said(capsys, "--forget", str(other.root))] == ["f" * 64]
     assert not file.exists()
+
+
+def test_what_was_too_young_when_it_was_forgotten_goes_later(
+    other: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where, name = places(tmp_path), "b" * 64
+    buildrecord.use(where, other, name)
+    buildrecord.write(where.builds, Record("demo", name, f"sha256:{name}", ()))
+    shutil.rmtree(other.root)
+    assert said(capsys, "--forget", str(other.root)) == []
+    os.utime(where.builds / f"{name}.json", (1000, 1000))
+    assert [piece["name"] for piece in said(capsys)] == [f"{name}.json"]
 
 
 def test_a_dry_run_forgets_nothing(other: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from nvllm.bisect.records import BisectStart, BisectState
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.cli.complete import images, sets
 from nvllm.cli.frame import App
-from nvllm.core import clock
+from nvllm.core import clock, reading
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.gc.projects import Projects
 from nvllm.host import locks
@@ -69,8 +69,12 @@ def _left_behind(app: App, image: str) -> Iterator[tuple[Path, str]]:
     """Yield each directory where a journal of IMAGE may lie that no present project has, and why it has none."""
     older = "one of an older nvllm, which did not record the project; another project may have started it"
     yield app.places.state / "bisect" / image, older
-    for name, root in Projects(app.places.projects).gone().items():
-        yield app.places.works / name / "bisect" / image, f"one of the project that was at {root}"
+    known = Projects(app.places.projects)
+    present, gone = {project.id for project in known.present()}, known.gone()
+    for work in reading.listed(app.places.works, "*"):
+        if work.name not in {app.project.id, *present}:
+            was = f"at {gone[work.name]}" if work.name in gone else "forgotten"
+            yield work / "bisect" / image, f"one of a project that was {was}"
 
 
 def all_unowned(app: App) -> list[Refusal]:

@@ -315,6 +315,7 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
     if not dry_run:
         for root in forgotten:
             known.forget(root)
+        garbage.forget(app.places, ids)
         app.remember_project()
         for piece in old_images:
             for tag in piece.tags:

@@ -233,6 +233,12 @@ def remove(piece: Piece, places: Places) -> None:
         piece.path.unlink(missing_ok=True)
 
 
+def forget(places: Places, project_ids: Iterable[str]) -> None:
+    """Forget which builds the projects of PROJECT_IDS have used. Their bisects stay: another project may adopt one."""
+    for project_id in project_ids:
+        shutil.rmtree(places.works / project_id / "builds", ignore_errors=True)
+
+
 # What is referred to
 
 
@@ -287,10 +293,10 @@ def referred(
 
 
 def _bisects(places: Places, forgotten: Collection[str]) -> Iterator[Path]:
-    """Yield the directory of each bisect, of every project that is not FORGOTTEN, and of an older nvllm."""
+    """Yield the directory of each bisect, of every recorded project that is not FORGOTTEN, and of an older nvllm."""
     yield from reading.listed(places.state / "bisect", "*")
     for work in reading.listed(places.works, "*"):
-        if work.name not in forgotten:
+        if work.name not in forgotten and (places.projects / work.name).is_symlink():
             yield from reading.listed(work / "bisect", "*")
 
 

@@ -371,6 +371,7 @@ def test_what_a_bisect_has_built_stays_until_it_is_over(
 ) -> None:
     """Also what a bisect of another project has built, and one of an older nvllm."""
     another = project(world.root.parent / "another")
+    Projects(places.projects).remember(another)
     directory = places.state / "bisect" if older else places.work(another) / "bisect"
     fake.held = [generation(places, "0" * 64, "nvllm:demo-trial")]
     log = journal.create(directory / "demo" / "journal.jsonl", begun(free(3)))
