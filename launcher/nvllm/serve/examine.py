@@ -213,9 +213,9 @@ def examine_build(
 def _no_adapters(project: Project, build: Build, profile: Profile) -> list[Refusal]:
     """Return NV404 for each adapter of PROFILE whose locked files are not those of a LoRA adapter."""
     where = f"{project.show(project.lock(build.spec.name))}: .models"
-    cure = f"nvllm lock {build.spec.name} --model"
+    expected, lacking = f"a LoRA adapter, with {ADAPTER_FILE}", "no such file"
     return [
-        Refusal("NV404", f"{where}.{name}", f"a LoRA adapter, with {ADAPTER_FILE}", "no such file", f"{cure} {name}")
+        Refusal("NV404", f"{where}.{name}", expected, lacking, f"nvllm lock {build.spec.name} --model {name}")
         for name in profile.adapters
         if all(file.path != ADAPTER_FILE for file in build.lock.models[name].files)
     ]
