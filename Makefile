@@ -41,6 +41,10 @@ test-long: setup engine emulator ## what takes minutes, or hundreds of megabytes
 	@tools/packages.sh nix $(NIX_PACKAGES)
 	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/nix -m long --durations=15
 
+.PHONY: torture
+torture: setup engine ## thousands of hostile requests to an eager, a compiled and a blessed engine; writes docs/torture.md
+	$(PYTHON_TOOL) pytest tests/torture -m torture -s $(if $(ENGINES),-k "$(ENGINES)")
+
 .PHONY: test-bare
 test-bare: ## the README's commands on a minimal Debian that is made for it; needs root, touches nothing of this machine
 	@tools/bare.sh
@@ -70,7 +74,7 @@ demo: setup engine ## build, serve, one completion, bless, blessed serve, a tamp
 	@tools/demo.sh
 
 .PHONY: bench
-bench: setup engine ## print the README's figures
+bench: setup engine ## print the figures of docs/benchmarks.md
 	$(PYTHON_TOOL) benchmarks
 
 .PHONY: lint
@@ -126,5 +130,5 @@ release-check: setup ## what docs/releasing.md asks before a tag: clean tree, ch
 .PHONY: clean
 clean: ## stop the engine that make started; remove .venv and caches of the tools
 	@tools/engine.sh stop
-	rm -rf .venv .engine .demo .site .matrix .fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .engine .demo .site .matrix .fuzz .torture .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 	find launcher tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

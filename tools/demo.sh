@@ -64,7 +64,7 @@ step 'the lock pins every byte, and fits its spec and its series'
 run patch check cpu
 run build cpu --dry-run
 
-step 'build: from locked inputs to an image, the same bytes everywhere'
+step 'build: from locked inputs to an image, held against the recorded digests'
 status=0
 run build cpu || status=$?
 if [ "$status" -ne 0 ]; then
@@ -75,7 +75,7 @@ if [ "$status" -ne 0 ]; then
 fi
 run build cpu
 
-step 'the model: the same bytes on any machine, pinned by its tree hash'
+step 'the model: made here, and compared with the tree hash of the spec'
 run model check cpu 2>/dev/null || run model make cpu tiny-lfm2
 
 step 'serve: checks, container, gate, one real generation'

@@ -154,6 +154,16 @@ def test_an_argument_that_is_no_secret(argument: str) -> None:
     assert refusals(spoiled("max-model-len: 128", argument)) == ()
 
 
+@pytest.mark.parametrize("line", ["SOME_SETTING: hf_", "DTYPE: sk-proj-", "NOTE: nvapi-"])
+def test_a_token_under_an_innocent_name(line: str) -> None:
+    token = "a1B2" * 9
+    refusal = only(spoiled('OMP_NUM_THREADS: "2"', line + token))
+    assert (refusal.code, token in str(refusal)) == ("NV101", False)
+    name, _, prefix = line.partition(": ")
+    assert refusal.found == f'a token that begins with {prefix.split("-")[0]}{"-" * ("-" in prefix)} in "{name}"'
+    assert only(spoiled("max-model-len: 128", f"dtype: {prefix}{token}")).code == "NV101"
+
+
 def test_a_password_in_the_value_of_a_variable() -> None:
     refusal = only(spoiled('OMP_NUM_THREADS: "2"', "HTTPS_PROXY: http://me:hunter2@proxy:3128"))
     assert (refusal.code, refusal.found) == ("NV101", 'a URL with a password in "HTTPS_PROXY"')
@@ -405,10 +415,7 @@ def test_targets_that_nothing_is_held_against(added: str, cure: str) -> None:
     assert (refusal.code, refusal.cure) == ("NV101", cure)
 
 
-OWN = (
-    "models:\n  mine:\n    kind: directory\n    path: /srv/mine\n"
-    "  pirate:\n    kind: directory\n    path: /srv/pirate\n"
-)
+OWN = "models:\n" + "".join(f"  {name}:\n    kind: directory\n    path: /srv/{name}\n" for name in ("mine", "pirate"))
 
 
 def owned(fields: str) -> str:
@@ -427,10 +434,10 @@ def test_fields_for_what_is_the_users_own() -> None:
 def test_what_is_wrong_about_the_users_own() -> None:
     key = "    access: {key-file: /k}\n"
     table = [
-        (owned("    adapters: [nobody]\n"), 'NV101 .profiles.eager.adapters.0 "nobody"'),
-        (owned("    adapters: [mine]\n"), 'NV101 .profiles.eager.adapters.0 "mine"'),
-        (owned("    served-name: pirate\n    adapters: [pirate]\n"), 'NV101 .profiles.eager.adapters.0 "pirate"'),
-        (owned("    adapters: [pirate, pirate]\n"), 'NV101 .profiles.eager.adapters.1 "pirate", already on line'),
+        (owned("    adapters: [nobody]\n"), 'NV101 .profiles.eager.adapters[0] "nobody"'),
+        (owned("    adapters: [mine]\n"), 'NV101 .profiles.eager.adapters[0] "mine"'),
+        (owned("    served-name: pirate\n    adapters: [pirate]\n"), 'NV101 .profiles.eager.adapters[0] "pirate"'),
+        (owned("    adapters: [pirate, pirate]\n"), 'NV101 .profiles.eager.adapters[1] "pirate", already on line'),
         (owned("    chat-template: /etc/x\n"), 'NV101 .profiles.eager.chat-template "/etc/x"'),
         (owned("    chat-template: ../x\n"), 'NV101 .profiles.eager.chat-template "../x"'),
         (owned("    access: {key-file: key}\n"), 'NV101 .profiles.eager.access.key-file "key"'),

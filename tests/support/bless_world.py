@@ -199,6 +199,7 @@ class Kernels:
 def examined(front: FrontEnd, rules: BlessRules | None = None) -> tuple[Examination, FakeEngine]:
     """Return what an examination found of a blessed profile with RULES, without refusals, and the engine in it."""
     front.body = answer(TOKENS)
+    front.longest = 128
     spec = with_profile(SPEC, blessed=True, port=front.port, bless=rules or BlessRules())
     engine = FakeEngine()
     plan = planner.plan(wanted(spec, user=(os.geteuid(), os.getegid())))

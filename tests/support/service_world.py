@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -20,11 +20,12 @@ from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import RestartRules
 from nvllm.host import locks
 from nvllm.image.engine import Engine
-from nvllm.serve import examine, service, startup, supervisor
+from nvllm.serve import examine, service, startup, stopping, supervisor
 from nvllm.serve.examine import Examination
 from nvllm.serve.health import Generation
 from nvllm.serve.rundir import InstanceState, RunDirectory
-from nvllm.serve.service import Service
+from nvllm.serve.service import ServiceRequest
+from nvllm.serve.stopping import Orphan
 from nvllm.serve.supervisor import Supervisor
 from support.plansamples import MODEL, PLAN, SPEC, FrontEnd, build, places, with_profile
 from support.serve_world import ID, STARTED, FakeEngine, Noted
@@ -39,7 +40,7 @@ class Dying(FakeEngine):
 
     fates: list[Callable[[], None]] = field(default_factory=list)
 
-    def start(self, plan: LaunchPlan, labels: dict[str, str]) -> str:  # type: ignore[override]
+    def start(self, plan: LaunchPlan, labels: Mapping[str, str]) -> str:
         self.chunks = queue.SimpleQueue()  # the log of another container
         made = super().start(plan, labels)
         self.says(*STARTED)
@@ -74,7 +75,7 @@ class World:
     places: Places
     engine: Dying
     noted: Noted
-    served: Service
+    served: ServiceRequest
     examination: Examination
     examined: list[Examination] = field(default_factory=list)
     """What the examinations after the first find; the same as the first when it is empty."""
@@ -115,7 +116,7 @@ def examination(front: FrontEnd, engine: Dying, rules: RestartRules | None) -> E
 def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(supervisor, "PAUSE", 0.01)
     where, engine, noted = places(tmp_path), Dying(), Noted()
-    served = Service(Project(tmp_path), where, "demo", "eager", "nvllm serve demo --profile eager", False, noted)
+    served = ServiceRequest(Project(tmp_path), where, "demo", "eager", "nvllm serve demo --profile eager", False, noted)
     world = World(where, engine, noted, served, examination(front, engine, RULES))
 
     def examined(*_: object, **__: object) -> Examination:
@@ -128,8 +129,8 @@ def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> It
     assert locks.status(where.locks) == ()
 
 
-def orphaned(made: World) -> None:
-    """Leave the container of a supervisor that was killed."""
+def orphaned(made: World) -> Orphan:
+    """Leave the container of a supervisor that was killed, and return it."""
     made.engine.start(PLAN, startup.labels(PLAN, made.run.path))
     made.run.prepare({}, b"{}", ())
     made.run.write_state(
@@ -137,3 +138,6 @@ def orphaned(made: World) -> None:
     )
     made.engine.asked.clear()
     made.engine.fates = [made.stopped_by_the_user]
+    left = stopping.orphan(cast("Engine", made.engine), made.places, PLAN.instance)
+    assert left is not None
+    return left

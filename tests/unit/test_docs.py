@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -118,13 +120,56 @@ def test_what_is_said_of_device_code_is_what_the_locks_say() -> None:
 
 # docs/upgrade.md
 
+UPGRADE = ROOT / "docs/upgrade.md"
+
 
 def test_the_page_on_removal_names_every_directory_of_the_cache() -> None:
     """The cache is what takes gigabytes; the page says what each part of it is, and what its loss costs."""
     owned = Places(Path("/cache"), Path("/state"))
     parts = {value.name for value in (owned.store, owned.layers, owned.models, owned.code, owned.trees)}
-    text = (ROOT / "docs/upgrade.md").read_text(encoding="utf-8")
+    text = UPGRADE.read_text(encoding="utf-8")
     assert {name for name in parts if f"| `~/.cache/nvllm/{name}` |" not in text} == set()
+
+
+def test_the_commands_of_the_page_remove_all_that_it_names(tmp_path: Path) -> None:
+    """Those for files, in a HOME of their own; a blessed cache is read-only there, as nvllm leaves it."""
+    (block,) = re.findall(r"^```\n(nvllm status\n.*?)^```$", UPGRADE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    lines = [line for line in block.splitlines() if line.startswith(("chmod ", "rm "))]
+    assert len(lines) == 2
+    for part in (".cache/nvllm/trees/0", ".local/state/nvllm/runs"):
+        (tmp_path / part).mkdir(parents=True)
+        (tmp_path / part / "model").write_bytes(b"")
+    (tmp_path / ".cache/nvllm/trees/0").chmod(0o555)
+    subprocess.run(["sh", "-ec", "\n".join(lines)], env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]}, check=True)
+    assert [path for path in tmp_path.rglob("*") if "nvllm" in path.name] == []
+
+
+# Sentences
+
+RIDDLES = (
+    "differ by is noise",
+    "what was not proved",
+    "label decides nothing",
+    "content with a doubt",
+    "print themselves",
+    "begins anew",
+    "holds a serve",
+    "of a HOME",
+)
+"""Phrases that stood in messages and pages, and that nobody would say."""
+
+TEXTS = {".md", ".py", ".sh"}
+
+
+def test_no_riddle_is_back() -> None:
+    read = [ROOT / page for page in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+    read += [
+        path for part in ("docs", "launcher", "tools") for path in (ROOT / part).rglob("*") if path.suffix in TEXTS
+    ]
+    told = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in read}
+    assert [
+        (path, phrase) for path, text in told.items() for phrase in RIDDLES if phrase in " ".join(text.split())
+    ] == []
 
 
 # README.md, and what it says of the project

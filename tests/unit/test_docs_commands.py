@@ -118,9 +118,14 @@ def test_a_sentence_may_leave_arguments_out_but_names_no_option_that_is_not_ther
 # Options, and the targets of make
 
 OF_OTHER_PROGRAMS = {
+    "docs/access.md": {"--api-key"},  # vLLM
+    "docs/own-models.md": {"--enable-lora", "--lora-modules"},  # vLLM
     "docs/fleet.md": {"--no-requeue", "--system-config"},  # sbatch, ray
-    "docs/gb10.md": {"--gpu-memory-utilization", "--host", "--ipc", "--network", "--trust-remote-code"},  # vLLM, Docker
+    "docs/gb10.md": {  # vLLM, Docker
+        *("--gpu-memory-utilization", "--host", "--ipc", "--network", "--served-model-name", "--trust-remote-code"),
+    },
     "docs/nix.md": {"--rebuild"},
+    "docs/serving.md": {"--shutdown-timeout"},  # vLLM
 }
 
 

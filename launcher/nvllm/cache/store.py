@@ -57,7 +57,7 @@ class TreeStore:
         cure: str,
         *,
         owner: int | None = None,
-        written: Set[str] = cachetree.ON_CPU,
+        written: Set[str] = cachetree.WRITTEN,
         keep: Callable[[str], None] = _unpinned,
     ) -> Tree:
         """Copy the new cache at SOURCE into the store, and return its sealed tree. SOURCE is not changed.

@@ -76,7 +76,7 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         app.show("serve --dry-run", plan_encode(seen.plan), lambda: _plan_text(app, seen.plan), seen.refusals)
         return
     command = shlex.join(["nvllm", "serve", image, "--profile", profile])
-    served = service.Service(app.project, app.places, image, profile, command, paranoid, app.progress)
+    served = service.ServiceRequest(app.project, app.places, image, profile, command, paranoid, app.progress)
     examination = service.examined(served)
     app.remember_project()
     for waiver in examination.plan.waivers:
@@ -309,7 +309,8 @@ def _follow(app: App, path: Path, run: RunDirectory) -> None:
                 app.out.line(line.decode("utf-8", "replace"))
             seen = stream.tell()
         state = run.read_state()
-        if state is None or state.stage in {"stopped", "failed"}:
+        ended = state is None or state.stage in {"stopped", "failed"}
+        if ended and stopping.holder_of(app.places, run.path.name) is None:  # else the engine may be started again
             return
         time.sleep(0.3)
 

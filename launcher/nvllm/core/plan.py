@@ -61,7 +61,8 @@ CACHE = ENGINE_ENVIRONMENT["VLLM_CACHE_ROOT"]
 """Inside the container: where the engine looks for compiled code."""
 
 SEEDS = "/blessed"
-"""Inside the container: the blessed files of each directory that the engine also writes into, by number, read-only."""
+"""Inside the container: the blessed cache a second time, read-only: from here the directories are filled that the
+engine also writes into."""
 
 FORCE_LOAD = "VLLM_FORCE_AOT_LOAD"
 
@@ -97,7 +98,7 @@ class PlannedCache:
     """The blessed cache that the container gets at TARGET: the tree with the hash TREE, read-only like every mount.
 
     SEEDS are paths in it: directories that the engine also writes into. It gets a scratch there with a copy of their
-    files, made by `runtime/seed.py` from mounts below `SEEDS`. MISSING is what happens to a kernel that is not in it.
+    files, made by `runtime/seed.py` from the mount at `SEEDS`. MISSING is what happens to a kernel that is not in it.
     """
 
     tree: str
@@ -244,3 +245,12 @@ def decode(document: Json) -> LaunchPlan:
 def encode(plan: LaunchPlan) -> dict[str, Json]:
     """Return PLAN as JSON."""
     return cast("dict[str, Json]", cattrs.Converter().unstructure(plan))
+
+
+def ulimits(plan: LaunchPlan) -> Mapping[str, int]:
+    """Return the limits of each process in the container of PLAN, by the names of ulimits; hard and soft are the same.
+
+    Others stay as the engine has them: an engine without CAP_SYS_RESOURCE can raise none, and fails at the start. The
+    driver pins memory for CUDA itself, whatever `memlock` is; how many processes there are, the cgroup limits.
+    """
+    return {"core": 0, "nofile": plan.limits.open_files}

@@ -340,8 +340,7 @@ def bring(
     try:
         pin.keep(scratch.name)
         unpack(store.path(sha), tree, scratch / "tree", cure)
-        written = cachetree.ON_CPU if tree == tree.sealed() else cachetree.ON_GPU
-        adopted = trees.adopt(scratch / "tree", cure, written=written, keep=pin.keep)
+        adopted = trees.adopt(scratch / "tree", cure, written=tree.written, keep=pin.keep)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         store.remove(sha)

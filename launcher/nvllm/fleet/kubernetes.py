@@ -60,10 +60,13 @@ def guarantees(source: ExportSource, server: tuple[int, int]) -> Mapping[str, He
         "memory": held("limit equal to request, which also keeps the container from swapping"),
         "memory-available": held("runtime/machine.py; the request reserves it"),
         "pids": lost(f"a Pod has no such limit; set podPidsLimit of the kubelet to {source.plan.limits.pids}"),
+        "ulimits": lost(
+            f"a Pod has no such limits; set LimitNOFILE={source.plan.limits.open_files} and LimitCORE=0 of the runtime"
+        ),
         "shm": held("emptyDir in memory with a size limit"),
         "scratch": lost("emptyDir with a size limit, but with mode 0777, and on disk over directories of the cache"),
         "hardening": held("securityContext; the gate reads it in /proc"),
-        "seccomp": held("RuntimeDefault"),
+        "seccomp": held("RuntimeDefault; the gate reads it in /proc"),
         "secrets": held("no service account token; none is in the plan"),
         "environment": held("the gate; the variables of the API server are removed before it"),
         "address": lost(
@@ -267,10 +270,7 @@ def _engine_mounts(source: ExportSource, server: tuple[int, int]) -> list[dict[s
     if plan.cache is not None:
         volume, top = ("placed", "cache") if _copied(source, server) else ("blessing", "")
         mounts.append(_read_only(volume, plan.cache.target, top))
-        mounts += [
-            _read_only(volume, f"{SEEDS}/{number}", f"{top}/{path}".lstrip("/"))
-            for number, path in enumerate(plan.cache.seeds)
-        ]
+        mounts += [_read_only(volume, SEEDS, top)] if plan.cache.seeds else []
     # A file by itself: the directory of a ConfigMap or a Secret also holds links, which the gate refuses.
     mounts += [_read_only("programs", path, _own(path)) for path in sorted(export.own_files(plan))]
     if plan.access.key_file is not None:

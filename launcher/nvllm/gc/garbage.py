@@ -245,13 +245,13 @@ def referred(
     `unknown` of the result has LOST and a refusal for every file that cannot be read; each names its project.
     """
     each: list[References] = []
-    known: set[str] = {packaged().id, *forgotten}
+    known: set[str] = {*forgotten}
     unknown: list[Refusal] = [*lost]
     kinds = [(project, _references_of) for project in projects] + [(packaged(), _blessed_and_required)]
     for project, references_of in kinds:
         try:
             each.append(references_of(project, places))
-            known.add(project.id)
+            known.update([project.id] if references_of is _references_of else [])  # else its builds were not looked at
         except Refused as refused:
             unknown.extend(replace(one, where=f"{project.root}: {one.where}") for one in refused.refusals)
         except OSError as error:  # a directory that cannot be listed

@@ -16,7 +16,7 @@ from pathlib import Path
 from nvllm import runtime
 from nvllm.core import reading
 from nvllm.core.plan import EVERY_ADDRESS
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.core.spec import LOOPBACK, Access
 
 _SHORTEST, _LONGEST = 16, 512
@@ -68,23 +68,20 @@ def _key(path: str, owner: int, project: Path) -> None:
     """Check the key file at PATH, whose owner must be the user OWNER. Raises Refused NV604."""
     if Path(path).resolve().is_relative_to(project.resolve()):
         cure = "move it out of the project, and correct `key-file:` in the profile's `access:`"
-        raise Refused([_unfit(path, "a file outside of the project", "a file that version control may keep", cure)])
+        raise _unfit(path, "a file outside of the project", "a file that version control may keep", cure)
     try:
         status = os.lstat(path)
     except OSError as error:
-        raise Refused(
-            [_unfit(path, "a file with an API key", error.strerror or str(error), _made(path, owner))]
-        ) from error
-    quoted = shlex.quote(path)
+        raise _unfit(path, "a file with an API key", error.strerror or str(error), _made(path, owner)) from error
     if not stat.S_ISREG(status.st_mode):
         cure = "put a copy of the file itself there"
-        raise Refused([_unfit(path, "a regular file", "something else, or a link", cure)])
+        raise _unfit(path, "a regular file", "something else, or a link", cure)
     if status.st_uid != owner:
         expected = f"a file of user {owner}, as whom the engine runs"
-        raise Refused([_unfit(path, expected, f"a file of user {status.st_uid}", f"sudo chown {owner} {quoted}")])
+        raise _unfit(path, expected, f"a file of user {status.st_uid}", shlex.join(["sudo", "chown", str(owner), path]))
     if status.st_mode & 0o077 or not status.st_mode & 0o400:
         found = f"mode {stat.S_IMODE(status.st_mode):04o}"
-        raise Refused([_unfit(path, "a file that its owner alone can read", found, f"chmod 600 {quoted}")])
+        raise _unfit(path, "a file that its owner alone can read", found, shlex.join(["chmod", "600", path]))
     _content(path, owner)
 
 
@@ -94,13 +91,13 @@ def _content(path: str, owner: int) -> str:
     try:
         key = reading.content(Path(path), reading.CONFIGURATION).decode("ascii").removesuffix("\n")
     except OSError as error:
-        raise Refused([_unfit(path, expected, error.strerror or str(error), _made(path, owner))]) from error
+        raise _unfit(path, expected, error.strerror or str(error), _made(path, owner)) from error
     except UnicodeDecodeError as error:
-        raise Refused([_unfit(path, expected, "bytes that are not ASCII", _made(path, owner))]) from error
+        raise _unfit(path, expected, "bytes that are not ASCII", _made(path, owner)) from error
     if not _SHORTEST <= len(key) <= _LONGEST:
-        raise Refused([_unfit(path, expected, f"{len(key)} characters", _made(path, owner))])
+        raise _unfit(path, expected, f"{len(key)} characters", _made(path, owner))
     if not key.isprintable() or " " in key:
-        raise Refused([_unfit(path, expected, "a space, or a character that cannot be printed", _made(path, owner))])
+        raise _unfit(path, expected, "a space, or a character that cannot be printed", _made(path, owner))
     return key
 
 
@@ -111,5 +108,5 @@ def _made(path: str, owner: int) -> str:
     return f"(umask 077; openssl rand -hex 32 > {quoted}){given}"
 
 
-def _unfit(path: str, expected: str, found: str, cure: str) -> Refusal:
-    return Refusal("NV604", path, expected, found, cure)
+def _unfit(path: str, expected: str, found: str, cure: str) -> Refused:
+    return refuse("NV604", path, expected, found, cure)

@@ -39,8 +39,9 @@ from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
-from nvllm.serve import access, owners, planner, servehash
+from nvllm.serve import access, owners, planner, servehash, stopping
 from nvllm.serve.planner import LocalModel, LocalTemplate, PlannedImage
+from nvllm.serve.stopping import Orphan
 from nvllm.spec import file as specfile
 
 _RUN_BYTES = 200 * 2**20
@@ -74,6 +75,8 @@ class Examination:
     engine: Engine | None
     manifest: Manifest | None = None
     """The bless manifest that the profile is served by, if it is a blessed one."""
+    orphan: Orphan | None = None
+    """A container that nobody supervises, which `serve` ends before it starts."""
 
 
 def examine(
@@ -97,7 +100,24 @@ def examine_without_cache(
     Refused as `examine_unblessed` does.
     """
     found = _examined(project, places, image, profile, alone=False, paranoid=paranoid, progress=progress)
-    return blessed(project, places, found)
+    return blessed(project, places, after_orphan(places, found))
+
+
+def after_orphan(places: Places, examination: Examination) -> Examination:
+    """Return EXAMINATION with the orphan of its instance, if any, and without the refusals that end with it."""
+    engine, instance = examination.engine, examination.plan.instance
+    left = None if engine is None else stopping.orphan(engine, places, instance)
+    if left is None:
+        return examination
+    ended = f"container {left.container[:12]} is an orphan, which `nvllm serve` ends first"
+    outcomes = [
+        Outcome(one.code, one.name, "ok", ended)
+        if one.refusals and all(left.explains(refusal, examination.plan) for refusal in one.refusals)
+        else one
+        for one in examination.outcomes
+    ]
+    refusals = tuple(one for one in examination.refusals if not left.explains(one, examination.plan))
+    return replace(examination, outcomes=tuple(outcomes), refusals=refusals, orphan=left)
 
 
 def blessed(project: Project, places: Places, found: Examination) -> Examination:
@@ -213,9 +233,9 @@ def examine_build(
 def _no_adapters(project: Project, build: Build, profile: Profile) -> list[Refusal]:
     """Return NV404 for each adapter of PROFILE whose locked files are not those of a LoRA adapter."""
     where = f"{project.show(project.lock(build.spec.name))}: .models"
-    expected, lacking = f"a LoRA adapter, with {ADAPTER_FILE}", "no such file"
+    expected, found = f"a LoRA adapter, with {ADAPTER_FILE}", f"no {ADAPTER_FILE}"
     return [
-        Refusal("NV404", f"{where}.{name}", expected, lacking, f"nvllm lock {build.spec.name} --model {name}")
+        Refusal("NV404", f"{where}.{name}", expected, found, f"nvllm lock {build.spec.name} --model {name}")
         for name in profile.adapters
         if all(file.path != ADAPTER_FILE for file in build.lock.models[name].files)
     ]

@@ -11,7 +11,6 @@ project is gone. Instances of an older nvllm, or of another home, have no owner,
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 from pathlib import Path
@@ -57,12 +56,9 @@ def claim(project: Project, places: Places, instance: str) -> None:
     Raises Refused NV921 if another project was quicker, and NV920 if that cannot be written.
     """
     place = places.owner(instance)
-    gone = owner(places, instance) is None
-    with durable.writing(place, "NV920"):
-        paths.ensure(places.instances)
-        if gone:
+    with durable.writing(place, "NV920"), durable.locked(paths.ensure(places.instances)):
+        if owner(places, instance) is None:
             place.unlink(missing_ok=True)
-        with contextlib.suppress(FileExistsError):
             os.symlink(project.identity, place)
     check(project, places, instance)
 

@@ -7,11 +7,11 @@ that `serve` carries out.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence, Set
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import Tree
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
@@ -46,6 +46,7 @@ from nvllm.core.spec import ImageSpec, Missing, Profile
 from nvllm.host.facts import Cpu, Gpu
 from nvllm.image import identity
 from nvllm.layers.wheel import Scheme
+from nvllm.runtime import seed
 from nvllm.serve import access, servehash
 from nvllm.spec import speculative
 
@@ -150,10 +151,9 @@ def plan(request: PlanRequest) -> LaunchPlan:
     """Return the launch plan of REQUEST."""
     profile, image, spec = request.profile, request.image, request.image.spec
     path = f"{_MODELS}/{profile.model}"
-    seeding = [image.scheme.interpreter, "-I", f"/{identity.SEED_PATH}"]
     engine = [
         # Also in a bootstrap, where there is nothing to copy: it and the serves have one command, and one hash.
-        *(seeding if profile.blessed and profile.gpu is not None and spec.targets else ()),
+        *(_seeding(image) if profile.blessed else ()),
         *spec.runtime.entrypoint,
         path,
         "--served-model-name",
@@ -240,13 +240,17 @@ def _template(local: LocalTemplate | None) -> PlannedTemplate | None:
     return PlannedTemplate(locked.path, _template_path(locked.path), locked.size, locked.sha256)
 
 
+def _seeding(image: PlannedImage) -> list[str]:
+    """Return the command that runs `runtime/seed.py` in a container of IMAGE; the engine's command follows it."""
+    start = [image.scheme.interpreter, "-I"]
+    if image.spec.targets:
+        return [*start, f"/{identity.SEED_PATH}"]
+    # Only an image with targets has the file. The gate compares the command, and so the program, word by word.
+    return [*start, "-c", inspect.getsource(seed)]
+
+
 def _served(name: str, path: str, local: LocalModel) -> ServedModel:
     return ServedModel(name, path, local.locked.tree, local.locked.revision)
-
-
-def written(plan: LaunchPlan) -> Set[str]:
-    """Return the names of the directories that the engine of PLAN writes into when it loads a cache."""
-    return cachetree.ON_GPU if f"/{identity.SEED_PATH}" in plan.command else cachetree.ON_CPU
 
 
 def loading(plan: LaunchPlan, tree: Tree, missing: Missing = "report") -> LaunchPlan:
@@ -269,7 +273,7 @@ def loading(plan: LaunchPlan, tree: Tree, missing: Missing = "report") -> Launch
 def mounting(plan: LaunchPlan, copy: Path) -> LaunchPlan:
     """Return PLAN, which is `loading` a cache, with the staged COPY of that cache mounted read-only."""
     assert plan.cache is not None
-    seeds = [Mount(str(copy / path), f"{SEEDS}/{number}") for number, path in enumerate(plan.cache.seeds)]
+    seeds = [Mount(str(copy), SEEDS)] if plan.cache.seeds else []
     return replace(plan, mounts=(*plan.mounts, Mount(str(copy), plan.cache.target), *seeds))
 
 
@@ -364,7 +368,7 @@ def _directory(path: str, name: str, size: int, sha256: str) -> Json:
 
 
 def _seeds(tree: Tree | None) -> list[Json]:
-    """Return what the gate expects at each mount of blessed files that are copied from there, as it does of a model.
+    """Return what the gate expects of each directory whose files are copied, where they come from, as of a model.
 
     Each is a directory with an exact set of read-only files, and the gate, whose own bytes decide the build hash of
     every image, checks such directories already.
@@ -373,10 +377,10 @@ def _seeds(tree: Tree | None) -> list[Json]:
         return []
     return [
         {
-            "path": f"{SEEDS}/{number}",
+            "path": f"{SEEDS}/{path}",
             "files": [{"path": one.path, "size": one.size, "sha256": one.sha256} for one in tree.below(path)],
         }
-        for number, path in enumerate(tree.seeds)
+        for path in tree.seeds
     ]
 
 
@@ -397,8 +401,6 @@ def _cache(plan: LaunchPlan, tree: Tree | None) -> Json:
         ],
         "directories": [{"path": one.path, "mode": one.mode} for one in tree.directories if mounted(one.path)],
         "locks": [*tree.lock_directories, *seeds],
-        "seeds": [
-            {"from": f"{SEEDS}/{number}", "to": f"{target}/{path}"} for number, path in enumerate(plan.cache.seeds)
-        ],
+        "seeds": [{"from": f"{SEEDS}/{path}", "to": f"{target}/{path}"} for path in seeds],
         "missing": plan.cache.missing,
     }

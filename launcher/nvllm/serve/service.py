@@ -1,8 +1,8 @@
 """The service of a profile: everything that `nvllm serve` does, in order, until the engine has ended for good.
 
 1. `examined`: every check; a refusal ends it here.
-2. An orphan, a container that a killed supervisor left, is ended (`stopping`).
-3. The locks of serve hash, port and GPUs are taken (`supervisor.hold_locks`), and held to the end.
+2. The locks of serve hash, port and GPUs are taken (`supervisor.hold_locks`), and held to the end.
+3. An orphan, a container that a killed supervisor left, is ended (`stopping`), and every check made again.
 4. The blessed cache is copied and hashed (`staged_cache.staged`).
 5. The container is created and started, and watched (`supervisor.Supervisor`).
 6. If the engine dies and the profile has a `restart`: a pause, every check again, and on with step 4.
@@ -42,7 +42,7 @@ A refused check, a changed cache or a start that was not the blessed one ends th
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServiceRequest:
     """What is to be served: PROFILE of IMAGE. COMMAND is what the holder of its locks is called; see `examine`."""
 
     project: Project
@@ -54,35 +54,34 @@ class Service:
     progress: Progress
 
 
-def examined(service: Service) -> Examination:
+def examined(service: ServiceRequest) -> Examination:
     """Examine SERVICE; the bytes of its cache only if something else is refused, to show all refusals at once.
 
     They are hashed while they are copied. Raises Refused if there is nothing to examine, such as no lock.
     """
     arguments = (service.project, service.places, service.image, service.profile)
     try:
-        found = examine.examine_without_cache(*arguments, paranoid=service.paranoid, progress=service.progress)
+        examination = examine.examine_without_cache(*arguments, paranoid=service.paranoid, progress=service.progress)
     except Refused:  # what else is missing is said with it
         refuse_any(examine.preview(*arguments, paranoid=service.paranoid, progress=service.progress).refusals)
         raise
-    return examine.examine_cache(found, service.places) if found.refusals else found
+    return examine.examine_cache(examination, service.places) if examination.refusals else examination
 
 
-def run(service: Service, examination: Examination, announce: Callable[[Supervisor, Generation], None]) -> None:
+def run(service: ServiceRequest, examination: Examination, announce: Callable[[Supervisor, Generation], None]) -> None:
     """Serve SERVICE, whose EXAMINATION may have refusals, until it has ended; call ANNOUNCE when it is first ready.
 
     Returns when `nvllm stop` has asked for the end. Raises Refused with the refusals of EXAMINATION, what
     `Supervisor.serve` raises, and after a death NV706 (too many) and NV707 (a restart would serve something else).
     """
-    instance, engine = examination.plan.instance, examination.engine
-    left = stopping.orphan(engine, service.places, instance) if engine is not None else None
-    if left is not None:
-        examination = _without(service, examination, left)
+    instance, left = examination.plan.instance, examination.orphan
+    if left is not None and not examination.refusals:  # it works, and is not ended for one that may not start
+        examination = examine.examine_cache(examination, service.places)
     with supervisor.hold_locks(examination, service.places, service.command) as held_locks:
         owners.claim(service.project, service.places, instance)
-        if left is not None and engine is not None:
+        if left is not None and examination.engine is not None:
             service.progress.note(f"ORPHAN {instance}: nobody supervises container {left.container[:12]}; it is ended")
-            stopping.end_orphan(engine, service.places, instance, left)
+            stopping.end_orphan(examination.engine, service.places, instance, left)
             examination = examined_again(service, examination)
         deaths: tuple[Death, ...] = ()
         while True:
@@ -98,20 +97,7 @@ def run(service: Service, examination: Examination, announce: Callable[[Supervis
                 examination = examined_again(service, examination)
 
 
-def _without(service: Service, examination: Examination, left: stopping.Orphan) -> Examination:
-    """Return EXAMINATION without the refusals that end with the orphan LEFT, which is ended only if there is no other.
-
-    The bytes of the cache are hashed before, too: an engine that works is not ended for one that may not start.
-    """
-    others = [one for one in examination.refusals if not left.explains(one, examination.plan)]
-    if others:
-        refuse_any([one for one in examination.refusals if one in others or one.code == "NV508"])
-    examination = examine.examine_cache(replace(examination, refusals=()), service.places)
-    refuse_any(examination.refusals)
-    return examination
-
-
-def examined_again(service: Service, first: Examination) -> Examination:
+def examined_again(service: ServiceRequest, first: Examination) -> Examination:
     """Return a new examination of SERVICE, whose FIRST one was served. Raises Refused NV707 if it has become another.
 
     The locks that are held are those of FIRST, and who blessed a profile did not allow it to come back unblessed.
@@ -135,7 +121,7 @@ def _identity(of: Examination) -> str:
 
 
 def _one_engine(
-    service: Service,
+    service: ServiceRequest,
     examination: Examination,
     held_locks: HeldLocks,
     deaths: tuple[Death, ...],
@@ -177,7 +163,7 @@ def _evidence(cache: MountedCache) -> str:
 
 
 @contextlib.contextmanager
-def _between_engines(service: Service, instance: str) -> Iterator[None]:
+def _between_engines(service: ServiceRequest, instance: str) -> Iterator[None]:
     """Record how the service ended if it ends in the context, where no engine runs that would record it."""
     try:
         yield
@@ -190,14 +176,14 @@ def _between_engines(service: Service, instance: str) -> Iterator[None]:
         raise
 
 
-def _record_stop(service: Service, instance: str) -> None:
+def _record_stop(service: ServiceRequest, instance: str) -> None:
     run = RunDirectory(service.places.run(instance))
     state = run.read_state()
     if state is not None:
         run.write_state(replace(state, stage="stopped", reason="asked to stop"))
 
 
-def _paused(service: Service, examination: Examination, deaths: tuple[Death, ...]) -> tuple[Death, ...]:
+def _paused(service: ServiceRequest, examination: Examination, deaths: tuple[Death, ...]) -> tuple[Death, ...]:
     """Record the last of DEATHS and wait before a restart; return the DEATHS that still count.
 
     Returns early if `nvllm stop` asks for the end. Raises Refused NV706 if there were too many.
@@ -226,7 +212,9 @@ def pause(rules: RestartRules, deaths: int) -> float:
     return min(rules.pause * 2.0 ** (deaths - 1), LONGEST_PAUSE)
 
 
-def _given_up(service: Service, examination: Examination, rules: RestartRules, recent: tuple[Death, ...]) -> Refusal:
+def _given_up(
+    service: ServiceRequest, examination: Examination, rules: RestartRules, recent: tuple[Death, ...]
+) -> Refusal:
     """Return NV706 for RECENT, the deaths that are more than RULES allow."""
     run = RunDirectory(service.places.run(examination.plan.instance))
     listed = [f"{time.strftime('%H:%M:%S', time.gmtime(one.when))} {one.reason}" for one in recent]

@@ -255,8 +255,9 @@ class EngineStart:
             )
             for one in self.timeline.gate_findings
         )
-        # An engine whose core failed may hang instead of ending, so its log decides.
-        if ended or self.timeline.fatal is not None:
+        # An engine whose core failed may hang instead of ending, so its log decides. `nvllm stop` may have come before
+        # the container, between two engines of a service.
+        if ended or self.timeline.fatal is not None or self.run.asked_to_stop:
             raise Refused([self._died(state)])
 
     def _wait_for_generation(self, deadline: float) -> health.Generation:

@@ -50,10 +50,11 @@ def orphan(engine: Engine, places: Places, instance: str) -> Orphan | None:
     supervisor would hold its locks there.
     """
     run = RunDirectory(places.run(instance))
-    for one in engine.containers():
-        if one.name == instance and one.ours and one.running and one.labels.get(RUN_LABEL) == str(run.path):
-            return None if _holder(places, instance) is not None else Orphan(one.id, run.read_state())
-    return None
+    of_run = [one for one in engine.containers() if one.ours and one.labels.get(RUN_LABEL) == str(run.path)]
+    running = next((one for one in of_run if one.name == instance and one.running), None)
+    if running is None or holder_of(places, instance) is not None:
+        return None
+    return Orphan(running.id, run.read_state())
 
 
 def end_orphan(engine: Engine, places: Places, instance: str, left: Orphan) -> None:
@@ -74,7 +75,7 @@ def stop(engine: Engine, places: Places, instance: str) -> str:
     containers = {one.name: one for one in engine.containers() if one.ours}
     run = RunDirectory(places.run(instance))
     state = run.read_state()
-    holder = _holder(places, instance)
+    holder = holder_of(places, instance)
     if instance not in containers and holder is None and (state is None or state.stage not in _UNENDED):
         listed = ", ".join(sorted({*containers, *unended(engine, places)})) or "nothing is being served"
         raise refuse("NV107", "docker engine", f"an instance: {listed}", instance, "nvllm status")
@@ -103,7 +104,7 @@ def unended(engine: Engine, places: Places) -> tuple[str, ...]:
     return tuple(
         name
         for name, state in known
-        if name in containers or _holder(places, name) is not None or (state is not None and state.stage in _UNENDED)
+        if name in containers or holder_of(places, name) is not None or (state is not None and state.stage in _UNENDED)
     )
 
 
@@ -122,7 +123,7 @@ def _record(run: RunDirectory, reason: str) -> None:
         run.write_state(replace(state, stage="stopped", reason=reason))
 
 
-def _holder(places: Places, instance: str) -> Holder | None:
+def holder_of(places: Places, instance: str) -> Holder | None:
     """Return the process that holds a lock for INSTANCE, None if there is none."""
     holders = (one.holder for one in locks.status(places.locks) if one.holder is not None)
     return next((one for one in holders if one.instance == instance), None)
@@ -131,7 +132,7 @@ def _holder(places: Places, instance: str) -> Holder | None:
 def _wait_for_supervisor(places: Places, instance: str) -> None:
     """Wait until INSTANCE holds no lock, so that it can be served again. Raises Refused NV521 after `RELEASE`."""
     deadline = time.monotonic() + RELEASE
-    while (holder := _holder(places, instance)) is not None:
+    while (holder := holder_of(places, instance)) is not None:
         if time.monotonic() > deadline:
             cure = shlex.join(["kill", "-KILL", str(holder.pid)])
             expected = f"its supervisor ends within {RELEASE:.0f} s after its container"

@@ -161,7 +161,7 @@ class Supervisor(EngineStart):
             time.sleep(PAUSE)
 
     def _report_kernels(self) -> None:
-        """Report each kernel that a request needed and the blessed cache lacks; `status` shows them."""
+        """Report what a request needed and the blessed cache lacks: kernels and graphs; `status` shows them."""
         now = () if self.mounted is None else tuple(self.timeline.kernels.values())
         new = [one for one in now if one not in self._reported]
         if not new:
@@ -179,6 +179,12 @@ class Supervisor(EngineStart):
             return
         self._checked = time.monotonic()
         refuse_any(staging.recheck(self.mounted.staged, self.mounted.manifest.cure))
+        try:
+            scratch = self.engine.scratch_files(self.container, self.plan.command[0]) or []
+        except Refused:  # a report that has to wait; whether the container lives is the watch's question
+            return
+        for graph in self.mounted.new_graphs(scratch):
+            self.timeline.note_graph(time.time(), graph)
 
     def _check_progress(self) -> None:
         """Raise Refused NV913 if the engine answers nothing, or has requests and makes no progress.

@@ -35,7 +35,7 @@ def blessed(found: Project, where: Places, number: int) -> str:
 def test_no_project_refers_to_nothing(where: Places) -> None:
     found = garbage.referred([], where)
     nothing: frozenset[str] = frozenset()
-    assert found == References(nothing, nothing, nothing, frozenset(), projects=frozenset({packaged().id}))
+    assert found == References(nothing, nothing, nothing, frozenset())
 
 
 def test_a_project_refers_to_its_locks_its_builds_and_its_blessings(tmp_path: Path, where: Places) -> None:
@@ -93,7 +93,7 @@ def test_all_that_cannot_be_read_is_said_with_its_project(tmp_path: Path, where:
     found = garbage.referred([one, other], where)
     said = [(refusal.code, refusal.where.partition(": ")[0]) for refusal in found.unknown]
     assert said == [("NV210", str(one.root)), ("NV908", str(other.root))]
-    assert found.projects == {packaged().id}
+    assert found.projects == frozenset()
 
 
 def test_what_a_process_has_pinned_stays_and_a_lock_alone_keeps_no_tree(tmp_path: Path, where: Places) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
-from typing import cast
+from typing import Any
 
 import pytest
 
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import RestartRules
 from nvllm.host import locks
-from nvllm.host.facts import ContainerState
-from nvllm.image.engine import Engine
-from nvllm.serve import service, stopping
+from nvllm.host.checks import Outcome
+from nvllm.serve import examine, service, supervisor
+from nvllm.serve.examine import Examination
 from support.plansamples import PLAN, FrontEnd
 from support.serve_world import ID
 from support.service_world import PAUSE, RULES, Clock, World, examination, made, orphaned
@@ -103,6 +103,22 @@ def test_it_is_asked_to_stop_in_the_pause(made: World, monkeypatch: pytest.Monke
     assert made.engine.asked == ["start", "kill", "remove"]
 
 
+def test_it_is_asked_to_stop_after_the_pause(made: World) -> None:
+    """While everything is checked again: there is no container that `nvllm stop` could stop."""
+    made.engine.fates = [made.engine.dies]
+    examined = examine.examine_without_cache
+
+    def asked(*arguments: Any, **options: Any) -> Examination:
+        made.stopped_by_the_user()
+        return examined(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(examine, "examine_without_cache", asked)
+        refusal = made.refusal()
+    assert refusal.found.startswith("it was asked to stop")
+    assert (made.state().stage, made.engine.asked.count("start")) == ("failed", 2)
+
+
 def test_an_interrupt_in_the_pause_is_recorded(made: World) -> None:
     made.noted.interrupt_at = "DIED"
     made.engine.fates = [made.engine.dies]
@@ -126,16 +142,9 @@ def test_old_deaths_do_not_count(made: World, monkeypatch: pytest.MonkeyPatch) -
 # Orphans
 
 
-BY_IT = (
-    Refusal("NV507", "127.0.0.1:8000", "a free port", "docker-proxy", "ss"),
-    Refusal("NV508", "container", "not served yet", "running", f"nvllm stop {PLAN.instance}"),
-)
-
-
 def test_an_orphan_is_ended_and_the_profile_served(made: World) -> None:
-    orphaned(made)
     first = made.examination
-    made.examination = replace(first, refusals=BY_IT)
+    made.examination = replace(first, orphan=orphaned(made))
     made.examined = [first]
     made.serve()
     assert made.engine.asked == ["stop", "start", "stop"]
@@ -144,33 +153,36 @@ def test_an_orphan_is_ended_and_the_profile_served(made: World) -> None:
     ]
 
 
-def test_an_orphan_lives_on_if_anything_else_is_refused(made: World) -> None:
-    orphaned(made)
+@pytest.mark.parametrize("when", ["by a check", "by the bytes of its cache"])
+def test_an_orphan_lives_on_if_anything_is_refused(made: World, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     other = Refusal("NV903", "manifest", "a cache that may be served", "a revocation", "nvllm bless")
-    made.examination = replace(made.examination, refusals=(*BY_IT, other))
-    with pytest.raises(Refused) as caught:
-        made.serve()
-    assert [one.code for one in caught.value.refusals] == ["NV508", "NV903"], "the port's cure would not help"
+    made.examination = replace(made.examination, orphan=orphaned(made))
+    refused = replace(made.examination, refusals=(other,))
+    if when == "by a check":
+        made.examination = refused
+    else:
+        monkeypatch.setattr(examine, "examine_cache", lambda _found, _places: refused)
+    assert made.refusal() == other
     assert made.engine.asked == []
 
 
-def test_a_container_that_is_supervised_is_no_orphan(made: World) -> None:
-    orphaned(made)
-    made.examination = replace(made.examination, refusals=BY_IT)
+def test_an_orphan_stays_where_another_serve_came_first(made: World) -> None:
+    """Between the examination and the locks another process took them."""
+    made.examination = replace(made.examination, orphan=orphaned(made))
     holder = locks.Holder(1, "2026-11-20T10:00:00Z", "nvllm serve", PLAN.instance)
-    with locks.acquire_all(made.places.locks, [locks.Key("port", "9000")], holder), pytest.raises(Refused) as caught:
+    keys = supervisor.keys(made.examination.plan)
+    with locks.acquire_all(made.places.locks, keys, holder), pytest.raises(Refused) as caught:
         made.serve()
-    assert [one.code for one in caught.value.refusals] == ["NV507", "NV508"]
+    assert {one.code for one in caught.value.refusals} == {"NV508"}
     assert made.engine.asked == []
 
 
-def test_an_orphan_that_was_stopped_meanwhile(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ending what is gone does nothing."""
-    orphaned(made)
-    first = made.examination
-    made.examination, made.examined = replace(first, refusals=BY_IT[1:]), [first]
-    found = stopping.orphan(cast("Engine", made.engine), made.places, PLAN.instance)
-    made.engine.status = ContainerState(0, out_of_memory=False)
-    monkeypatch.setattr(stopping, "orphan", lambda *_: found)
-    made.serve()
-    assert made.engine.asked == ["stop", "start", "stop"]
+def test_an_examination_leaves_out_what_ends_with_an_orphan(made: World) -> None:
+    left = orphaned(made)
+    by_it = [Refusal(code, code, "", "", "") for code in ("NV505", "NV507", "NV508")]
+    other = Refusal("NV506", "NV506", "", "", "")
+    outcomes = tuple(Outcome(one.code, one.code, "refused", "", (one,)) for one in (*by_it, other))
+    found = examine.after_orphan(made.places, replace(made.examination, refusals=(*by_it, other), outcomes=outcomes))
+    assert (found.orphan, found.refusals) == (left, (other,))
+    assert [one.state for one in found.outcomes] == ["ok", "ok", "ok", "refused"]
+    assert found.outcomes[0].detail == f"container {ID[:12]} is an orphan, which `nvllm serve` ends first"
