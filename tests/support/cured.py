@@ -18,6 +18,7 @@ SERVED = ENGINE | HOST | {"NV302", "NV901"}
 REGISTRY = frozenset({"NV331"})
 
 NVLLM: Mapping[str, tuple[str, frozenset[str]]] = {
+    "nvllm --project sample status": ("nvllm --project . status", ENGINE),
     "nvllm bisect probe --image sample --keep none": ("nvllm bisect probe --image cpu --keep none", DONE),
     "nvllm bisect run": ("nvllm bisect run", ENGINE),
     "nvllm bisect run --image sample": ("nvllm bisect run --image cpu", ENGINE),
@@ -53,6 +54,7 @@ NVLLM: Mapping[str, tuple[str, frozenset[str]]] = {
     "nvllm image diff sample/first sample/second": ("nvllm image diff kept/first kept/second", DONE),
     "nvllm init mine": ("nvllm init mine --no-lock", DONE),
     "nvllm lock sample": ("nvllm lock cpu", DONE),
+    "nvllm lock sample --model sample": ("nvllm lock cpu --model tiny-lfm2", DONE),
     "nvllm lock sample --platform sample": ("nvllm lock cpu --platform linux/amd64", DONE),
     "nvllm lock sample --update wheels": ("nvllm lock cpu --update wheels", NETWORK),
     "nvllm manifest list --all": ("nvllm manifest list --all", DONE),
@@ -94,6 +96,7 @@ FILES: Mapping[str, str] = {
     "git checkout -- sample": "cd repository && git checkout -- file",
     "git mailsplit -o. sample": "git mailsplit -o. mails",
     "git rm sample": "cd repository && git rm file",
+    "kill -KILL sample": "sleep 100 & kill -KILL $!",
     "less sample": "less file </dev/null",
     "ls -l sample": "ls -l file",
     "mkdir -p sample": "mkdir -p a/b",

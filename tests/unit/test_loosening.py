@@ -176,7 +176,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "manifest verify": {"--signers": _STRICTER},
     "manifest revoke": {"--reason": "is shown at every refusal"},
     "patch list": {"--series": _WHICH},
-    "patch check": {"--against": _WHICH},
+    "patch check": {"--all": _SHOWN, "--against": _WHICH},
     "patch apply": {"--patches": _PATCHES},
     "patch new": {"--summary": "a text of the series", "--proved-by": "a text of the series", "--series": _WHICH},
     "patch add": {"--proved-by": "a text of the series", "--id": "what the patch is called"},
