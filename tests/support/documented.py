@@ -132,10 +132,20 @@ def unknown(shown: Shown) -> list[str]:
     Images, profiles, patches, sentinels, models, instances and blessings: what the shell's completion offers in their
     places, or what comes of a profile. Words in capitals and ``...`` are the reader's.
     """
-    return [problem for form in sorted(_forms(shown.line)) for problem in _unknown(shlex.split(form))]
+    own = _of_page(shown.place.partition(":")[0])
+    return [problem for form in sorted(_forms(shown.line)) for problem in _unknown(shlex.split(form), own)]
 
 
-def _unknown(words: list[str]) -> list[str]:
+@functools.cache
+def _of_page(page: str) -> frozenset[str]:
+    """Return the names that the examples of a spec on PAGE declare: of models and of profiles."""
+    path = ROOT / page
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return frozenset(name for block in blocks for name in re.findall(r"^  ([\w-]+):", block, re.MULTILINE))
+
+
+def _unknown(words: list[str], own: frozenset[str]) -> list[str]:
     end = next((number for number, word in enumerate(words) if word in {"|", "<", ">", ">>"}), len(words))
     try:
         command, given = cures.parse(words[1:end])
@@ -149,7 +159,7 @@ def _unknown(words: list[str]) -> list[str]:
         f"{' '.join(words)}: no {one.human_readable_name} {text}"
         for one in command.params
         for text in _texts(given.get(one.name or ""))
-        if not _is_known(ctx, one, text)
+        if text not in own and not _is_known(ctx, one, text)
     ]
     return problems or _undecided(ctx, words)
 
