@@ -110,6 +110,20 @@ def bench() -> dict[str, Any]:
     }
 
 
+def tortured() -> dict[str, Any]:
+    """A server that noticed nothing."""
+    return {
+        "requests": 2170,
+        "statuses": {"0": 3, "200": 1000, "400": 1167},
+        "connections": 477,
+        "findings": {},
+        "engine ended": 0,
+        "slowest answer of the neighbour": 1.5,
+        "seconds": 100.0,
+        "alive at the end": True,
+    }
+
+
 def right() -> dict[str, Any]:
     """Results of a run in which all is well."""
     answers = {str(length): {"tokens": [1]} for length in (1, 16)}
@@ -135,6 +149,7 @@ def right() -> dict[str, Any]:
         },
         "blessing": by_nvllm(),
         "benching": {"traced, switched off": {"bench": bench()}},
+        "torture": {"eager": tortured(), "blessed": {**tortured(), "cache unchanged": True}},
         "throughput": {"rounds": {side: [one, one, {}] for side in ("stock", "patched")}},
     }
 
@@ -241,6 +256,18 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "a cache that changed": (
         lambda r: r["serving"]["one prompt"]["refuse"].update(unchanged=False),
         "blessed: one prompt, refuse: the cache changed",
+    ),
+    "a request that ends a server": (
+        lambda r: r["torture"]["eager"].update({"engine ended": 1}),
+        "torture: eager: the server ended 1 times",
+    ),
+    "a finding of the torture": (
+        lambda r: r["torture"]["blessed"]["findings"].update({"HTTP 500": "POST x"}),
+        "torture: blessed: HTTP 500: POST x",
+    ),
+    "another cache after the torture": (
+        lambda r: r["torture"]["blessed"].update({"cache unchanged": False}),
+        "torture: blessed: the cache has changed",
     ),
     "no serving": (lambda r: r.pop("serving"), "blessed: no case: the first server wrote no cache"),
     "a prompt that killed the server": (
