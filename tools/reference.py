@@ -332,6 +332,7 @@ ELSEWHERE: Mapping[tuple[str, str], object] = {
     ("profiles.NAME", "adapters"): ["pirate"],
     ("profiles.NAME", "chat-template"): "templates/chat.jinja",
     ("profiles.NAME", "served-name"): "default",
+    ("profiles.NAME.limits", "open-files"): 65536,
     ("profiles.NAME", "access"): {"key-file": "/etc/nvllm/key", "publish": "192.168.1.20"},
     ("profiles.NAME.access", "key-file"): "/etc/nvllm/key",
     ("profiles.NAME.access", "publish"): "192.168.1.20",

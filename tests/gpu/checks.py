@@ -266,6 +266,23 @@ def _served_by(case: str, steps: Results, step: str) -> Iterator[str]:
         yield f"{case}, {step}: prompts of {', '.join(failed) or 'no'} tokens were not answered; alive: {one['alive']}"
 
 
+def torture(results: Results) -> Iterator[str]:
+    """No request of the torture ends a server, is answered with an error of the server, or changes another answer."""
+    servers = results.get("torture", {})
+    for name in ("eager", "blessed"):
+        server = servers.get(name, {})
+        if "requests" not in server:
+            yield f"{name}: did not run to its end"
+            continue
+        if server["requests"] < 2000:
+            yield f"{name}: {server['requests']} requests"
+        if server["engine ended"] or not server["alive at the end"]:
+            yield f"{name}: the server ended {server['engine ended']} times"
+        yield from (f"{name}: {kind}: {request}" for kind, request in server["findings"].items())
+    if not servers.get("blessed", {}).get("cache unchanged"):
+        yield "blessed: the cache has changed"
+
+
 def _sealed(starts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return [(name, one) for name, one in starts.items() if name != "cold"]
 
@@ -280,6 +297,7 @@ PARTS: Mapping[str, tuple[Check, ...]] = {
     "serving": (blessed, survives, covered),
     "blessing": (by_nvllm, unseen, tampered, extension, gated_delta_net),
     "benching": (traced, series_kernel),
+    "torture": (torture,),
     "throughput": (),
 }
 """The checks on each part of a run; throughput is measured, and nothing must hold of it."""

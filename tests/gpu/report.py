@@ -177,6 +177,19 @@ def held(found: Mapping[str, Any]) -> list[list[str]]:
     return lines
 
 
+def tortured(servers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the lines of the table of the torture: a heading, then a line for each of SERVERS that was asked."""
+    lines = [["server", "requests", "2xx", "4xx", "5xx", "hung up", "connections", "ended", "neighbour, s", "seconds"]]
+    for name in ("eager", "blessed"):
+        server = servers.get(name, {})
+        if "requests" in server:
+            of = [sum(n for code, n in server["statuses"].items() if code[0] == first) for first in "245"]
+            counts = [server["requests"], *of, server["statuses"].get("0", 0), server["connections"]]
+            figures = [*counts, server["engine ended"], server["slowest answer of the neighbour"], server["seconds"]]
+            lines.append([name, *map(str, figures)])
+    return lines
+
+
 def document(found: Mapping[str, Any]) -> str:
     """Return FOUND, of one run, as text: what it ran on, the checks, and the tables of its parts."""
     environment = found["environment"]
@@ -206,6 +219,8 @@ def document(found: Mapping[str, Any]) -> str:
         parts += ["### By nvllm itself", markdown(commands(found.get("blessing", {})))]
     if "benching" in found:
         parts += ["### Traces of a bench", *traces(found["benching"])]
+    if "torture" in found:
+        parts += ["### Torture", markdown(tortured(found["torture"]))]
     if "throughput" in found:
         parts += ["### Throughput", *throughput(found["throughput"])]
     return "\n\n".join(parts)

@@ -97,16 +97,30 @@ def served(place: Place, scratch: Path, cases: Sequence[str], save: Save) -> Non
     scratch.mkdir(parents=True)
     path = place.path("patched")
     argv = machine.python("-m", "gpu.serving", str(place.root), str(scratch), *cases)
+    followed(argv, path, scratch / "serving.log", lambda seen: save("serving", seen))
+
+
+def tortured(place: Place, scratch: Path, count: int, save: Save) -> None:
+    """Ask servers what no user means, and COUNT requests that are drawn: torturing.py."""
+    scratch.mkdir(parents=True)
+    path = os.pathsep.join([place.path("patched"), str(place.root / "tool")])  # the tool has the HTTP client
+    argv = machine.python("-m", "gpu.torturing", str(place.root), str(scratch), str(count))
+    followed(argv, path, scratch / "torturing.log", lambda seen: save("torture", seen))
+
+
+def followed(argv: Sequence[str], path: str, log: Path, keep: Callable[[Any], None]) -> None:
+    """Run ARGV with PATH as Python's search path and its errors in LOG; call KEEP with each JSON object it prints."""
+    environment = {**os.environ, "PYTHONPATH": path}
     with (
-        (scratch / "serving.log").open("w") as log,
-        subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "PYTHONPATH": path}
-        ) as process,
+        log.open("w") as errors,
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
     ):
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("{"):
-                save("serving", json.loads(line))
+                keep(json.loads(line))
+    if process.returncode:
+        keep({"ended": {"status": process.returncode, "log": log.read_text(errors="replace")[-3000:]}})
 
 
 def by_nvllm(place: Place, scratch: Path, part: str, cases: Sequence[str], trials: Sequence[str], save: Save) -> None:
@@ -241,6 +255,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--blessings", nargs="*", choices=BLESSINGS, default=BLESSINGS, help="of blessing")
     found.add_argument("--benches", nargs="*", choices=BENCHES, default=BENCHES, help="of benching")
     found.add_argument("--trials", nargs=1, default=(), metavar="N", help="of a bless (default: those of nvllm)")
+    found.add_argument("--requests", type=int, default=1200, help="drawn for torture, for each server (default 1200)")
     found.add_argument("--rounds", type=int, default=ROUNDS, help=f"of throughput (default {ROUNDS})")
     return found
 
@@ -251,7 +266,7 @@ BLESSINGS = ("blessed", "extended", "gated delta net")
 BENCHES = ("traced, switched off",)
 """The cases of benching.py, which needs what `nvllm` needs."""
 
-PARTS = ("probes", "serving", "blessing", "benching", "throughput")
+PARTS = ("probes", "serving", "blessing", "benching", "torture", "throughput")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -281,6 +296,8 @@ def main(argv: Sequence[str]) -> int:
         by_nvllm(place, scratch / "blessing", "blessing", chosen.blessings, chosen.trials, save)
     if "benching" in chosen.only:
         by_nvllm(place, scratch / "benching", "benching", chosen.benches, (), save)
+    if "torture" in chosen.only:
+        tortured(place, scratch / "torture", chosen.requests, save)
     if "throughput" in chosen.only:
         (scratch / "throughput").mkdir()
         throughput(place, scratch / "throughput", chosen.rounds, save)

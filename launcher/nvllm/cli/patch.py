@@ -91,12 +91,13 @@ def list_(app: App, base: str | None) -> None:
 def check(app: App, image: str | None, every: bool, against: str | None) -> None:
     """Show for each patch whether it applies, is already upstream, or conflicts, with file and hunk.
 
-    If the version has a series of its own, the two series are compared as well. Exits with 1 if the patch set of an
-    image does not fit the source.
+    A series for another commit than the image pins is refused. If the version has a series of its own, the two series
+    are compared as well. Exits with 1 if the patch set of an image does not fit the source.
     """
     reports: list[tuple[str, Report, dict[str, tuple[Counterpart, ...]]]] = []
     for spec in _specs(app) if every else [specfile.of(app.project, selected(app))]:
         series = seriesfile.of(app.project, spec.patches.series)
+        refuse_any(seriesfile.other_commit(series, spec.vllm.commit, f"patches/{series.base}"))
         tree, version = _source(app, series, patchcheck.wanted(series), against)
         diffs = seriesfile.diffs(app.project.series(series.base), series.patches, f"patches/{series.base}")
         report = patchcheck.report(series, diffs, spec.patches.enable, tree, version)

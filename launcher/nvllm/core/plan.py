@@ -245,3 +245,12 @@ def decode(document: Json) -> LaunchPlan:
 def encode(plan: LaunchPlan) -> dict[str, Json]:
     """Return PLAN as JSON."""
     return cast("dict[str, Json]", cattrs.Converter().unstructure(plan))
+
+
+def ulimits(plan: LaunchPlan) -> Mapping[str, int]:
+    """Return the limits of each process in the container of PLAN, by the names of ulimits; hard and soft are the same.
+
+    Others stay as the engine has them: an engine without CAP_SYS_RESOURCE can raise none, and fails at the start. The
+    driver pins memory for CUDA itself, whatever `memlock` is; how many processes there are, the cgroup limits.
+    """
+    return {"core": 0, "nofile": plan.limits.open_files}

@@ -366,6 +366,8 @@ class ResourceLimits:
     drain_timeout: Annotated[int, Rule(minimum=0, maximum=3600)] = 0
     """Seconds in which the requests under way may finish when the engine is asked to stop; it takes no new ones then.
     With 0 they are aborted."""
+    open_files: Annotated[int, Rule(minimum=1024, maximum=2**20)] = 16384
+    """Files and connections that one process may have open; the container engine needs the right to give as many."""
 
 
 @dataclass(frozen=True, slots=True)

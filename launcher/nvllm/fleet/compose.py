@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS
+from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS, ulimits
 from nvllm.fleet import export
 from nvllm.fleet.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Held, held, lost
 from nvllm.image import engine
@@ -35,10 +35,11 @@ def guarantees(source: ExportSource) -> Mapping[str, Held]:
         "memory": held("mem_limit equal to memswap_limit"),
         "memory-available": held("machine.py"),
         "pids": held(f"pids_limit {source.plan.limits.pids}"),
+        "ulimits": held("ulimits"),
         "shm": held("shm_size"),
         "scratch": held("tmpfs with size, mode and owner"),
         "hardening": held("read_only, cap_drop, no-new-privileges; the gate reads it in /proc"),
-        "seccomp": held("the engine's default profile"),
+        "seccomp": held("the engine's default profile; the gate reads it in /proc"),
         "secrets": held("none is in the plan"),
         "environment": held("the gate"),
         "address": held(f"published on {', '.join(source.plan.addresses)}"),
@@ -92,6 +93,7 @@ def _service(source: ExportSource) -> dict[str, Any]:
         "mem_limit": plan.limits.memory,
         "memswap_limit": plan.limits.memory,
         "pids_limit": plan.limits.pids,
+        "ulimits": dict(ulimits(plan)),
         "ports": [f"{address}:{plan.port}:{CONTAINER_PORT}" for address in plan.addresses],
         "tmpfs": [f"{one.target}:{engine.tmpfs(plan, one.size, 'Docker')}" for one in plan.scratch],
         "volumes": [_bind(*one) for one in _binds(source)],

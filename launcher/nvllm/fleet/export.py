@@ -38,6 +38,7 @@ GUARANTEES: Mapping[str, str] = {
     "memory": "the engine ends at its memory limit, and does not swap",
     "memory-available": "the host has the memory that the profile asks for",
     "pids": "the number of processes is limited",
+    "ulimits": "the number of open files of a process is limited, and no memory is written into core files",
     "shm": "shared memory has the size of the profile",
     "scratch": "what the engine writes is in memory, limited in size, and its own user's alone",
     "hardening": "read-only root, no capability, no new privileges, another user than root",
@@ -59,7 +60,7 @@ GUARANTEES: Mapping[str, str] = {
 _PASSING = frozenset({"NV505", "NV506", "NV507", "NV508", "NV509", "NV514", "NV525"})
 """Refusals that are about this host at this moment: an export is for another one, or for later."""
 
-NAMED = frozenset({"host-ipc", "host-network", "writable-root"})
+NAMED = frozenset({"host-ipc", "host-network", "no-seccomp", "writable-root"})
 """The waivers that change how a container is made."""
 
 

@@ -60,10 +60,13 @@ def guarantees(source: ExportSource, server: tuple[int, int]) -> Mapping[str, He
         "memory": held("limit equal to request, which also keeps the container from swapping"),
         "memory-available": held("runtime/machine.py; the request reserves it"),
         "pids": lost(f"a Pod has no such limit; set podPidsLimit of the kubelet to {source.plan.limits.pids}"),
+        "ulimits": lost(
+            f"a Pod has no such limits; set LimitNOFILE={source.plan.limits.open_files} and LimitCORE=0 of the runtime"
+        ),
         "shm": held("emptyDir in memory with a size limit"),
         "scratch": lost("emptyDir with a size limit, but with mode 0777, and on disk over directories of the cache"),
         "hardening": held("securityContext; the gate reads it in /proc"),
-        "seccomp": held("RuntimeDefault"),
+        "seccomp": held("RuntimeDefault; the gate reads it in /proc"),
         "secrets": held("no service account token; none is in the plan"),
         "environment": held("the gate; the variables of the API server are removed before it"),
         "address": lost(

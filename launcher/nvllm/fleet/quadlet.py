@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS, LaunchPlan
+from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS, LaunchPlan, ulimits
 from nvllm.core.refusal import Refusal
 from nvllm.fleet import export
 from nvllm.fleet.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Held, held, lost
@@ -33,12 +33,13 @@ def guarantees(source: ExportSource) -> Mapping[str, Held]:
         "memory": held("--memory equal to --memory-swap"),
         "memory-available": held("machine.py"),
         "pids": held(f"PidsLimit={source.plan.limits.pids}"),
+        "ulimits": held("Ulimit="),
         "shm": held("ShmSize="),
         "scratch": lost(
             "Tmpfs= with size, mode and owner; but Podman adds /run and /var/tmp, without a limit of their own"
         ),
         "hardening": held("ReadOnly=, DropCapability=, NoNewPrivileges=, User=; the gate reads it in /proc"),
-        "seccomp": held("Podman's default profile"),
+        "seccomp": held("Podman's default profile; the gate reads it in /proc"),
         "secrets": held("none is in the plan"),
         "environment": held("the gate; Podman's TERM is removed before it"),
         "address": held(f"PublishPort= on {', '.join(source.plan.addresses)}"),
@@ -97,6 +98,7 @@ def _sections(source: ExportSource) -> Mapping[str, Sequence[tuple[str, str]]]:
         ("DropCapability", "all"),
         ("NoNewPrivileges", "true"),
         ("PidsLimit", str(plan.limits.pids)),
+        *(("Ulimit", f"{name}={limit}:{limit}") for name, limit in ulimits(plan).items()),
         ("ShmSize", str(plan.limits.shared_memory)),
         ("PodmanArgs", f"--memory={memory} --memory-swap={memory} --ipc=private --http-proxy=false"),
         *(("PublishPort", f"{address}:{plan.port}:{CONTAINER_PORT}") for address in plan.addresses),

@@ -20,9 +20,9 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import docker
 import requests
 from docker.models.containers import Container
-from docker.types import DeviceRequest, Mount
+from docker.types import DeviceRequest, Mount, Ulimit
 
-from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, RUN_DIRECTORY, LaunchPlan, Workbench
+from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, RUN_DIRECTORY, LaunchPlan, Workbench, ulimits
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse
 from nvllm.host import engines
@@ -546,6 +546,7 @@ class Engine:
 
 def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> dict[str, Any]:
     """Return the options to create the container of PLAN on PRODUCT: the whole hardening, less the plan's waivers."""
+    waived = {waiver.name for waiver in plan.waivers}
     options: dict[str, Any] = {
         "name": plan.instance,
         "entrypoint": [plan.command[0]],
@@ -553,14 +554,15 @@ def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> di
         "environment": dict(plan.environment),
         "user": plan.user,
         "labels": dict(labels),
-        "read_only": True,
+        "read_only": "writable-root" not in waived,
         "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
+        "security_opt": ["no-new-privileges", *(["seccomp=unconfined"] if "no-seccomp" in waived else [])],
         "ipc_mode": "private",
         "shm_size": plan.limits.shared_memory,
         "mem_limit": plan.limits.memory,
         "memswap_limit": plan.limits.memory,
         "pids_limit": plan.limits.pids,
+        "ulimits": [Ulimit(name=name, soft=limit, hard=limit) for name, limit in ulimits(plan).items()],
         "ports": {f"{CONTAINER_PORT}/tcp": [(address, plan.port) for address in plan.addresses]},
         "tmpfs": {scratch.target: tmpfs(plan, scratch.size, product) for scratch in plan.scratch},
         "mounts": [Mount(mount.target, mount.source, type="bind", read_only=True) for mount in plan.mounts],
@@ -569,15 +571,12 @@ def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> di
         "detach": True,
         **_NO_CLIENT_PROXIES,
     }
-    waived = {waiver.name for waiver in plan.waivers}
     if "host-ipc" in waived:
         options["ipc_mode"] = "host"
         del options["shm_size"]
     if "host-network" in waived:
         options["network_mode"] = "host"
         del options["ports"]
-    if "writable-root" in waived:
-        options["read_only"] = False
     if plan.gpu is not None:
         options["device_requests"] = [_gpus(plan, product)]
     return options

@@ -45,8 +45,8 @@ EXCLUDED_FIELDS: Mapping[str, str] = MappingProxyType(
 )
 """Of a plan, and why each cannot matter."""
 
-EXCLUDED_LIMITS = ("start_timeout", "stall_timeout", "drain_timeout")
-"""Of the limits: how long somebody waits."""
+EXCLUDED_LIMITS = ("start_timeout", "stall_timeout", "drain_timeout", "open_files")
+"""Of the limits: how long somebody waits, and how many connections an engine takes."""
 
 
 def factors(plan: LaunchPlan) -> dict[str, Json]:

@@ -32,6 +32,7 @@ def test_the_unit_is_the_plan() -> None:
     assert (found["User"], found["Group"]) == (["1234"], ["1235"])
     assert found["PublishPort"] == [f"127.0.0.1:{PLAN.port}:8000"]
     assert (found["PidsLimit"], found["ShmSize"]) == ([str(limits.pids)], [str(limits.shared_memory)])
+    assert found["Ulimit"] == ["core=0:0", "nofile=16384:16384"]
     assert (found["ReadOnly"], found["DropCapability"], found["NoNewPrivileges"]) == (["true"], ["all"], ["true"])
     assert found["TimeoutStartSec"] == [str(limits.start_timeout)]
     assert [one.partition(":")[0] for one in found["Tmpfs"]] == [one.target for one in BLESSED.plan.scratch]

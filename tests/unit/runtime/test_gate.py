@@ -47,6 +47,7 @@ STATUS = {
     "Name": "python3",
     **dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), 16 * "0"),
     "NoNewPrivs": "1",
+    "Seccomp": "2",
 }
 BUILD_HASH = 64 * "b"
 FILES = {"config.json": b"{}", "weights/part-1": b"weights" * 100}
@@ -191,6 +192,17 @@ def test_any_capability(container: Container, name: str) -> None:
 def test_new_privileges(container: Container) -> None:
     container.status["NoNewPrivs"] = "0"
     assert container.finding() == ("status NoNewPrivs", "1", "0")
+
+
+@pytest.mark.parametrize("mode", ["0", "1", None])
+def test_a_container_without_a_filter_of_system_calls_needs_its_waiver(container: Container, mode: str | None) -> None:
+    del container.status["Seccomp"]
+    if mode is not None:
+        container.status["Seccomp"] = mode
+    assert container.finding() == ("status Seccomp", "2, a filter of system calls", str(mode))
+    (container.run / gate.EXPECTATIONS).unlink()
+    container.expected["waivers"] = ["no-seccomp"]
+    assert container.start().returncode == 0
 
 
 def test_a_writable_root_needs_its_waiver(container: Container) -> None:

@@ -466,6 +466,7 @@ HARDENED = {
     "mem_limit": PLAN.limits.memory,
     "memswap_limit": PLAN.limits.memory,
     "pids_limit": PLAN.limits.pids,
+    "ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}, {"Name": "nofile", "Soft": 16384, "Hard": 16384}],
     "ports": {"8000/tcp": [("127.0.0.1", PLAN.port)]},
     "user": "1234:1235",
     "restart_policy": {"Name": "no"},
@@ -539,6 +540,7 @@ def test_every_mount_is_read_only_whatever_is_waived(
     [
         ("host-ipc", {"ipc_mode": "host"}, {"shm_size"}),
         ("host-network", {"network_mode": "host", "command": ...}, {"ports"}),
+        ("no-seccomp", {"security_opt": ["no-new-privileges", "seccomp=unconfined"]}, set()),
         ("writable-root", {"read_only": False}, set()),
         ("trust-remote-code", {}, set()),
     ],
@@ -556,7 +558,7 @@ def test_a_waiver_changes_its_own_option_and_nothing_else(waiver: str, changed: 
 
 def test_the_table_of_waivers_is_the_one_that_is_tried() -> None:
     assert set(WAIVERS) == {
-        *("host-ipc", "host-network", "published-without-key", "trust-remote-code", "writable-root")
+        *("host-ipc", "host-network", "no-seccomp", "published-without-key", "trust-remote-code", "writable-root")
     }
 
 

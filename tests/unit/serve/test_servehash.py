@@ -143,6 +143,7 @@ CANNOT_MATTER: dict[str, Callable[[LaunchPlan], LaunchPlan]] = {
     "probe": lambda plan: replace(plan, probe=Probe("other", 1)),
     "limits.start_timeout": limited(start_timeout=1),
     "limits.stall_timeout": limited(stall_timeout=1),
+    "limits.open_files": limited(open_files=1),
     "limits.drain_timeout": limited(drain_timeout=1),
     "command: the drain": lambda plan: replace(plan, command=(*plan.command, "--shutdown-timeout", "10")),
     "model.name": modelled(name="other"),
