@@ -125,7 +125,6 @@ OF_OTHER_PROGRAMS = {
         *("--gpu-memory-utilization", "--host", "--ipc", "--network", "--served-model-name", "--trust-remote-code"),
     },
     "docs/nix.md": {"--rebuild"},
-    "docs/serving.md": {"--shutdown-timeout"},  # vLLM
 }
 
 
