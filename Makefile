@@ -32,7 +32,7 @@ fuzz: setup ## files, answers and command lines of others at random, CASES=2000 
 	.venv/bin/python tests/fuzz/guided.py --seconds $(or $(SECONDS_EACH),10)
 
 .PHONY: test
-test: setup engine emulator ## every test; sets up what it needs
+test: setup engine emulator measure ## every test; sets up what it needs
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine" -n 2 --dist worksteal
 	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/refusals -m "(engine or series) and not long" --durations=15
 
@@ -40,6 +40,10 @@ test: setup engine emulator ## every test; sets up what it needs
 test-long: setup engine emulator ## what takes minutes, or hundreds of megabytes, each: bisects, compiled caches, whole images by Docker alone
 	@tools/packages.sh nix $(NIX_PACKAGES)
 	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/nix -m long --durations=15
+
+.PHONY: torture
+torture: setup engine ## thousands of hostile requests to an eager, a compiled and a blessed engine; writes docs/torture.md
+	$(PYTHON_TOOL) pytest tests/torture -m torture -s $(if $(ENGINES),-k "$(ENGINES)")
 
 .PHONY: test-bare
 test-bare: ## the README's commands on a minimal Debian that is made for it; needs root, touches nothing of this machine
@@ -51,7 +55,7 @@ test-engines: setup ## nvllm on each Docker and Podman that packages give, in bo
 
 .PHONY: test-gpu
 test-gpu: ## the patched engine on this machine's GPU; PLACE is what `python -m gpu.lay` laid out, see docs/gpu.md
-	PYTHONPATH=tests:. python3 -m gpu.run $(PLACE) --output $(or $(OUTPUT),gpu-results.json)
+	PYTHONPATH=tests:. python3 -m gpu.run $(PLACE) --output $(or $(OUTPUT),gpu-results.json) --commit $(shell git rev-parse HEAD)
 
 .PHONY: test-nix
 test-nix: setup ## the flake by a real Nix, in a store of its own, with a stub for nixpkgs; root
@@ -70,7 +74,7 @@ demo: setup engine ## build, serve, one completion, bless, blessed serve, a tamp
 	@tools/demo.sh
 
 .PHONY: bench
-bench: setup engine ## print the README's figures
+bench: setup engine ## print the figures of docs/benchmarks.md
 	$(PYTHON_TOOL) benchmarks
 
 .PHONY: lint
@@ -79,6 +83,10 @@ lint: setup ## ruff, mypy and the order of the rooms
 	$(PYTHON_TOOL) ruff format --check
 	$(PYTHON_TOOL) mypy
 	.venv/bin/lint-imports --no-cache
+
+.PHONY: measure
+measure: ## the size of the package, its comments, and its names that say nothing
+	@python3 tools/measure.py
 
 .PHONY: format
 format: setup ## lay the code out
@@ -106,7 +114,11 @@ site: setup ## build the pages as a site, .site/html; a warning is an error
 
 .PHONY: matrix
 matrix: setup ## the unit and refusal tests under Python 3.11 to 3.14; says which could not be had
-	tools/matrix.sh
+	tools/matrix.sh $(VERSIONS)
+
+.PHONY: records
+records: setup ## run SUITE=long, engines, fleet, gpu, matrix or fuzz, and write its row into docs/records.md; WITH="NAME=VALUE" for a part
+	.venv/bin/python tools/records.py $(SUITE) $(WITH)
 
 .PHONY: audit
 audit: setup ## known vulnerabilities in the packages of requirements-dev.txt; says if the database cannot be reached
@@ -119,5 +131,5 @@ release-check: setup ## what docs/releasing.md asks before a tag: clean tree, ch
 .PHONY: clean
 clean: ## stop the engine that make started; remove .venv and caches of the tools
 	@tools/engine.sh stop
-	rm -rf .venv .engine .demo .site .matrix .fuzz .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .engine .demo .site .matrix .fuzz .torture .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 	find launcher tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

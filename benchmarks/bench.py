@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from benchmarks import start_bench, verify_bench
 
@@ -32,7 +33,7 @@ from nvllm.cache import promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
-from nvllm.core import catalogue, clock, paths, refusal
+from nvllm.core import archives, catalogue, clock, exports, paths, reading, refusal
 from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
@@ -58,6 +59,9 @@ NVLLM = [str(Path(sys.executable).with_name("nvllm"))]
 IMAGE = "bench"
 OFF = "api-key-out-of-compile-key"
 """The patch that docker build makes too: one Python file."""
+
+APPLIER = (archives, catalogue, exports, patching, reading, refusal, source, unified)
+"""What `apply_patches.py` needs of nvllm beside it."""
 
 SLOW, QUICK, INSTANT = 3, 7, 21
 """How often something is run, by how long it takes."""
@@ -120,7 +124,8 @@ def run(argv: Sequence[str], **environment: str) -> str:
     """Run ARGV and return its stdout. Raises CannotRunError with its words if it fails."""
     done = subprocess.run(argv, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise CannotRunError(f"{' '.join(argv[:4])} ...: {(done.stderr or done.stdout).strip()[-400:]}")
+        printed = [text.strip()[-400:] for text in (done.stdout, done.stderr)]  # Docker's client warns on one of them
+        raise CannotRunError(f"{' '.join(argv[:4])} ...: {' '.join(filter(None, printed))}")
     return done.stdout
 
 
@@ -131,12 +136,61 @@ def timed(argv: Sequence[str], **environment: str) -> float:
     return time.perf_counter() - started
 
 
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """One of Docker's builders: its NAME, the CLIENT that has it, and how DOCKER_BUILDKIT chooses it."""
+
+    name: str
+    client: str
+    switch: Literal["0", "1"]
+
+
+CLASSIC = Builder("the classic builder", "docker", "0")
+"""Debian 12's default, which every client still has."""
+
+
+def _buildkit() -> Builder | None:
+    """Return BuildKit by the first client of PATH that has it, None if none has.
+
+    A client before 23 has it within; a later one needs the plugin buildx, which packages of clients leave out.
+    """
+    for directory in os.get_exec_path():
+        client = Path(directory, "docker")
+        if not os.access(client, os.X_OK):
+            continue
+        version = run([str(client), "version", "--format", "{{.Client.Version}}"])
+        if int(version.partition(".")[0]) < _WITHOUT_BUILDKIT or _succeeds([str(client), "buildx", "version"]):
+            return Builder(f"BuildKit, client {version.strip()}", str(client), "1")
+    return None
+
+
+_WITHOUT_BUILDKIT = 23
+"""The first major version of Docker's client that has BuildKit only as a plugin."""
+
+
+def _succeeds(argv: Sequence[str]) -> bool:
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+
+def _build_cache() -> frozenset[str]:
+    """Return the ids of the records in BuildKit's cache; none without an engine."""
+    shown = subprocess.run(
+        ["docker", "system", "df", "--verbose", "--format", "{{json .BuildCache}}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return frozenset(one["ID"] for one in json.loads(shown.stdout or "null") or ())
+
+
 @dataclass
 class Bench:
     """What the sections share: a project with the image `bench`, and what has to be removed again."""
 
     directory: Path
     images: list[str] = field(default_factory=list)
+    cache_before: frozenset[str] = field(default_factory=_build_cache)
+    """The records of BuildKit's cache that are not the bench's."""
     _homes: int = 0
 
     @property
@@ -203,21 +257,22 @@ class Bench:
         assert record is not None
         return record
 
-    def docker_build(self, context: Path, *options: str) -> tuple[float, str]:
-        """Run `docker build` without its cache; return seconds and the image's id.
-
-        The classic builder: Debian 12's default, and the one whose leftovers can be removed by their ids.
-        """
-        argv = ["docker", "build", "--no-cache", "--force-rm", "--network=none", *options, str(context)]
+    def docker_build(self, builder: Builder, context: Path, *options: str) -> tuple[float, str]:
+        """Run `docker build` by BUILDER without its cache; return seconds and the image's id."""
+        wrote = self.directory / "image-id"
+        argv = [builder.client, "build", "--no-cache", "--force-rm", "--network=none", f"--iidfile={wrote}", *options]
         started = time.perf_counter()
-        made = _ID.findall(run(argv, DOCKER_BUILDKIT="0"))
+        printed = run([*argv, str(context)], DOCKER_BUILDKIT=builder.switch)
         seconds = time.perf_counter() - started
-        self.images += made[1:]  # the first one is what it was built from
-        return seconds, made[-1]
+        self.images += [*_ID.findall(printed)[1:], wrote.read_text()]  # the first one is what it was built from
+        return seconds, wrote.read_text()
 
     def remove(self) -> None:
         for image in reversed(dict.fromkeys(self.images)):
             subprocess.run(["docker", "rmi", "--no-prune", image], capture_output=True, check=False)
+        for record in _build_cache() - self.cache_before:
+            prune = ["docker", "builder", "prune", "--force", "--all", "--filter", f"id={record}"]
+            subprocess.run(prune, capture_output=True, check=False)
 
 
 def _engine() -> engine.Engine:
@@ -230,7 +285,7 @@ def _engine() -> engine.Engine:
 
 
 def toggle(bench: Bench) -> list[Row]:
-    """Each patch that no other requires, alone: switched on, with the image of all others in the engine.
+    """Each patch that no other requires, alone: switched on by nvllm, with the image of all others in the engine.
 
     On is what costs: off, all layers but the identity are there. What is made for the others is made before.
     """
@@ -238,12 +293,28 @@ def toggle(bench: Bench) -> list[Row]:
     bench.warm()
     enable = bench.spec.patches.enable
     needed = {required for name in enable for required in bench.patch(name).requires}
-    ours = {name: _toggled(bench, name) for name in enable if name not in needed}
-    row, without = ours[OFF]
-    rows = [each for each, _ in ours.values()]
-    for what, context in (("COPY of the patched file", _copying), ("RUN applies the patch", _applying)):
-        rows.append(_docker_row(f"{OFF}: docker build, {what}", bench, context(bench, without), without, row))
-    return rows
+    return [_toggled(bench, name)[0] for name in enable if name not in needed]
+
+
+def builders(bench: Bench) -> list[Row]:
+    """One patch switched on by nvllm, and by each of Docker's builders, on top of the image of all others."""
+    _engine()
+    bench.warm()
+    row, without = _toggled(bench, OFF)
+    base = f"nvllm-without:{IMAGE}"  # BuildKit looks an image up by a name, and not by its id
+    run(["docker", "tag", without, base])
+    bench.images.append(base)
+    copying, applying = _copying(bench, base), _applying(bench, base)
+    mounted = _mounting(bench, base, applying)
+    ways = [(CLASSIC, "COPY of the patched file", copying), (CLASSIC, "RUN applies the patch", applying)]
+    buildkit = _buildkit()
+    if buildkit is None:
+        print("builders: no client in PATH has BuildKit: install buildx, or a client before 23", file=sys.stderr)
+    else:
+        new = [(buildkit, "COPY of the patched file", copying), (buildkit, "RUN with bind and cache mounts", mounted)]
+        ways = [*new, *ways]
+    figures = ((f"{OFF}: {builder.name}, {what}", builder, context) for builder, what, context in ways)
+    return [row, *(_docker_row(figure, bench, builder, context, base, row) for figure, builder, context in figures)]
 
 
 def _toggled(bench: Bench, name: str) -> tuple[Row, str]:
@@ -262,10 +333,10 @@ def _toggled(bench: Bench, name: str) -> tuple[Row, str]:
     return Row(f"{name}: nvllm build", seconds, data, 5.0, 1_000_000), without.image_id
 
 
-def _docker_row(figure: str, bench: Bench, context: Path, base: str, ours: Row) -> Row:
+def _docker_row(figure: str, bench: Bench, builder: Builder, context: Path, base: str, ours: Row) -> Row:
     seconds, data = [], 0
     for _ in range(SLOW):
-        took, image = bench.docker_build(context)
+        took, image = bench.docker_build(builder, context)
         seconds.append(took)
         sizes = [int(run(["docker", "image", "inspect", "--format", "{{.Size}}", one])) for one in (image, base)]
         data = sizes[0] - sizes[1]
@@ -311,10 +382,18 @@ def _applying(bench: Bench, base: str) -> Path:
     (context / "patches").mkdir(parents=True)
     shutil.copy(bench.series / file, context / "patches")
     shutil.copy(Path(__file__).with_name("apply_patches.py"), context / "patches")
-    applier = (catalogue, patching, refusal, source, unified)
-    for path, module in dockerfiles.module_files(applier).items():
+    for path, module in dockerfiles.module_files(APPLIER).items():
         (context / "patches" / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(module, context / "patches" / path)
+    return context
+
+
+def _mounting(bench: Bench, base: str, applying: Path) -> Path:
+    """Return a context for what BuildKit adds: the RUN of APPLYING, with its files mounted and no layer of them."""
+    (command,) = re.findall("^RUN .*$", (applying / "Dockerfile").read_text(), re.MULTILINE)
+    mounts = "--mount=type=bind,source=patches,target=/patches --mount=type=cache,target=/root/.cache"
+    context = _context(bench, "mounting", base, [command.replace("RUN ", f"RUN {mounts} ", 1)])
+    shutil.copytree(applying / "patches", context / "patches")
     return context
 
 
@@ -477,7 +556,7 @@ def full(bench: Bench) -> list[Row]:
     context, tag = bench.directory / "context", f"nvllm-base:{IMAGE}"
     run(bench.nvllm("dockerfile", IMAGE, "--context", str(context), "--base-image", tag))
     bench.images.append(tag)
-    took, _ = bench.docker_build(context, "--target", "image", "--build-arg", f"BASE={tag}")
+    took, _ = bench.docker_build(CLASSIC, context, "--target", "image", "--build-arg", f"BASE={tag}")
     return [ours, Row("the same lock: docker build --target image, base there", [took], beside=ours)]
 
 
@@ -496,6 +575,7 @@ def attacks(_: Bench) -> list[Row]:
 
 SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
     "toggle": toggle,
+    "builders": builders,
     "again": again,
     "help": help_,
     "serve": serve,

@@ -48,6 +48,7 @@ rec {
         inside = lib.removePrefix "${toString root}/" path;
       in
       inside == "Dockerfile"
+      || inside == "nvllm.yaml"
       || lib.any (top: inside == top || lib.hasPrefix "${top}/" inside) [
         "images"
         "manifests"

@@ -30,6 +30,13 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
+_REAL = {name: os.environ.get(name) for name in ("HOME", "NVLLM_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")}
+_NO_HOME = {**dict.fromkeys(_REAL), "HOME": "/proc"}
+"""For tests without an engine: a directory in which not even root can create anything."""
+
+_USES_HOME = {"engine", "engines", "fleet", "nix", "series"}
+"""Markers of tests that build with what the user's own cache holds."""
+
 # Tests start hundreds of processes of the package, and each would compile it anew where bytecode is not written.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -48,6 +55,20 @@ parsed.remember()
 
 # Modules and thousands of tests stay to the end: the collector would look through all of them again and again.
 gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Take the home of the user away from ITEM and from every process that it starts, before its first fixture.
+
+    Whoever then writes there by mistake is refused by the kernel, and the test fails.
+    """
+    uses = _USES_HOME & {marker.name for marker in item.iter_markers()}
+    for name, value in (_REAL if uses else _NO_HOME).items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def pytest_collection_finish() -> None:

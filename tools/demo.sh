@@ -19,21 +19,6 @@ run() {
     printf '$ nvllm %s\n' "$*"
     "$nvllm" --project "$project" "$@"
 }
-flip() { # one bit of the first byte of $1, and back again at the second call
-    .venv/bin/python - "$1" <<'PYTHON_END'
-import os
-import sys
-
-path = sys.argv[1]
-mode = os.stat(path).st_mode & 0o777
-os.chmod(path, 0o600)
-with open(path, "r+b") as file:
-    first = file.read(1)[0]
-    file.seek(0)
-    file.write(bytes([first ^ 1]))
-os.chmod(path, mode)
-PYTHON_END
-}
 refused() { # `nvllm serve` of profile $1 must be refused
     status=0
     run serve cpu --profile "$1" --detach || status=$?
@@ -51,7 +36,7 @@ sys.exit(not any(one["code"] == "NV206" and one["where"].startswith("index debia
 finish() {
     status=$?
     trap - EXIT
-    [ -n "$tampered" ] && flip "$tampered"
+    [ -n "$tampered" ] && .venv/bin/python tools/flip.py "$tampered"
     for profile in tiny-eager tiny-blessed; do
         "$nvllm" --quiet stop "nvllm-cpu-$profile" >/dev/null 2>&1 || true
     done
@@ -79,7 +64,7 @@ step 'the lock pins every byte, and fits its spec and its series'
 run patch check cpu
 run build cpu --dry-run
 
-step 'build: from locked inputs to an image, the same bytes everywhere'
+step 'build: from locked inputs to an image, held against the recorded digests'
 status=0
 run build cpu || status=$?
 if [ "$status" -ne 0 ]; then
@@ -90,7 +75,7 @@ if [ "$status" -ne 0 ]; then
 fi
 run build cpu
 
-step 'the model: the same bytes on any machine, pinned by its tree hash'
+step 'the model: made here, and compared with the tree hash of the spec'
 run model check cpu 2>/dev/null || run model make cpu tiny-lfm2
 
 step 'serve: checks, container, gate, one real generation'
@@ -123,26 +108,10 @@ run serve cpu --profile tiny-blessed --detach
 run stop nvllm-cpu-tiny-blessed
 
 step 'one byte of the blessed cache is changed: refused, with the file and the cure'
-tampered=$(.venv/bin/python - "$nvllm" "$project" <<'PYTHON_END'
-import json
-import pathlib
-import subprocess
-import sys
-
-
-def result(*args):
-    argv = [sys.argv[1], "--project", sys.argv[2], "--json", *args]
-    return json.loads(subprocess.run(argv, check=True, capture_output=True).stdout)["result"]
-
-
-plan = result("serve", "cpu", "--profile", "tiny-blessed", "--dry-run")
-tree = pathlib.Path(result("manifest", "show", plan["serve_hash"])["directory"])
-print(next(path for path in sorted(tree.rglob("model")) if path.is_file()))
-PYTHON_END
-)
-flip "$tampered"
+tampered=$(.venv/bin/python tools/flip.py --find tiny-blessed "$nvllm" --project "$project")
+.venv/bin/python tools/flip.py "$tampered"
 refused tiny-blessed
-flip "$tampered"
+.venv/bin/python tools/flip.py "$tampered"
 tampered=""
 
 step 'restored: it would be served again'

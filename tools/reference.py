@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import yaml
 
 from nvllm import __version__
 from nvllm.cli.frame import common_options
 from nvllm.cli.main import program
+from nvllm.spec.waivers import WAIVERS
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs/reference"
@@ -36,6 +38,15 @@ _EXITS = (
     ("130", "Interrupted."),
     ("143", "Terminated."),
 )
+_WHICH_IMAGE = """\
+IMAGE may be left out wherever something else decides it, in this order:
+
+1. A profile: the only image that has it. `nvllm serve --profile lower8` serves `gb10`.
+2. A model, for the commands of `nvllm model`: the only image that has it, or any of those that pin the same one.
+3. The project: its only image, or the `default-image` of `nvllm.yaml`, a file of two lines beside `images/`.
+
+nvllm says on stderr which image it took and why, and the document of `--json` names it. Where several images are left,
+the refusal NV111 lists the lines to choose from. `nvllm doctor` alone looks at the host and at every image."""
 _ENVIRONMENT = (
     ("DOCKER_HOST", "The socket of the container engine, as Docker's own client reads it."),
     ("DOCKER_CONTEXT", "The Docker context whose engine is used, instead of the one that `docker context use` set."),
@@ -134,6 +145,7 @@ def commands_page() -> str:
         "# Commands\n\nGenerated from the command line by `make docs`; do not edit. See also `nvllm COMMAND --help`.\n",
         "\n## Options of every command\n\nThey may stand before and after the command.\n\n",
         _named("option", common()),
+        f"\n## Which image\n\n{_WHICH_IMAGE}\n",
         f"\n## Exit status\n\n{_table(['status', 'meaning'], _EXITS)}",
         f"\n## Environment\n\n{_named('variable', _ENVIRONMENT)}",
     ]
@@ -262,28 +274,154 @@ def objects(path: str, schema: Schema, top: Schema) -> Iterator[tuple[str, Schem
             yield from objects(f"{path}.{key}" if path else key, value, top)
     for one, choice in forms:
         said = "".join(f" ({key}: {value['const']})" for key, value in choice.items())
-        yield from objects(f"{path}{said}", {**one, "properties": {**one.get("properties", {}), **choice}}, top)
+        own = one.get("properties", {})
+        chosen = {key: {**own.get(key, {}), **value} for key, value in choice.items()}
+        yield from objects(f"{path}{said}", {**one, "properties": {**own, **chosen}}, top)
     if isinstance(items := schema.get("items"), Mapping):
         yield from objects(f"{path}[]", items, top)
     if isinstance(values := schema.get("additionalProperties"), Mapping):
         yield from objects(f"{path}.NAME", values, top)
 
 
-def fields_page(title: str, lead: str, path: Path) -> str:
-    """Return the reference of what the JSON Schema at PATH allows."""
+def fields_page(title: str, lead: str, path: Path, shown: Mapping[tuple[str, str], str]) -> str:
+    """Return the reference of what the JSON Schema at PATH allows. SHOWN has an example of a field by its mapping's
+    path and its name; where it has any, each field has a column for one."""
     top = json.loads(path.read_text(encoding="utf-8"))
     parts = [f"# {title}\n\nGenerated from `{path.relative_to(ROOT)}` by `make docs`; do not edit. {lead}\n"]
     for name, schema in objects("", top, top):
         rows = []
         for key, value in schema["properties"].items():
             found = resolved(value, top) if isinstance(value, Mapping) else {}
-            needed = "yes" if key in schema.get("required", []) else ""
-            rows.append((f"`{key}`", needed, form(found, top), _cell(found.get("description", ""))))
+            row = [f"`{key}`", default(key, found, schema), form(found, top), _cell(found.get("description", ""))]
+            rows.append([*row, _code(shown[name, key])] if shown else row)
         heading = f"`{name}`" if name else "The file"
         parts.append(f"\n## {heading}\n\n")
         parts += [f"{_prose(schema['description'])}\n\n"] if name and schema.get("description") else []
-        parts.append(_table(["field", "required", "allowed", "meaning"], rows))
+        parts.append(_table(["field", "default", "allowed", "meaning", *(["example"] if shown else [])], rows))
     return "".join(parts)
+
+
+def default(key: str, field: Schema, of: Schema) -> str:
+    """Return in words what a mapping OF fields has where its FIELD, called KEY, is left out."""
+    if key in of.get("required", []):
+        return "required"
+    return f"`{json.dumps(field['default'])}`" if "default" in field else "none"
+
+
+def _code(text: str) -> str:
+    """Return TEXT as code in a cell of a table."""
+    return f"`{text}`".replace("|", "\\|")
+
+
+# Fields of an image spec, with examples of the specs that are here
+
+_SPECS = tuple(ROOT / f"images/{name}.yaml" for name in ("cpu", "sm120", "gb10"))
+_LONGEST = 72
+"""Characters of an example; a longer one is cut."""
+
+ELSEWHERE: Mapping[tuple[str, str], object] = {
+    ("models.NAME (kind: directory)", "path"): "/srv/models/mine",
+    ("models.NAME (kind: huggingface)", "follow"): "main",
+    ("profiles.NAME", "waivers"): [{"name": "host-ipc", "reason": "two engines share tensors"}],
+    ("profiles.NAME", "bless"): {"valid-days": 90},
+    ("profiles.NAME", "kernels"): {"missing": "refuse"},
+    ("profiles.NAME", "gates"): {"memory": {"max-age": 30, "band": "64GiB"}},
+    ("profiles.NAME", "campaign"): {"memory-floor": "4GiB"},
+    ("profiles.NAME", "restart"): {"attempts": 3, "within": 3600},
+    ("profiles.NAME", "draft"): "small",
+    ("profiles.NAME", "adapters"): ["pirate"],
+    ("profiles.NAME", "chat-template"): "templates/chat.jinja",
+    ("profiles.NAME", "served-name"): "default",
+    ("profiles.NAME.limits", "open-files"): 65536,
+    ("profiles.NAME", "access"): {"key-file": "/etc/nvllm/key", "publish": "192.168.1.20"},
+    ("profiles.NAME.access", "key-file"): "/etc/nvllm/key",
+    ("profiles.NAME.access", "publish"): "192.168.1.20",
+    ("profiles.NAME.restart", "attempts"): 3,
+    ("profiles.NAME.restart", "within"): 3600,
+    ("profiles.NAME.restart", "pause"): 5,
+    ("profiles.NAME.limits", "drain-timeout"): 60,
+    ("profiles.NAME.limits", "stall-timeout"): 1200,
+    ("profiles.NAME.gpu", "count"): 2,
+    ("profiles.NAME.waivers[]", "name"): "host-ipc",
+    ("profiles.NAME.waivers[]", "reason"): "two engines share tensors",
+    ("profiles.NAME.bless", "valid-days"): 90,
+    ("profiles.NAME.bless", "signers"): "manifests/allowed_signers",
+    ("profiles.NAME.kernels", "missing"): "refuse",
+    ("profiles.NAME.kernels", "quiet-rounds"): 3,
+    ("profiles.NAME.gates", "memory"): {"max-age": 30, "band": "64GiB"},
+    ("profiles.NAME.gates", "thermal"): {"max-age": 1},
+    ("profiles.NAME.gates", "disk"): {"max-age": 30},
+    ("profiles.NAME.gates.memory", "max-age"): 30,
+    ("profiles.NAME.gates.memory", "band"): "64GiB",
+    ("profiles.NAME.gates.memory", "swap"): "2GiB",
+    ("profiles.NAME.gates.thermal", "max-age"): 1,
+    ("profiles.NAME.gates.thermal", "gpu-temperature"): 80,
+    ("profiles.NAME.gates.thermal", "host-temperature"): 90,
+    ("profiles.NAME.gates.disk", "max-age"): 30,
+    ("profiles.NAME.gates.disk", "p50"): 10,
+    ("profiles.NAME.gates.disk", "p99"): 100,
+    ("profiles.NAME.campaign", "memory-floor"): "4GiB",
+    ("device-code", "lacking"): [{"library": "vllm/_flashmla_C.abi3.so", "reason": "no profile chooses FlashMLA"}],
+    ("device-code.lacking[]", "library"): "vllm/_flashmla_C.abi3.so",
+    ("device-code.lacking[]", "reason"): "no profile chooses FlashMLA",
+}
+"""Examples of fields that no spec of this repository uses."""
+
+
+def values(document: object, path: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the mappings at PATH, as `objects` writes it, in DOCUMENT."""
+    step, _, rest = path.partition(".")
+    named, _, kind = step.partition(" (")
+    tag, _, chosen = kind.removesuffix(")").partition(": ")
+    below: list[object] = [document]
+    if step:
+        fields = document if isinstance(document, dict) else {}
+        below = [value for key, value in fields.items() if named in ("NAME", key, f"{key}[]")]
+    if named.endswith("[]"):
+        below = [entry for entries in below if isinstance(entries, list) for entry in entries]
+    for value in below:
+        if rest:
+            yield from values(value, rest)
+        elif isinstance(value, dict) and (not tag or value.get(tag) == chosen):
+            yield value
+
+
+def spec_examples() -> dict[tuple[str, str], str]:
+    """Return an example of each field of an image spec: of a spec of this repository, or of ELSEWHERE."""
+    top = json.loads((SCHEMAS / "image.schema.json").read_text(encoding="utf-8"))
+    specs = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in _SPECS]
+    found: dict[tuple[str, str], str] = {}
+    for name, schema in objects("", top, top):
+        for key in schema["properties"]:
+            used = [one[key] for spec in specs for one in values(spec, name) if one.get(key) not in (None, [], {})]
+            if not used and (name, key) not in ELSEWHERE:
+                raise ValueError(f"no spec uses {name}.{key}: add an example to ELSEWHERE in tools/reference.py")
+            text = flow(used[0] if used else ELSEWHERE[name, key])
+            found[name, key] = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+    return found
+
+
+def flow(value: object) -> str:
+    """Return VALUE as YAML in one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False)
+    return text.removesuffix("...\n").strip()
+
+
+def waivers() -> str:
+    """Return the list of waivers as a section of the page."""
+    rows = [(f"`{name}`", _cell(text)) for name, text in WAIVERS.items()]
+    lead = "A profile names each exception from the hardening here, with a reason. Nothing else can be waived.\n\n"
+    return f"\n## Waivers\n\n{lead}{_table(['name', 'what it allows'], rows)}"
+
+
+def spec_page() -> str:
+    """Return the reference of the fields of an image spec."""
+    lead = (
+        "`images/NAME.yaml`; the specs of this repository are whole examples with comments. Where they use a field, "
+        "its example is theirs."
+    )
+    page = fields_page("Fields of an image spec", lead, SCHEMAS / "image.schema.json", spec_examples())
+    return page + waivers()
 
 
 # JSON output
@@ -319,15 +457,12 @@ def json_page() -> str:
 PAGES = {
     "commands.md": commands_page,
     "nvllm.1": manual,
-    "spec.md": lambda: fields_page(
-        "Fields of an image spec",
-        "`images/NAME.yaml`; the specs of this repository are examples with comments.",
-        SCHEMAS / "image.schema.json",
-    ),
+    "spec.md": spec_page,
     "series.md": lambda: fields_page(
         "Fields of a series",
         "`patches/BASE/series.yaml`; `nvllm patch new` and `nvllm patch refresh` write it.",
         SCHEMAS / "series.schema.json",
+        {},
     ),
     "json.md": json_page,
 }

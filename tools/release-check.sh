@@ -25,6 +25,9 @@ if git rev-parse -q --verify "refs/tags/v$version" >/dev/null; then
 fi
 done_ "version $version is in the changelog, and its tag is free"
 
+.venv/bin/python tools/records.py --check || fail "a suite that the CI never runs was not run on what is released: docs/records.md"
+done_ "every suite has a row in docs/records.md"
+
 rm -rf dist
 .venv/bin/python -m hatchling build -d dist >"$work/build" 2>&1 || { cat "$work/build" >&2; fail "hatchling failed"; }
 wheel=dist/nvllm-$version-py3-none-any.whl

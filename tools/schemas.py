@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.bisect import journal
-from nvllm.cache import forkmanifest, manifest
+from nvllm.cache import manifest
 from nvllm.cli import output
 from nvllm.core import fields, lock, spec
 from nvllm.core.fields import Form, Schema
@@ -23,15 +23,16 @@ from nvllm.fleet import tasks
 from nvllm.host import gates
 from nvllm.image import digests
 from nvllm.patches import series
+from nvllm.spec import projectfile
 
 FORMS: tuple[Form[Any], ...] = (
     digests.FORM,
-    forkmanifest.FORM,
     gates.FORM,
     journal.FORM,
     lock.FORM,
     manifest.FORM,
     output.FORM,
+    projectfile.FORM,
     records.FORM_ANSWER,
     records.FORM_COMPARISON,
     records.FORM_KERNELS,
@@ -45,15 +46,18 @@ FORMS: tuple[Form[Any], ...] = (
 
 
 def described(form: Form[Any]) -> Schema:
-    """Return the JSON Schema of FORM with descriptions."""
+    """Return the JSON Schema of FORM with descriptions, and with those defaults that are one word or number."""
     schema = fields.json_schema(form)
     for name, cls in fields.classes(form).items():
         part = schema["$defs"].get(name, schema)
         if not (cls.__doc__ or "").startswith(f"{name}("):  # what a dataclass without a docstring has
             part["description"] = plain(cls.__doc__ or "")
-        names = {one.field.name: one.name for one in fields.declared(cls, form)}
+        declared = {one.field.name: one for one in fields.declared(cls, form)}
+        for one in declared.values():
+            if isinstance(one.field.default, bool | int | float | str):
+                part["properties"][one.name]["default"] = one.field.default
         for field, text in docstrings(cls):
-            part["properties"][names[field]]["description"] = plain(text)
+            part["properties"][declared[field].name]["description"] = plain(text)
     return schema
 
 

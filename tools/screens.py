@@ -1,9 +1,10 @@
-"""Records terminal sessions as docs/screens/*.svg: ``python tools/screens.py [--engine]``, or `make screens`.
+"""Records terminal sessions as docs/screens/*.svg: ``python tools/screens.py [--engine] [NAME]...``, or `make screens`.
 
 Each session runs real commands on a copy of this project, in a terminal of its own, and rich draws the output. HOME is
 a directory made for the recording, shown as ``~``. No engine answers: the simulated bench of the tests builds and tries
 what a bisect asks for. --engine also records the sessions that need a container engine, with the engine of DOCKER_HOST
-and the caller's cache of what is addressed by its bytes; without it their pictures stay as they are.
+and the caller's cache of what is addressed by its bytes; without it their pictures stay as they are. NAMEs choose
+sessions. A picture is dark, or light where the reader's browser is.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Session:
     title: str
     lines: tuple[str, ...]
     width: int = 100
+    after: tuple[str, ...] = ()
+    """What is run afterwards and not shown."""
 
 
 SESSIONS = (
@@ -119,6 +122,20 @@ WITH_ENGINE = (
         ),
         136,
     ),
+    Session(
+        "story",
+        "one bit of a blessed cache is flipped",
+        (
+            "nvllm build cpu",
+            "nvllm bless cpu --profile tiny-blessed --quiet",
+            "nvllm serve cpu --profile tiny-blessed --detach --quiet",
+            "nvllm stop nvllm-cpu-tiny-blessed --quiet",
+            "flip-a-bit",
+            "nvllm serve cpu --profile tiny-blessed --detach --quiet",
+        ),
+        110,
+        ("flip-a-bit",),
+    ),
 )
 
 _SIMULATED = """\
@@ -133,6 +150,40 @@ if sys.argv[1:2] == ["bisect"]:
 sys.exit(main())
 """
 """nvllm, with a bench that finds every set bad which holds these two patches."""
+
+_FLIP = f"""\
+#!/bin/sh -e
+path=$({shlex.quote(sys.executable)} {ROOT}/tools/flip.py --find tiny-blessed nvllm 2>/dev/null || cat flipped)
+{shlex.quote(sys.executable)} {ROOT}/tools/flip.py "$path"
+echo "$path" | tee flipped
+"""
+"""A second call is refused the path, because the cache is not the blessed one then; the first has kept it."""
+
+LIGHT = {
+    DIMMED_MONOKAI.background_color.hex: "#ffffff",
+    DIMMED_MONOKAI.foreground_color.hex: "#24292f",
+    DIMMED_MONOKAI.ansi_colors[1].hex: "#b31d28",
+    DIMMED_MONOKAI.ansi_colors[2].hex: "#4d6a00",
+    DIMMED_MONOKAI.ansi_colors[3].hex: "#7a5d00",
+    DIMMED_MONOKAI.ansi_colors[4].hex: "#0550ae",
+    DIMMED_MONOKAI.ansi_colors[5].hex: "#6e3a76",
+    DIMMED_MONOKAI.ansi_colors[6].hex: "#1b5f75",
+}
+"""The colours of the dark picture that are others where the reader's browser is light."""
+
+
+def both(svg: str) -> str:
+    """Return SVG, which is dark, with rules that make it light where the reader's browser is. Raises ValueError if a
+    colour of its text has no light one."""
+    classes = re.findall(r"(\.[\w-]+-r\d+) \{ fill: (#\w+)", svg)
+    if missing := {colour for _, colour in classes} - LIGHT.keys():
+        raise ValueError(f"LIGHT has no colour for {', '.join(sorted(missing))}")
+    rules = [f"{name} {{ fill: {LIGHT[colour]} }}" for name, colour in classes]
+    rules += [f'[fill="{dark}"] {{ fill: {light} }}' for dark, light in LIGHT.items() if f'fill="{dark}"' in svg]
+    rules.append('[stroke="rgba(255,255,255,0.35)"] { stroke: #d0d7de }')
+    light = "".join(f"    {rule}\n" for rule in rules)
+    begins, ends = "    @media (prefers-color-scheme: light) {\n", "    }\n    </style>\n"
+    return svg.replace("    </style>\n", f"{begins}{light}{ends}", 1)
 
 
 def typed(line: str, width: int, directory: Path, environment: dict[str, str]) -> str:
@@ -170,7 +221,9 @@ def picture(session: Session, directory: Path, environment: dict[str, str], hidd
     drawn = console.export_svg(
         title=session.title, theme=DIMMED_MONOKAI, code_format=FORMAT, unique_id=f"nvllm-{session.name}"
     )
-    return "".join(f"{line.rstrip()}\n" for line in drawn.splitlines())
+    for line in session.after:
+        typed(line, session.width, directory, environment)
+    return both("".join(f"{line.rstrip()}\n" for line in drawn.splitlines()))
 
 
 def laid(top: Path) -> tuple[Path, Path]:
@@ -185,7 +238,9 @@ def laid(top: Path) -> tuple[Path, Path]:
     nvllm = programs / "nvllm"
     nvllm.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(top))}/simulated.py "$@"\n')
     (top / "simulated.py").write_text(_SIMULATED)
-    for program in (probe, nvllm):
+    flip = programs / "flip-a-bit"
+    flip.write_text(_FLIP)
+    for program in (probe, nvllm, flip):
         program.chmod(0o755)
     return project, programs
 
@@ -221,8 +276,9 @@ def record(sessions: Sequence[Session], into: Path, *, real: bool) -> None:
 
 if __name__ == "__main__":
     SCREENS.mkdir(exist_ok=True)
-    record(SESSIONS, SCREENS, real=False)
+    named = [one for one in sys.argv[1:] if one != "--engine"]
+    record([one for one in SESSIONS if one.name in named or not named], SCREENS, real=False)
     if "--engine" in sys.argv[1:]:
-        record(WITH_ENGINE, SCREENS, real=True)
+        record([one for one in WITH_ENGINE if one.name in named or not named], SCREENS, real=True)
     else:
-        sys.stdout.write("without --engine the sessions of build, serve and bless are not recorded\n")
+        sys.stdout.write("without --engine the sessions of build, serve, bless and the story are not recorded\n")

@@ -227,5 +227,7 @@ def test_a_kill_costs_the_trial_in_flight(world: World, tmp_path: Path) -> None:
     assert len(lines) == len(after) + 1
     built = [one["chosen"] for one in records(world, "build")]  # none a second time
     assert sorted(built) == [list(one) for one in sorted({tuple(one["chosen"]) for one in after})]
-    replayed = world.nvllm("bisect", "replay", str(world.places.state / "bisect" / IMAGE / "journal.jsonl"), "--json")
+    replayed = world.nvllm(
+        "bisect", "replay", str(world.places.work(world.project) / "bisect" / IMAGE / "journal.jsonl"), "--json"
+    )
     assert replayed.result["found"] == result

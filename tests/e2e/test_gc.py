@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from docker import DockerClient
@@ -42,6 +44,66 @@ def untidy(worlds: Worlds, docker_client: DockerClient, built_image: BuiltImage)
                 docker_client.api.remove_image(tag)
             except ImageNotFound:
                 assert tag.startswith(f"nvllm:{IMAGE}-")  # gone, as it should be
+
+
+_TAKEN = """import json, os
+
+def taken(top):
+    inner = [os.path.join(place, name) for place, below, names in os.walk(top) for name in (*below, *names)]
+    return sum(os.lstat(path).st_blocks * 512 for path in (top, *inner))
+
+layers = "/engine/image/overlay2/layerdb/sha256"
+print(json.dumps({
+    name: taken(f"{layers}/{name}") + taken("/engine/overlay2/" + open(f"{layers}/{name}/cache-id").read())
+    for name in os.listdir(layers)
+}))
+"""
+
+
+def layers_on_disk(client: DockerClient, image: str) -> dict[str, int]:
+    """Return the blocks that each layer of the engine takes, in bytes, as root in a container of IMAGE sees them."""
+    engine = client.info()
+    assert engine["Driver"] == "overlay2"
+    mounts = {engine["DockerRootDir"]: {"bind": "/engine", "mode": "ro"}}
+    said = client.containers.run(
+        image,
+        ["-c", _TAKEN],
+        entrypoint="/opt/venv/bin/python3",
+        user="0",
+        volumes=mounts,
+        network_mode="none",
+        remove=True,
+    )
+    found = json.loads(said)
+    assert isinstance(found, dict)
+    return found
+
+
+def blocks(directory: Path) -> int:
+    return sum(path.lstat().st_blocks * 512 for path in directory.rglob("*"))
+
+
+def test_the_figure_is_what_the_disk_gets_back(
+    untidy: tuple[World, str], docker_client: DockerClient, built_image: BuiltImage
+) -> None:
+    """Three images of 2.7 GB each that share all but their patched files with the one that stays."""
+    world, tag = untidy
+    tags = {tag}
+    try:
+        for patches in (f"{OLD},aot-load-guard", f"{OLD},aot-load-guard,eager-sampler"):
+            tags.add(str(world.nvllm("build", IMAGE, "--patches", patches, "--json").result["tag"]))
+        docker_client.api.tag(built_image.id, "nvllm", IMAGE)
+        before, files_before = layers_on_disk(docker_client, built_image.tag), blocks(world.directory)
+        planned = world.nvllm("gc", "--dry-run", "--keep-younger", "0", "--json").result
+        done = world.nvllm("gc", "--keep-younger", "0", "--json").result
+        after, files_after = layers_on_disk(docker_client, built_image.tag), blocks(world.directory)
+    finally:
+        for left in tags & {name for _, name in images(docker_client)}:
+            docker_client.api.remove_image(left)
+    assert tags <= {name for piece in done["pieces"] for name in piece["name"].split()}
+    freed = sum(before[layer] for layer in before.keys() - after.keys()) + files_before - files_after
+    assert done["bytes"] == planned["bytes"]
+    assert 0.9 * freed < done["bytes"] < 1.1 * freed, (done["bytes"], freed)
 
 
 def test_a_dry_run_lists_and_removes_nothing(untidy: tuple[World, str], docker_client: DockerClient) -> None:

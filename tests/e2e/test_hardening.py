@@ -25,7 +25,7 @@ from support.engine_world import SECRETS, Served
 pytestmark = pytest.mark.engine
 
 LOOK = """
-import json, os, socket
+import json, os, resource, socket
 from pathlib import Path
 
 def first(*names):
@@ -63,6 +63,7 @@ print(json.dumps({
     "mounts": [line.split()[4:6] for line in Path("/proc/self/mountinfo").read_text().splitlines()],
     "memory": first("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max"),
     "pids": first("/sys/fs/cgroup/pids/pids.max", "/sys/fs/cgroup/pids.max"),
+    "ulimits": {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}")) for name in ("core", "nofile")},
     "ipc": os.readlink("/proc/self/ns/ipc"),
     "net": os.readlink("/proc/self/ns/net"),
     "hardware": sorted(os.listdir("/dev")),
@@ -170,6 +171,8 @@ def test_the_run_directory_holds_the_expectations_the_sentinels_and_nothing_else
 def test_the_limits(look: Inside) -> None:
     assert look.found["memory"] == look.plan.limits.memory
     assert look.found["pids"] == look.plan.limits.pids
+    files = look.plan.limits.open_files
+    assert look.found["ulimits"] == {"core": [0, 0], "nofile": [files, files]}
 
 
 def test_ipc_and_network_are_private(look: Inside) -> None:

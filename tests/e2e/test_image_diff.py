@@ -10,7 +10,7 @@ import pytest
 from docker import DockerClient
 
 from nvllm.core.progress import Silent
-from nvllm.image import contents, difference, disassembly, oci
+from nvllm.image import contents, difference, oci
 from nvllm.image.engine import Engine
 from nvllm.image.oci import Image
 from nvllm.layers import tar as tarlayer
@@ -53,12 +53,12 @@ def test_two_small_images_are_saved_and_compared(
     for image, tag in zip(images, tags, strict=True):
         engine.load(image, [tag], Silent())
     found = [contents.of_engine(tag, engine, cache, tmp_path) for tag in tags]
-    (one,) = difference.images(found[0], found[1], disassembly.disassembled)
+    (one,) = difference.images(found[0], found[1])
     assert (one.layer, one.path, one.attribute) == ("top", "opt/top", "content")
     assert one.lines == ("@@ -1 +1 @@", "-one  ", "+other")
     for image, held in zip(images, found, strict=True):
         made = contents.of_image("made", image)
-        assert list(difference.images(made, held, disassembly.disassembled)) == []
+        assert list(difference.images(made, held)) == []
         assert [layer.name for layer in held.layers] == ["base", "top"]
         assert [layer.tar().head(1 << 20) for layer in held.layers] == [one.path.read_bytes() for one in image.layers]
 

@@ -93,7 +93,7 @@ def test_inductor_writes_into_its_directory_when_it_only_loads(
     def loaded(tmpfs: str, *argv: str, more: tuple[Mount, ...] = ()) -> str:
         return ran(docker_client, built_image, script, [read_only, *more], [tmpfs], *argv, "/script.py", "load")
 
-    # As a blessed cache on the CPU is mounted, it cannot be loaded.
+    # Where only its lock files may be written, it cannot be loaded.
     with pytest.raises(Exception, match="Read-only file system"):
         loaded(f"{INDUCTOR}/locks")
     # From an empty scratch all is compiled again.

@@ -556,6 +556,7 @@ def test_every_patch_applies_and_every_claim_is_proved(stock: SourceTree) -> Non
         "eager-sampler": "applies",
         "inspect-in-process": "applies",
         "engine-core-fork": "applies",
+        "token-ids-in-vocabulary": "applies",
     }
     assert report.ok
 

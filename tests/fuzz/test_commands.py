@@ -32,7 +32,7 @@ def test_any_command_line_ends_as_it_should(world: World, seed: int) -> None:
     try:
         world.run(case)
     except BaseException:
-        world.clean()  # the next one begins anew
+        world.clean()  # for the next one
         raise
 
 

@@ -1,4 +1,7 @@
-"""What must hold of the results of tests/gpu/run.py. Each check returns what is wrong, in words; no torch in here."""
+"""What must hold of the results of one run of tests/gpu/run.py, for the parts that it was asked for.
+
+Each check returns what is wrong, in words; no torch in here.
+"""
 
 from __future__ import annotations
 
@@ -263,6 +266,23 @@ def _served_by(case: str, steps: Results, step: str) -> Iterator[str]:
         yield f"{case}, {step}: prompts of {', '.join(failed) or 'no'} tokens were not answered; alive: {one['alive']}"
 
 
+def torture(results: Results) -> Iterator[str]:
+    """No request of the torture ends a server, is answered with an error of the server, or changes another answer."""
+    servers = results.get("torture", {})
+    for name in ("eager", "blessed"):
+        server = servers.get(name, {})
+        if "requests" not in server:
+            yield f"{name}: did not run to its end"
+            continue
+        if server["requests"] < 2000:
+            yield f"{name}: {server['requests']} requests"
+        if server["engine ended"] or not server["alive at the end"]:
+            yield f"{name}: the server ended {server['engine ended']} times"
+        yield from (f"{name}: {kind}: {request}" for kind, request in server["findings"].items())
+    if not servers.get("blessed", {}).get("cache unchanged"):
+        yield "blessed: the cache has changed"
+
+
 def _sealed(starts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return [(name, one) for name, one in starts.items() if name != "cold"]
 
@@ -272,26 +292,24 @@ def _result(results: Results, name: str) -> Mapping[str, Any]:
     return found
 
 
-CHECKS: tuple[Check, ...] = (
-    answered,
-    states,
-    same_answers,
-    one_token,
-    switches,
-    kernels,
-    blessed,
-    survives,
-    covered,
-    by_nvllm,
-    unseen,
-    tampered,
-    extension,
-    gated_delta_net,
-    traced,
-    series_kernel,
-)
+PARTS: Mapping[str, tuple[Check, ...]] = {
+    "probes": (answered, states, same_answers, one_token, switches, kernels),
+    "serving": (blessed, survives, covered),
+    "blessing": (by_nvllm, unseen, tampered, extension, gated_delta_net),
+    "benching": (traced, series_kernel),
+    "torture": (torture,),
+    "throughput": (),
+}
+"""The checks on each part of a run; throughput is measured, and nothing must hold of it."""
+
+
+def of_run(results: Results) -> list[Check]:
+    """Return the checks on the parts that the run of RESULTS was asked for."""
+    return [check for part in results["run"]["parts"] for check in PARTS[part]]
 
 
 def wrong(results: Results) -> list[str]:
-    """Return all that is wrong with RESULTS."""
-    return [f"{check.__name__}: {one}" for check in CHECKS for one in check(results)]
+    """Return all that is wrong with RESULTS, which are of one run, and with what they say of it."""
+    unsaid = [name for name in ("commit", "machine") if not results["run"].get(name)]
+    found = [f"run: no {name}" for name in unsaid]
+    return found + [f"{check.__name__}: {line}" for check in of_run(results) for line in check(results)]

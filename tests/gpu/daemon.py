@@ -4,8 +4,8 @@ It answers on the socket `DIRECTORY/engine.sock` as Docker does, as far as `nvll
 logs and commands in a container. So `DOCKER_HOST` may name it, and `nvllm` is the real one, client and all. DIRECTORY
 also holds `image.json`, the only image: what the API says of it, and `root`, its files (see `container.py`).
 
-It is no engine: nothing is pulled, built or loaded, a container has no limit of memory or processes and no network of
-its own, and what it does not know it refuses.
+It is no engine: nothing is pulled, built or loaded, a container has no limit of memory, processes or files and no
+network of its own, and what it does not know it refuses.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ INFO = {"Driver": "none", "SecurityOptions": [], "DriverStatus": []}
 
 DONE = frozenset({"CapDrop", "DeviceRequests", "IpcMode", "Mounts", "PortBindings", "ReadonlyRootfs", "SecurityOpt"})
 DONE |= {"ShmSize", "Tmpfs"}
-LEFT = frozenset({"LogConfig", "Memory", "MemorySwap", "NetworkMode", "PidsLimit", "RestartPolicy"})
+LEFT = frozenset({"LogConfig", "Memory", "MemorySwap", "NetworkMode", "PidsLimit", "RestartPolicy", "Ulimits"})
 """What a container may be asked for: what is done, and what is left out."""
 
 HARDENED = {"CapDrop": ["ALL"], "SecurityOpt": ["no-new-privileges"], "IpcMode": "private"}

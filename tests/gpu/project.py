@@ -71,7 +71,7 @@ LOCAL = {"VLLM_HOST_IP": "127.0.0.1"}
 
 @dataclass(frozen=True)
 class Ground:
-    """Where a test works: PLACE, which lay.py laid out, a PROJECT, the state and the cache of a HOME, and an ENGINE."""
+    """Where a test works: PLACE, which lay.py laid out, a PROJECT, state and cache below HOME, and an ENGINE."""
 
     place: Place
     project: Path

@@ -166,41 +166,61 @@ def _came_to(one: Mapping[str, Any]) -> list[str]:
     return ["allowed" if one["status"] == 0 else f"refused: {codes}", "", "", "", ""]
 
 
+def held(found: Mapping[str, Any]) -> list[list[str]]:
+    """Return the lines of the table of what recycled states held: a heading, then a line for each engine of FOUND."""
+    lines = [["engine", "states before clearing", "after", "requests on used blocks", "seconds"]]
+    for name in checks.HELD:
+        seen = [one for one in found.get(name, {}).get("result", {}).get("seen", []) if one["before"] != "zero"]
+        before, after = ({str(one[key]) for one in seen} for key in ("cleared", "after"))
+        seconds = f"{found.get(name, {}).get('seconds', '')}"
+        lines.append([name.partition(", ")[2], ", ".join(before), ", ".join(after), str(len(seen)), seconds])
+    return lines
+
+
+def tortured(servers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the lines of the table of the torture: a heading, then a line for each of SERVERS that was asked."""
+    lines = [["server", "requests", "2xx", "4xx", "5xx", "hung up", "connections", "ended", "neighbour, s", "seconds"]]
+    for name in ("eager", "blessed"):
+        server = servers.get(name, {})
+        if "requests" in server:
+            of = [sum(n for code, n in server["statuses"].items() if code[0] == first) for first in "245"]
+            counts = [server["requests"], *of, server["statuses"].get("0", 0), server["connections"]]
+            figures = [*counts, server["engine ended"], server["slowest answer of the neighbour"], server["seconds"]]
+            lines.append([name, *map(str, figures)])
+    return lines
+
+
 def document(found: Mapping[str, Any]) -> str:
-    """Return FOUND as text: what it ran on, the checks, what recycled states held, the answers, and throughput."""
+    """Return FOUND, of one run, as text: what it ran on, the checks, and the tables of its parts."""
     environment = found["environment"]
     wrong = checks.wrong(found)
     parts = [
         "{gpu}, driver {driver}, vLLM {vllm}, torch {torch}, Triton {triton}, Python {python}, {date}".format(
             **environment
         ),
+        "One run. Commit: {commit}. Machine: {machine}. Parts: {asked}.".format(
+            **found["run"], asked=", ".join(found["run"]["parts"])
+        ),
         "### Checks",
     ]
     told = [["check", "verdict"]]
-    for check in checks.CHECKS:
+    for check in checks.of_run(found):
         assert check.__doc__ is not None
         told.append([check.__doc__.rstrip("."), "FAIL" if list(check(found)) else "PASS"])
     parts.append(markdown(told))
     if wrong:
         parts.append("\n".join(f"WRONG: {line}" for line in wrong))
-    recycled = [["engine", "states before clearing", "after", "requests on used blocks", "seconds"]]
-    for name in checks.HELD:
-        seen = [one for one in found.get(name, {}).get("result", {}).get("seen", []) if one["before"] != "zero"]
-        before, after = ({str(one[key]) for one in seen} for key in ("cleared", "after"))
-        recycled.append(
-            [
-                name.partition(", ")[2],
-                ", ".join(before),
-                ", ".join(after),
-                str(len(seen)),
-                f"{found.get(name, {}).get('seconds', '')}",
-            ]
-        )
-    parts += ["### States in a recycled block", markdown(recycled)]
-    parts += ["### Blessed, and served from a read-only cache", markdown(servers(found.get("serving", {})))]
-    parts += ["### By nvllm itself", markdown(commands(found.get("blessing", {})))]
+    asked = found["run"]["parts"]
+    if "probes" in asked:
+        parts += ["### States in a recycled block", markdown(held(found))]
+    if "serving" in asked:
+        parts += ["### Blessed, and served from a read-only cache", markdown(servers(found.get("serving", {})))]
+    if "blessing" in asked:
+        parts += ["### By nvllm itself", markdown(commands(found.get("blessing", {})))]
     if "benching" in found:
         parts += ["### Traces of a bench", *traces(found["benching"])]
+    if "torture" in found:
+        parts += ["### Torture", markdown(tortured(found["torture"]))]
     if "throughput" in found:
         parts += ["### Throughput", *throughput(found["throughput"])]
     return "\n\n".join(parts)

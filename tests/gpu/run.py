@@ -97,16 +97,30 @@ def served(place: Place, scratch: Path, cases: Sequence[str], save: Save) -> Non
     scratch.mkdir(parents=True)
     path = place.path("patched")
     argv = machine.python("-m", "gpu.serving", str(place.root), str(scratch), *cases)
+    followed(argv, path, scratch / "serving.log", lambda seen: save("serving", seen))
+
+
+def tortured(place: Place, scratch: Path, count: int, save: Save) -> None:
+    """Ask servers what no user means, and COUNT requests that are drawn: torturing.py."""
+    scratch.mkdir(parents=True)
+    path = os.pathsep.join([place.path("patched"), str(place.root / "tool")])  # the tool has the HTTP client
+    argv = machine.python("-m", "gpu.torturing", str(place.root), str(scratch), str(count))
+    followed(argv, path, scratch / "torturing.log", lambda seen: save("torture", seen))
+
+
+def followed(argv: Sequence[str], path: str, log: Path, keep: Callable[[Any], None]) -> None:
+    """Run ARGV with PATH as Python's search path and its errors in LOG; call KEEP with each JSON object it prints."""
+    environment = {**os.environ, "PYTHONPATH": path}
     with (
-        (scratch / "serving.log").open("w") as log,
-        subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, "PYTHONPATH": path}
-        ) as process,
+        log.open("w") as errors,
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
     ):
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("{"):
-                save("serving", json.loads(line))
+                keep(json.loads(line))
+    if process.returncode:
+        keep({"ended": {"status": process.returncode, "log": log.read_text(errors="replace")[-3000:]}})
 
 
 def by_nvllm(place: Place, scratch: Path, part: str, cases: Sequence[str], trials: Sequence[str], save: Save) -> None:
@@ -210,6 +224,12 @@ def environment() -> dict[str, Any]:
     }
 
 
+def machine_words() -> str:
+    """Return what this machine is, without its name: its processors and its memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{os.cpu_count()} processors, {memory / 2**30:.0f} GiB"
+
+
 def saver(output: Path, found: dict[str, Any]) -> Save:
     """Return what adds a result to FOUND and writes all of them to OUTPUT, whole at any time."""
 
@@ -228,11 +248,14 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("place", type=Path, nargs="?", metavar="PLACE")
     found.add_argument("--output", type=Path, metavar="FILE", help="where to keep what was seen")
     found.add_argument("--show", type=Path, metavar="FILE", help="print what FILE holds, and no more")
+    found.add_argument("--commit", default="not recorded", help="what is run, as `git rev-parse HEAD` says it")
+    found.add_argument("--machine", default=machine_words(), help="what it runs on, in words")
     found.add_argument("--only", nargs="*", choices=PARTS, default=PARTS, help="the parts to run")
     found.add_argument("--cases", nargs="*", choices=serving.CASES, default=[*serving.CASES], help="of serving")
     found.add_argument("--blessings", nargs="*", choices=BLESSINGS, default=BLESSINGS, help="of blessing")
     found.add_argument("--benches", nargs="*", choices=BENCHES, default=BENCHES, help="of benching")
     found.add_argument("--trials", nargs=1, default=(), metavar="N", help="of a bless (default: those of nvllm)")
+    found.add_argument("--requests", type=int, default=1200, help="drawn for torture, for each server (default 1200)")
     found.add_argument("--rounds", type=int, default=ROUNDS, help=f"of throughput (default {ROUNDS})")
     return found
 
@@ -243,24 +266,27 @@ BLESSINGS = ("blessed", "extended", "gated delta net")
 BENCHES = ("traced, switched off",)
 """The cases of benching.py, which needs what `nvllm` needs."""
 
-PARTS = ("probes", "serving", "blessing", "benching", "throughput")
+PARTS = ("probes", "serving", "blessing", "benching", "torture", "throughput")
 
 
 def main(argv: Sequence[str]) -> int:
     chosen = parser().parse_args(argv)
     if chosen.show is not None:
-        found = json.loads(chosen.show.read_text(encoding="utf-8"))
-        print(report.document(found))
-        return 0 if not checks.wrong(found) else 1
+        kept = json.loads(chosen.show.read_text(encoding="utf-8"))
+        print(report.document(kept))
+        return 0 if not checks.wrong(kept) else 1
+    if chosen.output is None or chosen.output.exists():
+        raise SystemExit("--output names a new file: one file holds the results of one run")
     place, scratch = Place(chosen.place.resolve()), chosen.place.resolve() / "scratch" / str(os.getpid())
     scratch.mkdir(parents=True)
     model = scratch / "model"
     model.mkdir()
     tiny = [sys.executable, str(place.repository / "launcher/nvllm/runtime/tiny_models.py"), "tiny-lfm2", str(model)]
     subprocess.run(tiny, check=True)
-    found = json.loads(chosen.output.read_text(encoding="utf-8")) if chosen.output.is_file() else {}
+    found: dict[str, Any] = {}
     save = saver(chosen.output, found)
     save("environment", environment())
+    save("run", {"commit": chosen.commit, "machine": chosen.machine, "parts": [*chosen.only]})
     if "probes" in chosen.only:
         arms = {n: replace(arm, arguments=(str(model),)) if arm.script == RECYCLE else arm for n, arm in ARMS.items()}
         probes(place, scratch, arms, save)
@@ -270,6 +296,8 @@ def main(argv: Sequence[str]) -> int:
         by_nvllm(place, scratch / "blessing", "blessing", chosen.blessings, chosen.trials, save)
     if "benching" in chosen.only:
         by_nvllm(place, scratch / "benching", "benching", chosen.benches, (), save)
+    if "torture" in chosen.only:
+        tortured(place, scratch / "torture", chosen.requests, save)
     if "throughput" in chosen.only:
         (scratch / "throughput").mkdir()
         throughput(place, scratch / "throughput", chosen.rounds, save)

@@ -88,7 +88,7 @@ def test_wrong_form_names_the_line_the_place_and_what_is_allowed(
 def test_unknown_field_names_the_nearest() -> None:
     refusal = only(spoiled("recipe: tiny", "recipes: tiny"))
     assert (refusal.code, refusal.cure) == ("NV101", "write `recipe`")
-    assert refusal.expected == "one of kind, recipe, tree"
+    assert refusal.expected == "one of kind, path, recipe, tree"
     assert refusal.found == 'the unknown name "recipes"'
     assert refusal.where.endswith(": .models.tiny.recipes")
 
@@ -146,12 +146,22 @@ def test_a_secret_in_an_argument(argument: str, found: str) -> None:
 @pytest.mark.parametrize(
     "argument",
     [
-        *("max-num-batched-tokens: 64", "allow-credentials: true", "ssl-keyfile: /etc/key", "tokenizer-mode: slow"),
+        *("max-num-batched-tokens: 64", "allow-credentials: true", "ssl-keyfile: /opt/key", "tokenizer-mode: slow"),
         *("limit-mm-per-prompt: '{\"image\": 1}'", "some-new-secret: false"),
     ],
 )
 def test_an_argument_that_is_no_secret(argument: str) -> None:
     assert refusals(spoiled("max-model-len: 128", argument)) == ()
+
+
+@pytest.mark.parametrize("line", ["SOME_SETTING: hf_", "DTYPE: sk-proj-", "NOTE: nvapi-"])
+def test_a_token_under_an_innocent_name(line: str) -> None:
+    token = "a1B2" * 9
+    refusal = only(spoiled('OMP_NUM_THREADS: "2"', line + token))
+    assert (refusal.code, token in str(refusal)) == ("NV101", False)
+    name, _, prefix = line.partition(": ")
+    assert refusal.found == f'a token that begins with {prefix.split("-")[0]}{"-" * ("-" in prefix)} in "{name}"'
+    assert only(spoiled("max-model-len: 128", f"dtype: {prefix}{token}")).code == "NV101"
 
 
 def test_a_password_in_the_value_of_a_variable() -> None:
@@ -403,3 +413,83 @@ def test_a_blessed_profile_for_a_gpu_whose_kv_cache_has_no_size(size: str) -> No
 def test_targets_that_nothing_is_held_against(added: str, cure: str) -> None:
     refusal = only(spoiled("platforms: [linux/amd64]", f"platforms: [linux/amd64]\n{added}"))
     assert (refusal.code, refusal.cure) == ("NV101", cure)
+
+
+OWN = "models:\n" + "".join(f"  {name}:\n    kind: directory\n    path: /srv/{name}\n" for name in ("mine", "pirate"))
+
+
+def owned(fields: str) -> str:
+    """Return the spec with models of the user's own, and FIELDS in its profile."""
+    return spoiled("models:\n", OWN).replace("    model: tiny\n", f"    model: mine\n{fields}")
+
+
+def test_fields_for_what_is_the_users_own() -> None:
+    fields = (
+        "    adapters: [pirate]\n    chat-template: templates/mine.jinja\n    served-name: my/Model:1\n"
+        "    access: {key-file: /etc/nvllm/key, publish: 192.0.2.7}\n"
+    )
+    assert refusals(owned(fields)) == ()
+
+
+def test_what_is_wrong_about_the_users_own() -> None:
+    key = "    access: {key-file: /k}\n"
+    table = [
+        (owned("    adapters: [nobody]\n"), 'NV101 .profiles.eager.adapters[0] "nobody"'),
+        (owned("    adapters: [mine]\n"), 'NV101 .profiles.eager.adapters[0] "mine"'),
+        (owned("    served-name: pirate\n    adapters: [pirate]\n"), 'NV101 .profiles.eager.adapters[0] "pirate"'),
+        (owned("    adapters: [pirate, pirate]\n"), 'NV101 .profiles.eager.adapters[1] "pirate", already on line'),
+        (owned("    chat-template: /etc/x\n"), 'NV101 .profiles.eager.chat-template "/etc/x"'),
+        (owned("    chat-template: ../x\n"), 'NV101 .profiles.eager.chat-template "../x"'),
+        (owned("    access: {key-file: key}\n"), 'NV101 .profiles.eager.access.key-file "key"'),
+        (owned("    access: {key-file: /a/../key}\n"), 'NV101 .profiles.eager.access.key-file "/a/../key"'),
+        (owned("    access: {publish: localhost, key-file: /k}\n"), 'NV101 .profiles.eager.access.publish "localhost"'),
+        (owned("    access: {publish: 256.0.0.1, key-file: /k}\n"), 'NV101 .profiles.eager.access.publish "256.0.0.1"'),
+        (owned("    access: {}\n"), "NV101 .profiles.eager.access"),
+        (owned("    access: {publish: 0.0.0.0}\n"), "NV601 .profiles.eager.access.publish 0.0.0.0 without either"),
+        (owned(key).replace("OMP_NUM_THREADS", "PYTHONPATH"), "NV101 .profiles.eager.environment.PYTHONPATH"),
+        (owned(key).replace("VLLM_TARGET_DEVICE", "PYTHONPATH"), "NV101 .runtime.environment.PYTHONPATH"),
+        (spoiled("    recipe: tiny\n", "    recipe: tiny\n    path: /x\n"), "NV101 .models.tiny.path both"),
+        (spoiled(f"    recipe: tiny\n    tree: sha256:{'a' * 64}\n", ""), "NV101 .models.tiny neither"),
+        (spoiled("    recipe: tiny\n", "    path: x\n"), 'NV101 .models.tiny.path "x"'),
+    ]  # fmt: skip
+    found = [[f"{one.code} {one.where.partition(': ')[2]} {one.found}" for one in refusals(text)] for text, _ in table]
+    assert [line for line, (_, start) in zip(found, table, strict=True) if len(line) != 1] == []
+    assert [line[0] for line, (_, start) in zip(found, table, strict=True) if not line[0].startswith(start)] == []
+
+
+def test_a_published_port_with_the_host_s_network() -> None:
+    fields = "    access: {publish: 192.0.2.7, key-file: /k}\n"
+    refusal = only(owned(fields).replace("host-ipc", "host-network"))
+    assert refusal.expected == "127.0.0.1: with host-network nothing is published"
+
+
+def test_a_published_port_without_a_key_needs_its_waiver() -> None:
+    text = owned("    access: {publish: 0.0.0.0}\n")
+    assert "published-without-key" in only(text).cure
+    assert refusals(text.replace("host-ipc", "published-without-key")) == ()
+
+
+@pytest.mark.parametrize(
+    ("argument", "cure"),
+    [
+        ("chat-template: /home/x/mine.jinja", "`chat-template:` instead"),
+        ("lora-modules: mine=/home/x", "`adapters:` instead"),
+        ("served-model-name: default", "`served-name:` instead"),
+        ("api-key: abc", "`access: {key-file: PATH}` instead"),
+        ("tokenizer: /home/x/tokenizer", "`model:`"),
+        ("tokenizer: ~/tokenizer", "`model:`"),
+        ("generation-config: ./here", "`model:`"),
+        ("config: /home/x.yaml", "into the profile"),
+        ("ssl-certfile: /etc/ssl/cert.pem", "only what fields of the profile name"),
+        ("tool-parser-plugin: file:///srv/parser.py", "only what fields of the profile name"),
+    ],
+)
+def test_a_path_of_the_host_names_the_field_to_use(argument: str, cure: str) -> None:
+    refusal = only(spoiled("max-model-len: 128", argument))
+    assert refusal.code == "NV101"
+    assert cure in refusal.cure
+
+
+@pytest.mark.parametrize("argument", ["root-path: /api", "tool-parser-plugin: /opt/venv/parser.py", "dtype: a/b"])
+def test_what_looks_like_a_path_of_the_host_and_is_none(argument: str) -> None:
+    assert refusals(spoiled("max-model-len: 128", argument)) == ()

@@ -64,7 +64,9 @@ def test_a_wheel_that_only_another_index_has(shelf: Path, there: str) -> None:
             {"dep": "the index of its maker"},
             indexes.read_configuration(),
         )
-    assert only(refused).cure.startswith("give pip the index of its maker: pip config set global.extra-index-url URL")
+    assert only(refused).cure.startswith(
+        "give pip the URL of the index of its maker: pip config set global.extra-index-url URL"
+    )
 
 
 def test_a_conflict_about_such_a_wheel_is_not_a_lack_of_it(shelf: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_damaged_package(tmp_path: Path, damage: str) -> None:
     assert found.where == "demo", "in the store, a package has only a hash for a name"
     assert found.expected == "a whole Debian package (deb(5)), its tars compressed by xz, gzip or not at all"
     assert expected in found.found
-    assert found.cure == "nvllm lock IMAGE --update debs"
+    assert found.cure == "lock another file in its place: nvllm lock IMAGE --update debs"
 
 
 def test_packages_without_their_members(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_wheel_that_is_no_archive(tmp_path: Path) -> None:
         path.write_bytes(data)
         found = only(entries(path))
         assert (found.where, found.expected) == ("demo-1.0-py3-none-any.whl", "a whole wheel (PEP 427)")
-        assert found.cure == "nvllm lock IMAGE --update wheels"
+        assert found.cure == "lock another file in its place: nvllm lock IMAGE --update wheels"
 
 
 @pytest.mark.parametrize("place", ["a.bin", "demo-1.0.data/scripts/run", "demo-1.0.dist-info/entry_points.txt"])

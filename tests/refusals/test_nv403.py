@@ -47,7 +47,7 @@ def test_an_extra_file(model: Path, locked: LockedModel) -> None:
     (model / "sub/ex tra").write_bytes(b"")
     refusal = _one(verify(locked, model, HashCache.none(), cure=CURE))
     place = f"{model}/sub/ex tra"
-    assert refusal == Refusal("NV403", place, "no such file", "an extra file", f"rm '{place}'")
+    assert refusal == Refusal("NV403", place, "no such file", "an extra file", f"move it out of {model}")
 
 
 def test_a_missing_file(model: Path, locked: LockedModel) -> None:
@@ -199,7 +199,7 @@ def test_a_file_missing_in_the_snapshot(cached: tuple[LockedModel, Path], lost: 
 def test_an_extra_file_in_the_snapshot(cached: tuple[LockedModel, Path]) -> None:
     place = _snapshot(cached) / "modeling_tiny.py"
     place.write_text("")
-    assert _one(verify(*cached, HashCache.none(), cure=CURE)).cure == f"rm {place}"
+    assert _one(verify(*cached, HashCache.none(), cure=CURE)).cure == f"move it out of {_snapshot(cached)}"
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../refs/main", "../../../elsewhere", "../../blobs/../refs/main"])
@@ -210,7 +210,7 @@ def test_a_link_of_the_snapshot_that_leads_out_of_the_blobs(cached: tuple[Locked
     refusal = _one(verify(*cached, HashCache.none(), cure=CURE))
     assert refusal.where == str(place)
     assert refusal.found == f"a link to {target}, which is no blob of the repository"
-    assert refusal.cure == f"rm {place}"
+    assert refusal.cure == f"move it away: {place}"
     with pytest.raises(Refused) as caught:
         located(*cached, cure=CURE)
     assert list(caught.value.refusals) == [refusal]
@@ -224,7 +224,7 @@ def test_a_blob_that_is_a_link_to_somewhere(cached: tuple[LockedModel, Path], tm
     blob.symlink_to(tmp_path / "elsewhere")
     refusal = _one(verify(*cached, HashCache.none(), cure=CURE))
     assert refusal.found == f"a link to a blob that is a link to {tmp_path}/elsewhere"
-    assert refusal.cure == f"rm {blob}"
+    assert refusal.cure == f"move it away: {blob}"
 
 
 def test_blobs_behind_a_link_are_not_opened(cached: tuple[LockedModel, Path]) -> None:

@@ -7,6 +7,7 @@ for. The window is forced open here: the library is called as the command calls 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from docker import DockerClient
@@ -14,6 +15,7 @@ from docker import DockerClient
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.host import locks
+from nvllm.image import engine
 from nvllm.serve import examine, planner
 from nvllm.serve import supervisor as serve
 from nvllm.serve.examine import Examination
@@ -90,4 +92,21 @@ def test_an_engine_that_gives_more_than_was_planned(
     assert seen["environment"] == ("the variables of the plan", "missing [], extra ['LD_PRELOAD_TOO']")
     assert seen["command"][1] == seen["command"][0] + " --trust-remote-code"
     assert len(seen) == 3
+    assert world.containers(docker_client) == []
+
+
+def test_an_engine_that_filters_no_system_calls(
+    worlds: Worlds, docker_client: DockerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an engine does whose own default is ``seccomp=unconfined``."""
+    world = worlds.make()
+    options = engine.options
+
+    def unconfined(*values: Any) -> dict[str, Any]:
+        return {**options(*values), "security_opt": ["no-new-privileges", "seccomp=unconfined"]}
+
+    monkeypatch.setattr(engine, "options", unconfined)
+    (refusal,) = start(world, examined(world)).refusals
+    assert (refusal.code, refusal.expected, refusal.found) == ("NV701", "2, a filter of system calls", "0")
+    assert refusal.where == f"container {world.instance()}: /proc/self/status Seccomp"
     assert world.containers(docker_client) == []

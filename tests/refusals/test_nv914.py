@@ -1,4 +1,4 @@
-"""NV914, project vanished: what a project needs that is not where it was, nobody knows, so nothing is removed.
+"""NV914, project vanished: what a project needs that is not where it was, nobody knows, so nothing of it is removed.
 
 The container engine is out of reach of unit tests; gc asks it for images and containers, and it has none.
 """
@@ -16,14 +16,16 @@ import pytest
 from nvllm.cli.main import main
 from nvllm.core.paths import Project
 from nvllm.gc.projects import Projects
-from nvllm.host.facts import ContainerFact, ImageFacts
+from nvllm.host.facts import ContainerFact, StoredImage
 from nvllm.image import engine, identity
+from nvllm.image import record as buildrecord
+from nvllm.image.record import Record
 from nvllm.sources.store import Store
 from support.plansamples import places, project
 
 
 class NoImages:
-    def images(self) -> tuple[ImageFacts, ...]:
+    def stored(self) -> tuple[StoredImage, ...]:
         return ()
 
     def containers(self) -> tuple[ContainerFact, ...]:
@@ -70,12 +72,30 @@ def test_one_that_vanished_is_named_and_nothing_goes_until_it_is_forgotten(
 ) -> None:
     file = locked_by_the_other_alone(other, tmp_path)
     shutil.move(other.root, tmp_path / "moved")
-    (one,) = said(capsys, status=3)
+    ended = places(tmp_path).runs / "nvllm-demo-ended"
+    ended.mkdir(parents=True)
+    os.utime(ended, (1000, 1000))
+    (one,) = said(capsys, "--dry-run", status=3)
+    assert ended.exists()
+    assert said(capsys, status=3) == [one]
+    assert not ended.exists(), "no project can need it"
     assert (one["code"], one["where"], one["found"]) == ("NV914", str(other.root), "no images/ in it")
     assert one["cure"] == f"nvllm gc --forget {other.root}"
     assert file.exists()
     assert [piece["name"] for piece in said(capsys, "--forget", str(other.root))] == ["f" * 64]
     assert not file.exists()
+
+
+def test_what_was_too_young_when_it_was_forgotten_goes_later(
+    other: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where, name = places(tmp_path), "b" * 64
+    buildrecord.use(where, other, name)
+    buildrecord.write(where.builds, Record("demo", name, f"sha256:{name}", ()))
+    shutil.rmtree(other.root)
+    assert said(capsys, "--forget", str(other.root)) == []
+    os.utime(where.builds / f"{name}.json", (1000, 1000))
+    assert [piece["name"] for piece in said(capsys)] == [f"{name}.json"]
 
 
 def test_a_dry_run_forgets_nothing(other: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -175,6 +175,19 @@ def test_the_api_key_is_no_compile_factor(stock: dict[str, Any], patched: dict[s
     assert patched["compile_factors"] == {"in the clear": False, "same key": True}
 
 
+# token-ids-in-vocabulary
+
+
+def test_token_ids_outside_the_vocabulary_are_refused(stock: dict[str, Any], patched: dict[str, Any]) -> None:
+    before, after = stock["token_ids_of_a_request"], patched["token_ids_of_a_request"]
+    within = {name for name in before if name.endswith(" last")}
+    assert {name for name, answer in after.items() if answer != "refused"} == within
+    # These end the engine's step: an error there ends the engine.
+    assert before["stop_token_ids first"] == before["stop_token_ids far"] == "IndexError"
+    assert before["allowed_token_ids placeholder"] == "IndexError"
+    assert {before[name] for name in within} == {after[name] for name in within} == {"accepted"}
+
+
 # poison
 
 

@@ -34,7 +34,7 @@ from nvllm.models.memo import HashCache as Hashes
 from nvllm.models.memo import Known
 from nvllm.patches import edit as patchedit
 from nvllm.patches import seriesfile
-from nvllm.serve.rundir import InstanceState, RunDirectory
+from nvllm.serve.rundir import Death, InstanceState, RunDirectory
 from nvllm.sources.store import Store
 from support import codesamples, locks, series_samples
 from support.bisect_world import free, start
@@ -382,6 +382,34 @@ def run_found(place: Path) -> str:
     return "old" if found is None else f"new {found.port - 8001}"
 
 
+DEATH = Death(2.0, "NV703 engine died", ("Segmentation fault",))
+
+
+def died_once(place: Path) -> None:
+    """An engine has died; its supervisor has recorded that, and starts the next one."""
+    run = RunDirectory(place / "runs/i")
+    run.prepare({"who": "first"}, b"{}", ("drain",))
+    run.say(1.0, "started", {"who": "first"})
+    run.write_state(dataclasses.replace(_state(8000), stage="restarting", deaths=(DEATH,)))
+
+
+def restart(place: Path, who: int) -> None:
+    with _locked(place):
+        run = RunDirectory(place / "runs/i")
+        run.prepare_again({"who": who}, b"{}" * 40_000, ("drain",))
+        run.say(3.0, "started", {"who": who})
+        run.write_state(dataclasses.replace(_state(8001 + who), deaths=(DEATH,)))
+
+
+def restart_found(place: Path) -> str:
+    """The death stays known at every instant: it is in the state, which is replaced whole."""
+    run = RunDirectory(place / "runs/i")
+    found = run.read_state()
+    assert found is not None
+    assert found.deaths == (DEATH,)
+    return "old" if found.port == 8000 else f"new {found.port - 8001}"
+
+
 def _state(port: int) -> InstanceState:
     return InstanceState("i", "demo", "eager", False, "ready", "b" * 64, "c" * 64, port, 1, "d" * 64, 1.0)
 
@@ -488,6 +516,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario("projects that are remembered", nothing, remember_project, project_found, frozenset({"NV911"})),
         Scenario("device code of wheels", wheel_with_code, remember_code, code_found, frozenset({"NV920"})),
         Scenario("run directory", nothing, prepare_run, run_found, _LOCKS, frozenset({"NV508"})),
+        Scenario("restart in a run directory", died_once, restart, restart_found, _LOCKS, frozenset({"NV508"})),
         Scenario("state of an instance", old_state, write_state, state_found, frozenset({"NV920"})),
         Scenario("locks", nothing, take_locks, locks_found, _LOCKS, frozenset({"NV508"})),
         Scenario("journal", nothing, journalled, journal_found, _LOCKS | {"NV806"}, frozenset({"NV508"})),

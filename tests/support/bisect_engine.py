@@ -61,7 +61,7 @@ def found(world: World, *args: str) -> dict[str, Any]:
 
 def records(world: World, kind: str, journals: str = "journal.jsonl") -> list[dict[str, Any]]:
     """Return the records of KIND in the journal, or in all JOURNALS, a pattern."""
-    paths = sorted((world.places.state / "bisect" / IMAGE).glob(journals))
+    paths = sorted((world.places.work(world.project) / "bisect" / IMAGE).glob(journals))
     lines = [line for path in paths for line in path.read_text().splitlines()]
     return [one for line in lines if (one := json.loads(line))["record"] == kind]
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, cast
 
 from nvllm.bless.blessing import Bless
 from nvllm.cache.blessings import Blessings
+from nvllm.cache.pins import Pin, Pins
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import CACHE, LaunchPlan, Workbench
 from nvllm.core.progress import Silent
@@ -145,6 +146,7 @@ class World:
     found: Examination
     places: Places
     held: Blessings
+    pin: Pin
 
 
 def on_a_gpu(found: Examination) -> Examination:
@@ -197,6 +199,7 @@ class Kernels:
 def examined(front: FrontEnd, rules: BlessRules | None = None) -> tuple[Examination, FakeEngine]:
     """Return what an examination found of a blessed profile with RULES, without refusals, and the engine in it."""
     front.body = answer(TOKENS)
+    front.longest = 128
     spec = with_profile(SPEC, blessed=True, port=front.port, bless=rules or BlessRules())
     engine = FakeEngine()
     plan = planner.plan(wanted(spec, user=(os.geteuid(), os.getegid())))
@@ -212,8 +215,8 @@ def world(tmp_path: Path, front: FrontEnd, rules: BlessRules | None = None) -> I
     plan = found.plan
     holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm bless demo --profile eager", plan.instance)
     held = Blessings.of_project(Project(tmp_path / "project"), where)
-    with locks.acquire_all(where.locks, supervisor.keys(plan), holder) as taken:
-        yield World(Bless(found, where, taken, Silent()), engine, found, where, held)
+    with locks.acquire_all(where.locks, supervisor.keys(plan), holder) as taken, Pins(where.pins).held() as pin:
+        yield World(Bless(found, where, taken, Silent(), pin), engine, found, where, held, pin)
 
 
 def everything_below(directory: Path) -> list[Any]:

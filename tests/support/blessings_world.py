@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,10 @@ def leftovers(store: TreeStore) -> list[Path]:
     return sorted(store.root.glob("partial-*"))
 
 
-def stored(tmp_path: Path) -> tuple[TreeStore, Tree]:
-    """Return a store below TMP_PATH that holds the cache, and its tree."""
+def stored(tmp_path: Path, written: Set[str] = cachetree.WRITTEN) -> tuple[TreeStore, Tree]:
+    """Return a store below TMP_PATH that holds the cache, whose directories WRITTEN an engine writes into; its tree."""
     store = TreeStore(tmp_path / "trees")
-    return store, store.adopt(cache(tmp_path / "fresh"), CURE)
+    return store, store.adopt(cache(tmp_path / "fresh"), CURE, written=written)
 
 
 def writable(path: Path) -> Path:

@@ -7,6 +7,7 @@ command inside of words stands in backticks, or after a colon at the end.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import shlex
 import subprocess
@@ -50,7 +51,7 @@ def written() -> Iterator[Cure]:
     package = ROOT / "launcher/nvllm"
     for path in sorted(package.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        if "cure" not in text and "refus" not in text.lower():
+        if not any(word in text.lower() for word in ("cure", "refus", "def command")):
             continue
         for node in _cures(ast.parse(text)):
             yield from (
@@ -71,6 +72,14 @@ def _cures(tree: ast.Module) -> Iterator[ast.expr]:
                 yield value
             case ast.AnnAssign(target=name, value=ast.expr() as value) if _is_cure(name):
                 yield value
+            case ast.FunctionDef(name=str(named)) if re.search(r"(^|_)(cure|again|command)(_|$)", named):
+                returned = (one.value for one in ast.walk(node) if isinstance(one, ast.Return))
+                yield from (one for one in returned if one is not None and not _is_of_options(one))
+
+
+def _is_of_options(node: ast.expr) -> bool:
+    """Return whether NODE is a line that is put together of options: that of `nvllm gate`, which has its own test."""
+    return ast.unparse(node).startswith("f'nvllm gate {")
 
 
 def _is_cure(name: ast.expr) -> bool:
@@ -83,7 +92,8 @@ def _texts(node: ast.expr) -> list[str]:
         case ast.Constant(value=str(text)):
             return [text]
         case ast.JoinedStr(values=values):
-            return ["".join(_texts(one)[0] if isinstance(one, ast.Constant) else SAMPLE for one in values)]
+            parts = [_texts(one) if isinstance(one, ast.Constant) else _choices(one) for one in values]
+            return ["".join(chosen) for chosen in itertools.product(*parts)]
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return [first + second for first in _texts(left) for second in _texts(right)]
         case ast.IfExp(body=body, orelse=orelse):
@@ -96,6 +106,12 @@ def _texts(node: ast.expr) -> list[str]:
             return [" ".join(_texts(one)[0] for one in elements)]
         case _:
             return [SAMPLE]
+
+
+def _choices(node: ast.expr) -> list[str]:
+    """Return what the part NODE of an f-string can be: each text of a conditional, else `SAMPLE`."""
+    choice = node.value if isinstance(node, ast.FormattedValue) else node
+    return _texts(choice) if isinstance(choice, ast.IfExp) else [SAMPLE]
 
 
 def unquoted() -> Iterator[str]:

@@ -7,6 +7,7 @@ choice, and a word in capitals or ``...`` a value of the reader's.
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -15,6 +16,11 @@ from pathlib import Path
 
 import click
 
+from nvllm.cli import image_argument
+from nvllm.core.paths import packaged
+from nvllm.core.refusal import Refused
+from nvllm.spec import file as specfile
+from nvllm.spec import selection
 from support import cures
 
 ROOT = Path(__file__).parents[2]
@@ -106,3 +112,92 @@ def _forms(line: str) -> set[str]:
     else:
         return {line}
     return {form for one in choices for form in _forms(line[: found.start()] + one + line[found.end() :])}
+
+
+# Names
+
+MADE_FROM = {"mine": "cpu", "bench": "cpu"}
+"""Images that a reader or a benchmark makes, and the image of nvllm's whose profiles and models they have."""
+
+SETS = frozenset({"all", "none", "spec"})
+"""Sets of patches that have a name."""
+
+DIGITS = re.compile(r"[0-9a-f]{7}")
+"""How a set of patches, or a serve hash, is named in short."""
+
+
+def unknown(shown: Shown) -> list[str]:
+    """Return the names in SHOWN that are none of the packaged project, and why no image is decided where none is named.
+
+    Images, profiles, patches, sentinels, models, instances and blessings: what the shell's completion offers in their
+    places, or what comes of a profile. Words in capitals and ``...`` are the reader's.
+    """
+    own = _of_page(shown.place.partition(":")[0])
+    return [problem for form in sorted(_forms(shown.line)) for problem in _unknown(shlex.split(form), own)]
+
+
+@functools.cache
+def _of_page(page: str) -> frozenset[str]:
+    """Return the names that the examples of a spec on PAGE declare: of models and of profiles."""
+    path = ROOT / page
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return frozenset(name for block in blocks for name in re.findall(r"^  ([\w-]+):", block, re.MULTILINE))
+
+
+def _unknown(words: list[str], own: frozenset[str]) -> list[str]:
+    end = next((number for number, word in enumerate(words) if word in {"|", "<", ">", ">>"}), len(words))
+    try:
+        command, given = cures.parse(words[1:end])
+    except click.UsageError:  # a sentence may leave out more than a line
+        return []
+    ctx = click.Context(command, info_name=command.name)
+    ctx.meta["nvllm.project"] = ROOT
+    texts = {name: value for name, value in given.items() if isinstance(value, str | list | tuple)}
+    ctx.params = {name: MADE_FROM.get(str(value), value) for name, value in texts.items()}
+    problems = [
+        f"{' '.join(words)}: no {one.human_readable_name} {text}"
+        for one in command.params
+        for text in _texts(given.get(one.name or ""))
+        if text not in own and not _is_known(ctx, one, text)
+    ]
+    return problems or _undecided(ctx, words)
+
+
+def _texts(value: object) -> list[str]:
+    values = value if isinstance(value, list | tuple) else [value]
+    return [text for text in values if isinstance(text, str)]
+
+
+def _undecided(ctx: click.Context, words: list[str]) -> list[str]:
+    """Return why no image is decided for WORDS, whose command is that of CTX, which name a profile and no image."""
+    takes = any(one.name == "image" and one.human_readable_name == "IMAGE" for one in ctx.command.params)
+    named = [ctx.params.get(name) for name in image_argument.PROFILES]
+    named = [one for one in named if isinstance(one, str) and not one.isupper()]
+    if not takes or not named or isinstance(ctx.params.get("image"), str):
+        return []
+    try:
+        selection.select(packaged(), image_argument.request_of(ctx))
+    except Refused as refused:
+        return [f"{' '.join(words)}: {refused}"]
+    return []
+
+
+def _is_known(ctx: click.Context, param: click.Parameter, text: str) -> bool:
+    """Return whether TEXT is a name that PARAM can have in the packaged project, or PARAM names nothing of it."""
+    last = text.rpartition(",")[2]
+    if param._custom_shell_complete is None or isinstance(param.type, click.Choice):
+        return True
+    if last.isupper() or last in {"", "..."} or text in MADE_FROM or text in SETS or DIGITS.fullmatch(text):
+        return True
+    if re.sub(r"^(nvllm-)?", "", text) in _labels() or re.fullmatch(r"nvllm:[a-z0-9-]+-[0-9a-f]{12}", text):
+        return True
+    return any(one.type != "plain" or one.value == text for one in param.shell_complete(ctx, text))
+
+
+@functools.cache
+def _labels() -> frozenset[str]:
+    """Return IMAGE-PROFILE for each profile: what its instance, behind ``nvllm-``, and its blessing are called."""
+    project = packaged()
+    labels = {f"{image}-{name}" for image in project.image_names() for name in specfile.of(project, image).profiles}
+    return frozenset(labels | {f"{made}-{one.partition('-')[2]}" for made in MADE_FROM for one in labels})

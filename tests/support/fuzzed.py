@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.bisect import journal, records
-from nvllm.cache import forkmanifest, manifest
+from nvllm.cache import manifest
 from nvllm.cli import inspect as cli_inspect
 from nvllm.core import canonical, reading, yamlnodes
 from nvllm.core.lock import LockedFile
@@ -32,7 +32,7 @@ from nvllm.sources import bundle, indexes
 from nvllm.sources import git as gitsource
 from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
-from support import blessings_world, codesamples, fork_samples, layersamples, locks, series_samples
+from support import blessings_world, codesamples, layersamples, locks, series_samples
 from support.bisect_world import free
 from support.bisect_world import start as begun
 from support.specs import GOOD
@@ -156,11 +156,6 @@ READERS: Mapping[str, Reader] = {
         blessings_world.bless(blessings_world.TREE).filename,
         lambda: manifest.encode(blessings_world.bless(blessings_world.TREE)),
         lambda path: manifest.read(path, path.name),
-    ),
-    "fork manifest": Reader(
-        "fork.json",
-        lambda: json.dumps(fork_samples.document(2)).encode(),
-        lambda path: forkmanifest.missing(forkmanifest.decode(path.read_bytes(), "fork.json")),
     ),
     "journal": Reader("journal.jsonl", _journal_seed, lambda path: journal.load(path).state),
     "identity": Reader(

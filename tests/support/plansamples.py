@@ -228,7 +228,10 @@ def front_end() -> Iterator[FrontEnd]:
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 256  # a bless asks that many at once
+
+    server = Server(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     said.port = server.server_address[1]

@@ -46,7 +46,7 @@ class Bisect:
 
     @property
     def journal(self) -> Path:
-        return self.home / f"state/bisect/{IMAGE}/journal.jsonl"
+        return self.small.places.work(self.small.project) / "bisect" / IMAGE / "journal.jsonl"
 
     def start(self, *options: str) -> str:
         """Start the bisect, and return the class of this host."""

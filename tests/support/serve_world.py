@@ -56,6 +56,8 @@ class FakeEngine:
     chunks: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
     status: ContainerState | None = None
     asked: list[str] = field(default_factory=list)
+    patience: list[int] = field(default_factory=list)
+    """Seconds that each stop allowed."""
     labels: Mapping[str, str] = field(default_factory=dict)
     plan: LaunchPlan | None = None
     interrupted: bool = False
@@ -104,6 +106,7 @@ class FakeEngine:
 
     def stop(self, container_id: str, patience: int) -> None:
         self.asked.append("stop")
+        self.patience.append(patience)
         self.vanishes()
 
     def kill(self, container_id: str) -> None:

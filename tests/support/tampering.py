@@ -235,7 +235,8 @@ def gate_world(directory: Path, mounted: Path, tree: Tree) -> None:
     (directory / "run").mkdir()
     (directory / "model").mkdir()
     capabilities = dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), 16 * "0")
-    status = "".join(f"{name}:\t{value}\n" for name, value in {**capabilities, "NoNewPrivs": "1"}.items())
+    rights = {**capabilities, "NoNewPrivs": "1", "Seccomp": "2"}
+    status = "".join(f"{name}:\t{value}\n" for name, value in rights.items())
     (directory / "status").write_text(status)
     (directory / "identity.json").write_text(json.dumps({"build_hash": 64 * "b"}))
     expected: dict[str, Any] = {

@@ -25,6 +25,7 @@ from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.problem import Trial
 from nvllm.bisect.records import Built
 from nvllm.cli.main import main
+from nvllm.core.paths import Project
 from nvllm.image import engine
 from support.bisect_world import Judge, SimulatedBench
 
@@ -113,7 +114,7 @@ def typed(line: str, top: Path) -> str:
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
         said.write(done.stdout + done.stderr)
     text = "".join(f"{one.rstrip()}\n" for one in said.getvalue().splitlines())
-    text = HOST_CLASS.sub("cpu-x86_64-149425e4b2f6", text)
+    text = HOST_CLASS.sub("cpu-x86_64-149425e4b2f6", text).replace(Project(top / "project").id, "5f2d0c1e9ab34768")
     return DATE.sub("2026-11-22 14:00", text.replace(str(top / "project"), "~/project").replace(str(top), "~"))
 
 

@@ -27,7 +27,7 @@ def test_a_path_in_a_command_is_quoted() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "nvllm lock",
+        "nvllm serve cpu",
         "nvllm lokc cpu",
         "nvllm lock cpu --updtae",
         "nvllm bisect status shows the sets",

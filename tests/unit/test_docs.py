@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
-from nvllm.core.paths import Project
+from nvllm.core.paths import Places, Project
 from nvllm.image import digests
 from nvllm.lock import document as lockdoc
 from nvllm.patches import seriesfile
@@ -115,10 +118,87 @@ def test_what_is_said_of_device_code_is_what_the_locks_say() -> None:
         assert said == locked
 
 
-# README.md
+# docs/upgrade.md
+
+UPGRADE = ROOT / "docs/upgrade.md"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/nix.md"])
+def test_the_page_on_removal_names_every_directory_of_the_cache() -> None:
+    """The cache is what takes gigabytes; the page says what each part of it is, and what its loss costs."""
+    owned = Places(Path("/cache"), Path("/state"))
+    parts = {value.name for value in (owned.store, owned.layers, owned.models, owned.code, owned.trees)}
+    text = UPGRADE.read_text(encoding="utf-8")
+    assert {name for name in parts if f"| `~/.cache/nvllm/{name}` |" not in text} == set()
+
+
+def test_the_commands_of_the_page_remove_all_that_it_names(tmp_path: Path) -> None:
+    """Those for files, in a HOME of their own; a blessed cache is read-only there, as nvllm leaves it."""
+    (block,) = re.findall(r"^```\n(nvllm status\n.*?)^```$", UPGRADE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    lines = [line for line in block.splitlines() if line.startswith(("chmod ", "rm "))]
+    assert len(lines) == 2
+    for part in (".cache/nvllm/trees/0", ".local/state/nvllm/runs"):
+        (tmp_path / part).mkdir(parents=True)
+        (tmp_path / part / "model").write_bytes(b"")
+    (tmp_path / ".cache/nvllm/trees/0").chmod(0o555)
+    subprocess.run(["sh", "-ec", "\n".join(lines)], env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]}, check=True)
+    assert [path for path in tmp_path.rglob("*") if "nvllm" in path.name] == []
+
+
+# Sentences
+
+RIDDLES = (
+    "differ by is noise",
+    "what was not proved",
+    "label decides nothing",
+    "content with a doubt",
+    "print themselves",
+    "begins anew",
+    "holds a serve",
+    "of a HOME",
+)
+"""Phrases that stood in messages and pages, and that nobody would say."""
+
+TEXTS = {".md", ".py", ".sh"}
+
+
+def test_no_riddle_is_back() -> None:
+    read = [ROOT / page for page in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+    read += [
+        path for part in ("docs", "launcher", "tools") for path in (ROOT / part).rglob("*") if path.suffix in TEXTS
+    ]
+    told = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in read}
+    assert [
+        (path, phrase) for path, text in told.items() for phrase in RIDDLES if phrase in " ".join(text.split())
+    ] == []
+
+
+# README.md, and what it says of the project
+
+
+def contains(whole: object, part: object) -> bool:
+    """Return whether WHOLE has all of PART: the keys of a mapping, the entries of a list, or the value itself."""
+    if isinstance(whole, dict) and isinstance(part, dict):
+        return all(key in whole and contains(whole[key], value) for key, value in part.items())
+    if isinstance(whole, list) and isinstance(part, list):
+        return all(entry in whole for entry in part)
+    return whole == part
+
+
+def test_the_spec_in_the_readme_is_a_part_of_the_real_one() -> None:
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(block.splitlines()) <= 10
+    assert contains(yaml.safe_load((ROOT / "images/cpu.yaml").read_text("utf-8")), yaml.safe_load(block))
+
+
+def test_the_readme_has_the_figures_of_the_benchmarks() -> None:
+    """Seconds of a toggle, beside a Dockerfile with a COPY, rounded as the README rounds them."""
+    table = "\n".join(" ".join(cells) for cells in rows((ROOT / "docs/benchmarks.md").read_text("utf-8")))
+    (toggle, copied) = re.findall(r"one of them \(([\d.]+) s, .*?COPYs the file already patched ([\d.]+) s", table)[0]
+    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert f"in {float(copied):.1f} s, and nvllm takes {float(toggle):.1f} s" in text
+
+
+@pytest.mark.parametrize("page", ["docs/reproducible.md", "docs/nix.md"])
 def test_three_builders_give_the_recorded_digest(page: str) -> None:
     recorded = digests.read(ROOT / "manifests/cpu.digests.json", "cpu.digests.json")
     assert recorded is not None
@@ -128,7 +208,7 @@ def test_three_builders_give_the_recorded_digest(page: str) -> None:
 
 
 def test_the_readme_stays_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 90
 
 
 @pytest.mark.parametrize(

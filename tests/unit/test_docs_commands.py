@@ -27,6 +27,39 @@ def test_the_parser_takes_every_command_of_a_page(page: str) -> None:
     assert {place: problems for place, problems in wrong.items() if problems} == {}
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_every_name_in_a_command_of_a_page_is_there(page: str) -> None:
+    """The pages of the reference hold the examples of every help text."""
+    wrong = {one.place: documented.unknown(one) for one in SHOWN if one.place.startswith(f"{page}:")}
+    assert {place: problems for place, problems in wrong.items() if problems} == {}
+
+
+def test_every_name_in_the_help_of_the_program_is_there() -> None:
+    shown = [*documented.in_text("nvllm --help", f"```\n{program.epilog}\n```")]
+    assert len(shown) > 3
+    assert [problem for one in shown for problem in [*documented.wrong(one), *documented.unknown(one)]] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nvllm ablate sm120 --profile lower8 --sentinels page-zeroer --probe gsm8k",
+        "nvllm ablate cpu --profile tiny-eager --sentinels a,b --probe gsm8k",
+        "nvllm build gpu",
+        "nvllm serve mine --profile lower8",
+        "nvllm serve --profile tiny-eager",
+        "nvllm sweep --profiles lower8,tiny-eager --probe gsm8k",
+        "nvllm model fetch sm120 qwen",
+        "nvllm patch refresh drain",
+        "nvllm bisect start cpu --bad drain --test ./probe.sh",
+        "nvllm stop nvllm-sm120-lower8",
+        "nvllm manifest show gb10-tiny-eager",
+    ],
+)
+def test_a_name_that_is_not_there_is_found(line: str) -> None:
+    assert documented.unknown(Shown("page.md:1", line, typed=True))
+
+
 @pytest.mark.parametrize(
     ("text", "lines"),
     [
@@ -49,7 +82,7 @@ def test_a_command_is_found_where_a_page_shows_it(text: str, lines: Sequence[str
     [
         "nvllm biuld cpu",
         "nvllm lock cpu --updtae",
-        "nvllm lock",
+        "nvllm serve cpu",
         "nvllm lock cpu sm120",
         "nvllm bench IMAGE --profile P [--versus P2]",
         "nvllm gate memory|thremal --bands 4G",
@@ -85,8 +118,12 @@ def test_a_sentence_may_leave_arguments_out_but_names_no_option_that_is_not_ther
 # Options, and the targets of make
 
 OF_OTHER_PROGRAMS = {
+    "docs/access.md": {"--api-key"},  # vLLM
+    "docs/own-models.md": {"--enable-lora", "--lora-modules"},  # vLLM
     "docs/fleet.md": {"--no-requeue", "--system-config"},  # sbatch, ray
-    "docs/gb10.md": {"--gpu-memory-utilization", "--host", "--ipc", "--network", "--trust-remote-code"},  # vLLM, Docker
+    "docs/gb10.md": {  # vLLM, Docker
+        *("--gpu-memory-utilization", "--host", "--ipc", "--network", "--served-model-name", "--trust-remote-code"),
+    },
     "docs/nix.md": {"--rebuild"},
 }
 

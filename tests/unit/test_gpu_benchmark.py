@@ -151,11 +151,13 @@ def test_the_committed_figures_are_of_the_kernel_as_it_is(committed: Any) -> Non
 def test_the_page_shows_what_else_was_tried() -> None:
     found = json.loads((ROOT / "benchmarks/gpu/alternatives-h100.json").read_text(encoding="utf-8"))
     assert all(found["right"].values())
-    assert tried.shown(found) in (ROOT / "docs/gpu.md").read_text(encoding="utf-8")
+    assert tried.shown(found) in (ROOT / "docs/gpu/zeroer-tried-h100.md").read_text(encoding="utf-8")
 
 
-def test_the_page_shows_the_committed_figures(committed: Any) -> None:
-    assert table.document(committed) in (ROOT / "docs/gpu.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("card", ["h100", "h200"])
+def test_the_page_shows_the_committed_figures(card: str) -> None:
+    found = json.loads((ROOT / f"benchmarks/gpu/results-{card}.json").read_text(encoding="utf-8"))
+    assert table.document(found) in (ROOT / f"docs/gpu/zeroer-{card}.md").read_text(encoding="utf-8")
 
 
 def test_no_committed_byte_is_wrong_and_a_wrong_one_would_be_told(committed: Any) -> None:

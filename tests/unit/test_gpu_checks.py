@@ -119,6 +119,7 @@ def right() -> dict[str, Any]:
     one = {"seconds": 1.0, "tokens": 1000, "clearing": {"calls": 3, "ids": 8, "host us": 50.0, "sum us": 150}}
     return {
         "environment": dict.fromkeys(("gpu", "driver", "python", "torch", "triton", "vllm", "date"), "X"),
+        "run": {"commit": "X", "machine": "X", "parts": [*checks.PARTS]},
         **{name: recycling(name) for name in checks.HELD},
         **{name: one_token(name) for name in ("one token, stock", "one token, patched", "one token, whole series")},
         "serving": {
@@ -152,6 +153,7 @@ Break = Callable[[dict[str, Any]], object]
 
 BROKEN: dict[str, tuple[Break, str]] = {
     "an arm that never ran": (lambda r: r.pop("recycle, poison"), "answered: recycle, poison: did not run"),
+    "a run of no commit": (lambda r: r["run"].update(commit=""), "run: no commit"),
     "an engine that died": (
         lambda r: r["one token, stock"].update(status=1, result={}, log="OSError"),
         "answered: one token, stock: exit status 1: OSError",
@@ -323,13 +325,14 @@ def test_a_check_finds(name: str) -> None:
 def test_the_report_says_all_that_was_seen() -> None:
     text = report.document(right())
     assert "WRONG" not in text
-    assert text.count("PASS") == len(checks.CHECKS)
+    assert text.count("PASS") == sum(map(len, checks.PARTS.values()))
     for word in ("stale", "nan", "zero", "1,000 (1,000-1,000)", "1.000 (1.000-1.000)", "50.0 (50.0-50.0)"):
         assert word in text, word
 
 
 def test_the_report_shows_a_run_that_broke_off() -> None:
-    results = {"environment": right()["environment"], "recycle, stock": recycling("recycle, stock")}
+    head = {name: right()[name] for name in ("environment", "run")}
+    results = {**head, "recycle, stock": recycling("recycle, stock")}
     text = report.document(results)
     assert "WRONG: answered: one token, stock: did not run" in text
     assert "FAIL" in text
@@ -341,7 +344,19 @@ def test_the_interval_of_a_median_is_that_of_the_binomial(count: int, ranks: tup
     assert (low, high) == ranks
 
 
-def test_the_committed_results_are_right_and_whole() -> None:
-    found = json.loads((Path(__file__).parents[1] / "gpu/results-h100.json").read_text(encoding="utf-8"))
-    assert checks.wrong(found) == []
-    assert report.document(found) in (Path(__file__).parents[2] / "docs/gpu.md").read_text(encoding="utf-8")
+RESULTS = sorted((Path(__file__).parents[1] / "gpu").glob("results-*.json"))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_committed_results_agree_with_themselves_and_with_their_page(path: Path) -> None:
+    """Whether the run took place, no test can tell: this one checks that the results fit together and are shown."""
+    results = json.loads(path.read_text(encoding="utf-8"))
+    assert checks.wrong(results) == []
+    page = Path(__file__).parents[2] / "docs/gpu" / f"{path.stem.removeprefix('results-')}.md"
+    assert report.document(results) in page.read_text(encoding="utf-8")
+
+
+def test_the_parts_of_the_committed_results_are_all_that_are_run() -> None:
+    """Each part is of one run; the pages of docs/gpu say which."""
+    parts = [part for path in RESULTS for part in json.loads(path.read_text(encoding="utf-8"))["run"]["parts"]]
+    assert sorted(parts) == sorted(checks.PARTS)

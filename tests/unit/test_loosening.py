@@ -155,6 +155,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--paranoid": _STRICTER,
     },
     "logs": {"--follow": _SHOWN, "--tail": _SHOWN},
+    "stop": {"--all": _WHICH},
     "doctor": {"--profile": _WHICH},
     "bless": {
         "--profile": _WHICH,
@@ -174,9 +175,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "manifest show": {"--html": _WRITES, "--open": _SHOWN},
     "manifest verify": {"--signers": _STRICTER},
     "manifest revoke": {"--reason": "is shown at every refusal"},
-    "manifest import": {"--cache": _WHICH, "--against": _SHOWN},
     "patch list": {"--series": _WHICH},
-    "patch check": {"--against": _WHICH},
+    "patch check": {"--all": _SHOWN, "--against": _WHICH},
     "patch apply": {"--patches": _PATCHES},
     "patch new": {"--summary": "a text of the series", "--proved-by": "a text of the series", "--series": _WHICH},
     "patch add": {"--proved-by": "a text of the series", "--id": "what the patch is called"},

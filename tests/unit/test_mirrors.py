@@ -32,7 +32,6 @@ ELSEWHERE = {
     "patches/proofs": "refusals/test_nv108_proofs.py",
     "patches/series": "unit/patches/test_seriesfile.py",
     "runtime/bytecompile": "unit/layers/test_bytecode.py",
-    "runtime/disassemble": "unit/image/test_disassembly.py",
     "runtime/precompile": "series/test_kernels.py",
     "runtime/tiny_models": "unit/models/test_recipes.py",
     "runtime/variation": "unit/image/test_rebuild.py",

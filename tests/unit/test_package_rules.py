@@ -37,6 +37,7 @@ OPENERS = {
     "bisect/journal.py": "appends to a journal",
     "bisect/probe.py": "reads the first line of a program",
     "bisect/trial_cache.py": "appends to the cache",
+    "cache/pins.py": "locks and writes a pin by descriptor",
     "cache/staging.py": "hashes and copies a cache by descriptor",
     "cache/tree.py": "walks a cache by descriptor",
     "cli/crash.py": "writes a report",

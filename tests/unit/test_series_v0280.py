@@ -36,6 +36,7 @@ def test_the_series_is_whole_and_every_proof_exists() -> None:
         "eager-sampler": "carried",
         "inspect-in-process": "carried",
         "engine-core-fork": "carried",
+        "token-ids-in-vocabulary": "carried",
     }
     assert all(patch.proved_by for patch in series.patches)
     assert series_samples.unproved(series, _ROOT) == ()

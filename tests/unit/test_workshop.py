@@ -48,6 +48,14 @@ def test_the_lock_has_what_is_wanted(text: str) -> None:
     assert requirement.specifier.contains(version), "run tools/lock-dev.sh"
 
 
+def test_what_is_installed_has_an_upper_bound() -> None:
+    """`pip install .` reads no lock: without a bound it takes a major version that nobody has tried."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    unbounded = [text for text in asked if not any(one.operator == "<" for one in Requirement(text).specifier)]
+    assert unbounded == []
+
+
 def test_every_package_of_the_lock_has_hashes() -> None:
     for block in re.split(r"^(?=\S+==)", LOCKED, flags=re.MULTILINE)[1:]:
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", block), block

@@ -67,7 +67,7 @@ def start(engine: Engine, plan: LaunchPlan, cache: Path, environment: Mapping[st
         environment={**plan.environment, **(environment or {})},
         mounts=tuple(mount for mount in plan.mounts if mount.target != RUN_DIRECTORY),
     )
-    container = engine.start_workbench(Workbench(bare, str(cache)), labels(plan))
+    container = engine.start_workbench(Workbench(bare, str(cache)), labels(plan, cache))
     try:
         return _until_ready(engine, plan, container)
     finally:

@@ -133,7 +133,10 @@ class _Dispatcher(Recorder):
             self.progress.note(f"task {sent.task[:7]}, attempt {sent.attempt}, is lost: {result.why}")
             self.losses[one.chosen] += 1
             if self.losses[one.chosen] >= MOST_LOSSES and not refusals:
-                expected, cure = "a machine that ends a trial", "nvllm fleet status --on ray://HOST"
+                expected, cure = (
+                    "a machine that ends a trial",
+                    "look at the machines: nvllm fleet status --on ray://HOST",
+                )
                 found = f"{MOST_LOSSES} tasks lost, the last because: {result.why}"
                 refusals += refuse("NV344", ", ".join(sent.chosen) or "no patch", expected, found, cure).refusals
         refuse_any(refusals)

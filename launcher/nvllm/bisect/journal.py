@@ -167,7 +167,7 @@ def _place(path: Path, text: bytes, start: BisectStart, aside: Path | None) -> N
 def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
     """Return the journal at PATH. Raises Refused NV107 if there is none, NV804 with each line that is damaged."""
     if not path.exists() or not (data := _whole(read_bytes(path))):
-        cure = "nvllm bisect start IMAGE --bad SET --good SET --test PROBE"
+        cure = "start one: nvllm bisect start IMAGE --bad SET --good SET --test PROBE"
         raise refuse("NV107", str(path), "the journal of a bisect", "none", cure)
     entries: list[JournalEntry] = []
     refusals: list[Refusal] = []

@@ -141,7 +141,9 @@ class EngineBench:
         purpose = "task" if self.task else "bisect"
         command = "nvllm worker" if self.task else shlex.join(["nvllm", "bisect", "run", "--image", self.image])
         self._instances = FreshInstances(self.project, self.places, self.engine, purpose, command)
-        self._programs = proc.Programs(probes(self.places, purpose, self.image))
+        # One worker serves a host, whatever the project; a bisect belongs to its project.
+        above = self.places.state if self.task else self.places.work(self.project)
+        self._programs = proc.Programs(above / purpose / self.image / "probes")
 
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         """Return the image of CHOSEN; see `driver.Bench`. Raises Refused for what the patches did not cause."""
@@ -206,7 +208,7 @@ class EngineBench:
     def ensure_image(self, build: Build) -> str:
         """Build the image of BUILD where it is missing, and return the id by which the engine knows it."""
         tags = build.tags[:1]  # not the second tag, which names the newest build: a bisect leaves it alone
-        record = buildrecord.recorded(build, self.places, self.engine, tags)
+        record = buildrecord.recorded(build, self.project, self.places, self.engine, tags)
         if record is None:
             builder = ImageBuilder(self.project, self.places, self.progress, offline=self.offline)
             record = builder.into_engine(build, self.engine, tags)
@@ -266,11 +268,6 @@ def with_own_sentinels(build: Build, name: str, series: Series) -> Build:
     profile = build.spec.profiles[name]
     kept = patchset.narrowed(profile.sentinels, series, build.patches)
     return fresh.with_profile(build, name, replace(profile, sentinels=kept))
-
-
-def probes(places: Places, purpose: str, image: str) -> Path:
-    """Return the directory that has a file for each probe that runs for PURPOSE on sets of IMAGE."""
-    return places.state / purpose / image / "probes"
 
 
 def blamed(refused: Refused, seconds: float, keep: Keep = hashed) -> Trial:

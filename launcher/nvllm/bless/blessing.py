@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nvllm.bless import coverage, evidence, replay
-from nvllm.bless.coverage import Covered
+from nvllm.bless.coverage import Covered, Rounds
 from nvllm.bless.preflight import BlessRequest
 from nvllm.bless.replay import Tokens
 from nvllm.cache import manifest, promotion, signature, staging
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.manifest import ColdStart, Coverage, Manifest, PhaseTime, StartCost, TrialRecord
+from nvllm.cache.pins import Pin
 from nvllm.cache.staging import Staged
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
@@ -50,7 +51,7 @@ _COLUMNS = ("boot", "state", "start", "answers", "KV tokens", "peak memory", "co
 class BlessResult:
     """The result of a bless that passed: the TREE, which is in the store, its good TRIALS, and the COLD start.
 
-    COVERAGE is what was asked for its kernels; None on the CPU.
+    COVERAGE is what was asked so that all is compiled; None if an earlier version compiled it.
     """
 
     tree: Tree
@@ -107,13 +108,16 @@ class _Bootstrap(EngineStart):
     workbench: Path
 
     def _create(self) -> str:
-        return self.engine.start_workbench(Workbench(self.plan, str(self.workbench)), labels(self.plan))
+        return self.engine.start_workbench(Workbench(self.plan, str(self.workbench)), labels(self.plan, self.run.path))
 
 
 class Bless:
-    """One bless of the profile that FOUND examined without a refusal. The caller holds HELD_LOCKS."""
+    """One bless of the profile that FOUND examined without a refusal. The caller holds HELD_LOCKS.
 
-    def __init__(self, found: Examination, places: Places, held_locks: HeldLocks, progress: Progress) -> None:
+    It holds PIN too, until the manifest is in force: until then nothing else keeps tree and evidence from `gc`.
+    """
+
+    def __init__(self, found: Examination, places: Places, held_locks: HeldLocks, progress: Progress, pin: Pin) -> None:
         assert found.engine is not None  # without an engine the examination was refused
         self.engine = found.engine
         self.found = found
@@ -124,7 +128,9 @@ class Bless:
         self.places = places
         self.store = TreeStore(places.trees)
         private_directory(places.blessing)
+        self.pin = pin
         self.evidence = evidence.begin(places.blessing / found.plan.instance)
+        pin.keep(f"{self.evidence.parent.name}/{self.evidence.name}")
         self.cure = (
             f"ls {shlex.quote(str(self.evidence))} && nvllm bless {found.plan.image} --profile {found.plan.profile}"
         )
@@ -176,28 +182,28 @@ class Bless:
                 expected = "an engine that saves what it compiled"
                 raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
             if base is not None:
-                refuse_any(self._rejected("bootstrap", *one) for one in _not_extended(said))
-            tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan), written=planner.written(self.plan))
+                refuse_any(self._rejected("bootstrap", *one) for one in _not_extended(said, covered))
+            tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan), keep=self.pin.keep)
         if base is not None:  # its graphs were compiled by the bootstrap of BASE, at that cost
             cold = replace(base.cold, kernels=base.cold.kernels + len(said.missed))
         else:
             cold = ColdStart(took.phases, took.processor, len(said.compiled), len(said.saved), len(said.missed))
         before = base.coverage if base is not None else None
-        return Compiled(tree, answer, cold, coverage.evidence(covered, before, tree) if covered is not None else None)
+        return Compiled(tree, answer, cold, coverage.evidence(covered, before, tree))
 
-    def _cover(self, start: EngineStart, base: Manifest | None, progress: Progress) -> Covered | None:
-        """Ask START rounds of requests until they need no new kernel; on the CPU, where Triton makes none, ask nothing.
+    def _cover(self, start: EngineStart, base: Manifest | None, progress: Progress) -> Covered:
+        """Ask START rounds of requests until they need nothing new.
 
         A blessing that was made with rounds is extended by the same, for each trial asks them, and further ones.
         """
-        if self.plan.gpu is None:
-            return None
         first = len(base.coverage.new) if base is not None and base.coverage is not None else 0
         try:
-            of = coverage.bounds(start, self.profile.arguments)
-            return coverage.until_quiet(start, of, first, self.profile.kernels.quiet_rounds, progress)
+            return coverage.until_quiet(start, self._rounds(start), first, progress)
         except NotReady as error:
             raise Refused([self._rejected("bootstrap", "rounds of requests that are answered", error.found)]) from error
+
+    def _rounds(self, start: EngineStart) -> Rounds:
+        return coverage.rounds(start, self.profile.arguments, self.profile.kernels.quiet_rounds)
 
     @contextlib.contextmanager
     def _workbench(self, base: Manifest | None) -> Iterator[Path]:
@@ -285,7 +291,7 @@ class Bless:
         if asked is None:
             return
         try:
-            coverage.again(start, coverage.bounds(start, self.profile.arguments), len(asked.new))
+            coverage.again(start, self._rounds(start), len(asked.new))
         except NotReady as error:
             what = start.run.path.name
             raise Refused([self._rejected(what, "rounds of requests that are answered", error.found)]) from error
@@ -361,12 +367,15 @@ def promote(blessings: Blessings, new: Manifest, old: Blessing | None, key: Path
     return promotion.promote(blessings, new, old, signed)
 
 
-def _not_extended(said: Timeline) -> list[tuple[str, str]]:
-    """Return, as expected and found, why the bootstrap with the timeline SAID does not extend a blessing."""
+def _not_extended(said: Timeline, covered: Covered) -> list[tuple[str, str]]:
+    """Return, as expected and found, why the bootstrap with the timeline SAID does not extend a blessing.
+
+    COVERED is the result of its rounds.
+    """
     found = [("an engine that loads the stored cache and compiles no graph", text) for text in said.compiled]
     if not said.loaded:
         found.append(("an engine that loads the stored cache", "no such line in its log"))
-    if not said.missed:
+    if not said.missed and not any(covered.new):
         found.append(("a kernel that the blessed cache lacks", "none"))
     return found
 

@@ -1,23 +1,24 @@
-"""Rounds of requests to a started engine, until it compiles no more kernels: `core/workload.py` says which requests.
+"""Rounds of requests to a started engine, until it compiles nothing more: `core/workload.py` says which requests.
 
-The bootstrap of a bless on a GPU asks them, so that the cache has the kernels that requests need. Each trial asks the
-same ones, and must compile nothing.
+The bootstrap of a bless asks them, so that the cache has what requests need. Each trial asks the same ones, and must
+compile nothing. On a GPU the kernels are counted that Triton compiled, on the CPU the graphs that Inductor compiled.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from nvllm.cache.manifest import Coverage, KernelVariants
 from nvllm.cache.tree import Tree
 from nvllm.core import workload
 from nvllm.core.progress import Progress
-from nvllm.core.workload import Bounds, Request
-from nvllm.serve import health
+from nvllm.core.workload import Request, Step
+from nvllm.serve import health, staged_cache
 from nvllm.serve.health import NotReady
 from nvllm.serve.startup import EngineStart
 
@@ -36,50 +37,75 @@ _REFUSED = 400
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """The result of rounds: how many kernels were NEW in each, and how many REQUESTS were answered."""
+    """The result of rounds: how much was NEW in each, and how many REQUESTS were answered."""
 
     new: tuple[int, ...]
     requests: int
 
 
-def bounds(start: EngineStart, arguments: Mapping[str, bool | int | float | str]) -> Bounds:
-    """Return the bounds of the engine of START, which has the ARGUMENTS. Raises NotReady if it does not say them."""
-    return workload.bounds(arguments, health.longest(start.plan.port))
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """What an engine is asked: the STEPS of a round by its number, each of at most BATCH requests.
+
+    COMPILED returns how much the engine has compiled so far, in WORDS; QUIET rounds in a row must need nothing new.
+    """
+
+    steps: Callable[[int], tuple[Step, ...]]
+    batch: int
+    compiled: Callable[[], int]
+    words: str
+    quiet: int
 
 
-def until_quiet(start: EngineStart, of: Bounds, first: int, quiet: int, progress: Progress) -> Covered:
-    """Ask the engine of START the FIRST rounds, and then more, until QUIET of these in a row needed no new kernel.
+def rounds(start: EngineStart, arguments: Mapping[str, bool | int | float | str], quiet: int) -> Rounds:
+    """Return what the engine of START is asked, which has the ARGUMENTS. Raises NotReady if it does not say its bounds.
+
+    On a GPU, QUIET rounds must need nothing new; on the CPU one, because rounds differ there in their prompts alone.
+    """
+    of = workload.bounds(arguments, health.longest(start.plan.port))
+    if start.plan.gpu is None:
+        steps = partial(workload.sampling_steps, of)
+        return Rounds(steps, of.batch, lambda: len(staged_cache.graphs(start.scratch())), "graphs", quiet=1)
+
+    def kernels() -> int:
+        time.sleep(LOG_DELAY)
+        start.read_log()
+        return len(start.timeline.kernels)
+
+    return Rounds(partial(workload.steps, of), of.batch, kernels, "kernels", quiet)
+
+
+def until_quiet(start: EngineStart, asked: Rounds, first: int, progress: Progress) -> Covered:
+    """Ask the engine of START the FIRST rounds, and then more, until enough of these in a row needed nothing new.
 
     Raises NotReady if a request fails, or if `MOST_ROUNDS` later the engine still compiles.
     """
+    before = asked.compiled()
     new: list[int] = []
     requests = 0
     for number in range(first + MOST_ROUNDS):
-        found, asked = _round(start, of, number)
-        new.append(found)
-        requests += asked
-        progress.note(f"round {number + 1}: {asked} requests, {found} new kernels")
-        if len(new) >= first + quiet and not any(new[-quiet:]):
+        answered = _round(start, asked, number)
+        now = asked.compiled()
+        new.append(now - before)
+        before, requests = now, requests + answered
+        progress.note(f"round {number + 1}: {answered} requests, {new[-1]} new {asked.words}")
+        if len(new) >= first + asked.quiet and not any(new[-asked.quiet :]):
             return Covered(tuple(new), requests)
-    said = ", ".join(map(str, new))
-    raise NotReady(f"{len(new)} rounds of requests, and still new kernels: {said}", final=True)
+    counts = ", ".join(map(str, new))
+    raise NotReady(f"{len(new)} rounds of requests, and still new {asked.words}: {counts}", final=True)
 
 
-def again(start: EngineStart, of: Bounds, rounds: int) -> None:
-    """Ask the engine of START the first ROUNDS. Raises NotReady if a request fails."""
-    for number in range(rounds):
-        _round(start, of, number)
+def again(start: EngineStart, asked: Rounds, count: int) -> None:
+    """Ask the engine of START the first COUNT rounds. Raises NotReady if a request fails."""
+    for number in range(count):
+        _round(start, asked, number)
+    asked.compiled()  # what the engine said last is in its timeline then
 
 
-def _round(start: EngineStart, of: Bounds, number: int) -> tuple[int, int]:
-    """Ask the round NUMBER. Return how many kernels were missing for it, and how many requests were answered."""
-    before, answered = len(start.timeline.kernels), 0
-    with ThreadPoolExecutor(max_workers=of.batch) as pool:
-        for step in workload.steps(of, number):
-            answered += sum(pool.map(lambda one: _ask(start, one), step))
-    time.sleep(LOG_DELAY)
-    start.read_log()
-    return len(start.timeline.kernels) - before, answered
+def _round(start: EngineStart, asked: Rounds, number: int) -> int:
+    """Ask the round NUMBER, and return how many requests were answered."""
+    with ThreadPoolExecutor(max_workers=asked.batch) as pool:
+        return sum(sum(pool.map(lambda request: _ask(start, request), step)) for step in asked.steps(number))
 
 
 def _ask(start: EngineStart, request: Request) -> bool:

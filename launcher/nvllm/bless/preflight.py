@@ -83,7 +83,7 @@ def preflight(
         names = ", ".join(one.path.name for one in there)
         cure = f"nvllm bless {plan.image} --profile {plan.profile} --rebless"
         if len(there) > 1:
-            cure = f"git rm all but one of {names}"
+            cure = f"remove all but one of {names} with `git rm`"
         refusals.append(Refusal("NV902", str(blessings.directory), "no blessing of this serve hash", names, cure))
     latest = manifest.expiry(now, None, profile.bless.valid_days)
     if latest is not None and request.expires is not None and request.expires > latest:

@@ -138,9 +138,9 @@ class KernelVariants:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The rounds of requests of a bless on a GPU: how many kernels were NEW in each, and the KERNELS of the tree.
+    """The rounds of requests of a bless: how many kernels were NEW in each, and the KERNELS of the tree.
 
-    Each trial was asked the same REQUESTS.
+    On the CPU, NEW counts graphs, and there are no KERNELS. Each trial was asked the same REQUESTS.
     """
 
     new: Annotated[tuple[Count, ...], NOT_EMPTY]
@@ -275,7 +275,7 @@ def wrong(manifest: Manifest, filename: str) -> Iterator[tuple[str, str, str]]:
     yield from _wrong_hashes(manifest)
     for path, problem in cachetree.problems(manifest.tree):
         yield f".tree: {path!r}", "a path below the top, once, in order, in a directory of the tree", problem
-    if manifest.tree not in (manifest.tree.sealed(), manifest.tree.sealed(cachetree.ON_GPU)):
+    if not manifest.tree.is_sealed:
         yield ".tree", "modes of a sealed tree", "another mode"
     yield from _wrong_trials(manifest)
 

@@ -113,7 +113,7 @@ def _exact(source: Path, expected: Tree, cure: str, consume: Consumer) -> None:
     refuse_any([*refusals, *(one for one in wrong if one.where not in refused)])
 
 
-def copy(source: Path, target: Path, cure: str, *, owner: int | None, written: Set[str] = cachetree.ON_CPU) -> Tree:
+def copy(source: Path, target: Path, cure: str, *, owner: int | None, written: Set[str] = cachetree.WRITTEN) -> Tree:
     """Copy the new cache at SOURCE without its lock files to TARGET, and return the sealed tree at TARGET.
 
     All of SOURCE must belong to OWNER (a uid; None: this user). WRITTEN are the names of the directories that an engine

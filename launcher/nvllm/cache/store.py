@@ -17,7 +17,7 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,10 @@ from nvllm.core.paths import ensure
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _PARTIAL = "partial-"
+
+
+def _unpinned(name: str) -> None:
+    """Keep nothing: for a tree that a manifest names already, or that nothing needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +51,30 @@ class TreeStore:
     def has(self, tree_hash: str) -> bool:
         return self.path(tree_hash).is_dir()
 
-    def adopt(self, source: Path, cure: str, *, owner: int | None = None, written: Set[str] = cachetree.ON_CPU) -> Tree:
+    def adopt(
+        self,
+        source: Path,
+        cure: str,
+        *,
+        owner: int | None = None,
+        written: Set[str] = cachetree.WRITTEN,
+        keep: Callable[[str], None] = _unpinned,
+    ) -> Tree:
         """Copy the new cache at SOURCE into the store, and return its sealed tree. SOURCE is not changed.
 
         All of SOURCE must belong to OWNER (a uid; None: this user), because a container may run as another user.
         WRITTEN are the names of the directories that an engine writes into when it loads the cache. Empty lock files
-        are left out. Raises Refused with NV907 and CURE if SOURCE is not fit to be loaded, or if the store has a
-        damaged tree of the same hash, and NV911 if the store cannot be written.
+        are left out. KEEP, that of a pin, is told each name before it is in the store. Raises Refused with NV907 and
+        CURE if SOURCE is not fit to be loaded, or if the store has a damaged tree of the same hash, and NV911 if the
+        store cannot be written.
         """
         with writing(self.root):
             partial = Path(tempfile.mkdtemp(dir=ensure(self.root), prefix=_PARTIAL))
         try:
+            keep(partial.name)
             tree = staging.copy(source, partial, cure, owner=owner, written=written)
             durable.reached("copied")
+            keep(tree.hash)
             self._enter(partial, tree)
         except BaseException:
             staging.discard(partial)

@@ -33,14 +33,11 @@ LOCKS = "locks"
 """The name of a directory in which the engine creates lock files, also when it only reads the cache."""
 
 INDUCTOR = "inductor_cache"
-"""The name of Inductor's directory. On a GPU the engine writes into it also when it only loads: what Inductor unpacks
-from a compiled graph, and what it compiles for a request of a new kind."""
+"""The name of Inductor's directory. The engine writes into it also when it only loads: what it compiles for a request
+of a new kind, such as one with ``logprobs``, and on a GPU what Inductor unpacks from a compiled graph."""
 
-ON_CPU = frozenset({LOCKS})
-"""The names of the directories of a cache that an engine on the CPU writes into when it loads the cache."""
-
-ON_GPU = frozenset({LOCKS, INDUCTOR})
-"""The same for an engine on a GPU."""
+WRITTEN = frozenset({LOCKS, INDUCTOR})
+"""The names of the directories of a cache that an engine writes into when it loads the cache."""
 
 DEEPEST = 64
 """The greatest depth of directories; no compile cache is deeper."""
@@ -110,7 +107,7 @@ class Tree:
 
     @property
     def seeds(self) -> tuple[str, ...]:
-        """Paths of the directories of a sealed tree that the engine gets as a writable copy; none unless on a GPU."""
+        """Paths of the directories of a sealed tree that the engine gets as a writable copy."""
         return tuple(one.path for one in self.directories if _named(one.path, {INDUCTOR}) and one.mode == _MOUNT_POINT)
 
     def below(self, directory: str) -> tuple[TreeFile, ...]:
@@ -119,7 +116,17 @@ class Tree:
         found = [one for one in self.files if one.path.startswith(start)]
         return tuple(replace(one, path=one.path.removeprefix(start)) for one in found)
 
-    def sealed(self, written: Set[str] = ON_CPU) -> Tree:
+    @property
+    def written(self) -> Set[str]:
+        """Names of the directories of a sealed tree that the engine writes into."""
+        return {PurePosixPath(one.path).name for one in self.directories if one.mode == _MOUNT_POINT}
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether this is a tree as `sealed` makes it, or made it: on the CPU Inductor's directory was read-only."""
+        return self in (self.sealed(), self.sealed({LOCKS}))
+
+    def sealed(self, written: Set[str] = WRITTEN) -> Tree:
         """Return this tree with the modes of a stored tree: nobody may write, everybody may read.
 
         Only directories with one of the names WRITTEN stay writable for their owner: a tmpfs is mounted on them.

@@ -18,9 +18,20 @@ from nvllm.bisect.journal import Journal
 from nvllm.bisect.lookahead import MOST_MACHINES
 from nvllm.bisect.records import BisectProbe, BisectStart, BisectState, Corrected, Kept, Limits, PatchSummary
 from nvllm.bisect.search import Done, NextTrial
-from nvllm.cli import bisect_sets, terminal
-from nvllm.cli.bisect_journals import IMAGE, all_journals, cache_of, held, load, option, path_of, set_option
-from nvllm.cli.complete import builtins, files, images, profiles
+from nvllm.cli import bisect_sets, image_argument, terminal
+from nvllm.cli.bisect_journals import (
+    IMAGE,
+    all_journals,
+    all_unowned,
+    cache_of,
+    held,
+    load,
+    option,
+    path_of,
+    set_option,
+    unowned,
+)
+from nvllm.cli.complete import builtins, files, profiles
 from nvllm.cli.fleet import ON, connected, repository
 from nvllm.cli.frame import PATH, App, FiniteRange, Group, packed, with_app
 from nvllm.cli.output import refusal_document
@@ -53,7 +64,7 @@ for command in bisect_sets.COMMANDS:
 
 
 @bisect.command("start", epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@image_argument.IMAGE
 @click.argument(
     "words", nargs=-1, metavar="[FILE | -- CMD]", shell_complete=files, help="The answer of golden; or the probe."
 )
@@ -79,8 +90,8 @@ for command in bisect_sets.COMMANDS:
 @option("--all", "further", is_flag=True, help="After one cause, search for others without it.")
 @option("--flaky", is_flag=True, help="The failure shows only sometimes.")
 @option("--build-price", type=FiniteRange(0), default=1.0, help="The price of a build, in trials.")
-@option("--discard", is_flag=True, help="Rename the journal of an earlier bisect.")
-@with_app
+@option("--discard", is_flag=True, help="Rename the journal of an earlier bisect; leave one of an older nvllm.")
+@image_argument.with_image("words")
 def start_command(
     app: App,
     image: str,
@@ -110,7 +121,8 @@ def start_command(
     """
     judge = _probe(test, test_builtin, words, regress, build_only=build_only)
     build, stale = identity.load_build(app.project, image, [])
-    refuse_any(stale)
+    older = None if discard else unowned(app, image)
+    refuse_any([*stale, *([older] if older is not None else [])])
     chosen_profile = profile if profile is not None else next(iter(build.spec.profiles), "")
     examine.named_profile(app.project, build.spec, chosen_profile)
     series = seriesfile.of(app.project, build.spec.patches.series)
@@ -409,7 +421,9 @@ def replay_command(app: App, file: Path, adopt: bool) -> None:
 @bisect.command("list")
 @with_app
 def list_command(app: App) -> None:
-    """Show all bisects, the one that was started last first: it is the default of the other commands."""
+    """Show this project's bisects, the one that was started last first: it is the default of the other commands."""
+    for refusal in all_unowned(app):
+        app.progress.note(f"{refusal.where}: {refusal.found}. To take it over: {refusal.cure}")
     rows: list[tuple[str, str, str, int, str]] = []
     for path in all_journals(app):
         log = journal.load(path)

@@ -1,4 +1,11 @@
-"""Which journal a command of `nvllm bisect` is about: that of an image, or of the bisect that was started last."""
+"""Which journal a command of `nvllm bisect` is about: that of an image, or of the bisect that was started last.
+
+::
+
+    <state>/work/<project>/bisect/<image>/    the journal, the probes that run, and journals that were put aside
+    <state>/bisect/trials/                    the cache of trials: its keys are hashes, so all projects share it
+    <state>/bisect/<image>/journal.jsonl      the journal of an older nvllm, which did not say whose it is
+"""
 
 from __future__ import annotations
 
@@ -17,8 +24,9 @@ from nvllm.bisect.records import BisectStart, BisectState
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.cli.complete import images, sets
 from nvllm.cli.frame import App
-from nvllm.core import clock
-from nvllm.core.refusal import refuse
+from nvllm.core import clock, reading
+from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.gc.projects import Projects
 from nvllm.host import locks
 from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image import engine
@@ -33,25 +41,59 @@ SET = set_argument(help="The seven digits of a set, or ID,...; `none` for no pat
 
 
 def path_of(app: App, image: str) -> Path:
-    """Return the path of the journal of the bisect of IMAGE."""
-    return app.places.state / "bisect" / image / "journal.jsonl"
+    """Return the path of the journal of this project's bisect of IMAGE."""
+    return app.places.work(app.project) / "bisect" / image / "journal.jsonl"
 
 
 def all_journals(app: App) -> Iterator[Path]:
-    """Yield the journals of all bisects, the one that was started last first."""
-    found = (app.places.state / "bisect").glob("*/journal.jsonl")
-    yield from sorted(found, key=journal.started, reverse=True)
+    """Yield the journals of all bisects of this project, the one that was started last first."""
+    journals = (app.places.work(app.project) / "bisect").glob("*/journal.jsonl")
+    yield from sorted(journals, key=journal.started, reverse=True)
+
+
+def unowned(app: App, image: str) -> Refusal | None:
+    """Return NV809 if this project has no journal of IMAGE, and there is one that no present project has."""
+    own = path_of(app, image).parent
+    if own.exists():
+        return None
+    for old, why in _left_behind(app, image):
+        if (old / "journal.jsonl").is_file():
+            make, move = shlex.join(["mkdir", "-p", str(own.parent)]), shlex.join(["mv", str(old), str(own)])
+            return Refusal(
+                "NV809", str(old / "journal.jsonl"), f"a journal of {app.project.root}", why, f"{make} && {move}"
+            )
+    return None
+
+
+def _left_behind(app: App, image: str) -> Iterator[tuple[Path, str]]:
+    """Yield each directory where a journal of IMAGE may lie that no present project has, and why it has none."""
+    older = "one of an older nvllm, which did not record the project; another project may have started it"
+    yield app.places.state / "bisect" / image, older
+    known = Projects(app.places.projects)
+    present, gone = {project.id for project in known.present()}, known.gone()
+    for work in reading.listed(app.places.works, "*"):
+        if work.name not in {app.project.id, *present}:
+            was = f"at {gone[work.name]}" if work.name in gone else "forgotten"
+            yield work / "bisect" / image, f"one of a project that was {was}"
+
+
+def all_unowned(app: App) -> list[Refusal]:
+    """Return NV809 for every image with a journal that no present project has; see `unowned`."""
+    refusals = [unowned(app, image) for image in app.project.image_names()]
+    return [refusal for refusal in refusals if refusal is not None]
 
 
 def load(app: App, image: str | None) -> Journal:
-    """Return the journal of IMAGE, or of the bisect that was started last.
+    """Return this project's journal of IMAGE, or of its bisect that was started last.
 
-    Raises Refused as `journal.load` does, and NV803 for the journal of another image: locks and trials are named after
-    the directory, so it could run at the same time as the bisect of its own image.
+    Raises Refused as `journal.load` does, NV803 for the journal of another image: locks and trials are named after
+    the directory, so it could run at the same time as the bisect of its own image; and NV809 as `unowned` does.
     """
     path = path_of(app, image or "IMAGE")
     if image is None:
         path = next(all_journals(app), path)
+    if not path.is_file():
+        refuse_any(all_unowned(app) if image is None else [one for one in [unowned(app, image)] if one is not None])
     log = journal.load(path)
     named, place = log.state.start.image, path.parent.name
     if named != place:
@@ -61,11 +103,11 @@ def load(app: App, image: str | None) -> Journal:
 
 
 def held(app: App, image: str) -> HeldLocks:
-    """Take the lock of the bisect of IMAGE, so that its journal has one writer."""
+    """Take the lock of this project's bisect of IMAGE, so that its journal has one writer."""
     app.remember_project()
     began = clock.now()
     holder = Holder(os.getpid(), began, f"nvllm bisect of {image}")
-    return locks.acquire_all(app.places.locks, [Key("bisect", image)], holder)
+    return locks.acquire_all(app.places.locks, [Key("bisect", f"{image}-{app.project.id}")], holder)
 
 
 def cache_of(app: App, start: BisectStart) -> TrialCache:

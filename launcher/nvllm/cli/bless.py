@@ -15,9 +15,11 @@ from nvllm.bless.preflight import BlessRequest
 from nvllm.cache import manifest
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
-from nvllm.cli.complete import images, profiles
+from nvllm.cache.pins import Pin, Pins
+from nvllm.cli.complete import profiles
 from nvllm.cli.fleet import ON, connected, repository
-from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.frame import PATH, App, Command
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.fleet import boots, candidates
@@ -28,7 +30,7 @@ from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import ServedProfile
 from nvllm.image import engine
 from nvllm.image.builder import ImageBuilder
-from nvllm.serve import examine, hostclass, supervisor
+from nvllm.serve import examine, hostclass, owners, supervisor
 from nvllm.serve.examine import Examination
 from nvllm.serve.kernel_reports import KernelReports
 
@@ -37,13 +39,13 @@ Examples:
   nvllm bless cpu --profile tiny-blessed               compile, run 5 trials, write the manifest
   nvllm bless cpu --profile tiny-blessed --claim 0.90  run 29 trials, which that claim needs
   nvllm bless cpu --profile tiny-blessed --rebless     replace the blessing in force
-  nvllm bless sm120 --profile NAME --extend            add the kernels that requests needed and it lacks
+  nvllm bless --profile qwen35-27b --extend            add the kernels that requests needed and it lacks
   nvllm bless cpu --profile tiny-blessed --on ray://HEAD --registry REPO   trials on every machine of this class
 """
 
 
 @click.command("bless", cls=Command, epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile with `blessed: true`.")
 @click.option(
     "--trials",
@@ -73,7 +75,7 @@ Examples:
 @click.option("--registry", metavar="REPO", help="With --on: the repository that image and cache travel through.")
 @click.option("--dry-run", is_flag=True, help="Check everything, and show where the trials would run.")
 @click.option("--paranoid", is_flag=True, help="Hash every file of the model, also those whose hash is on record.")
-@with_app
+@with_image()
 def bless_command(
     app: App,
     image: str,
@@ -117,18 +119,20 @@ def bless_command(
             return
         app.remember_project()
         base = old.manifest if old is not None and extend else None
+        owners.claim(app.project, app.places, found.plan.instance)
+        pin = stack.enter_context(Pins(app.places.pins).held())
         if pool is None or registry is None:
             held_locks = stack.enter_context(supervisor.hold_locks(found, app.places, _command(found)))
-            result = Bless(found, app.places, held_locks, app.progress).run(asked, base)
+            result = Bless(found, app.places, held_locks, app.progress, pin).run(asked, base)
         else:
-            result = _spread(app, found, asked, base, pool, repository(app, registry))
+            result = _spread(app, found, asked, base, pool, repository(app, registry), pin)
         new = blessing.new_manifest(found, blessings, result, asked, time.time())
         place = app.project.show(blessing.promote(blessings, new, old, sign))
         kept = f"Commit {place}" if app.project.own else f"It holds on this host: {place}"
         left = KernelReports(app.places.kernels).settle(new.serve_hash, new.tree)
     for one in left:
         app.progress.note(f"STILL MISSING {one.name} ({one.arguments}): no round of requests needed it")
-    app.out.result("bless", _data(new, place, signed=sign is not None), _text(new, kept))
+    app.out.result("bless", _data(image, new, place, signed=sign is not None), _text(new, kept))
 
 
 def _command(found: Examination) -> str:
@@ -149,6 +153,7 @@ def _show_plan(app: App, found: Examination, number: int, pool: MachinePool | No
     here = number if pool is None else 1
     data: Json = {
         "dry_run": True,
+        "image": found.plan.image,
         "serve_hash": found.plan.serve_hash,
         "boots": number,
         "boots_here": here,
@@ -159,9 +164,18 @@ def _show_plan(app: App, found: Examination, number: int, pool: MachinePool | No
 
 
 def _spread(
-    app: App, found: Examination, asked: BlessRequest, base: Manifest | None, pool: MachinePool, registry: Repository
+    app: App,
+    found: Examination,
+    asked: BlessRequest,
+    base: Manifest | None,
+    pool: MachinePool,
+    registry: Repository,
+    pin: Pin,
 ) -> BlessResult:
-    """Return the result of a bless whose compile and first trial run here, and the others on the machines of POOL."""
+    """Return the result of a bless whose compile and first trial run here, and the others on the machines of POOL.
+
+    PIN keeps tree and evidence meanwhile.
+    """
     plan = found.plan
     builder = ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
     pushed = fleet_images.push_image(builder.image(found.build), fleet_images.tag_of(found.build), registry)
@@ -171,7 +185,7 @@ def _spread(
     ready = boots.check_ready(pool, served)
     app.progress.note(f"{len(ready)} machines have the image and the models")
     with supervisor.hold_locks(found, app.places, _command(found)) as held_locks:
-        work = Bless(found, app.places, held_locks, app.progress)
+        work = Bless(found, app.places, held_locks, app.progress, pin)
         made, trials = work.begin(1, asked.boots, base)
     # Without these locks: this host may be one of the machines.
     label, platform = f"{plan.image}-{plan.profile}", found.build.lock.platform
@@ -180,9 +194,10 @@ def _spread(
     return work.result(made, (*trials, *machines.boots(made, candidate, trials[0], asked.boots - 1)))
 
 
-def _data(new: Manifest, file: str, *, signed: bool) -> Json:
+def _data(image: str, new: Manifest, file: str, *, signed: bool) -> Json:
     return {
         "file": file,
+        "image": image,
         "label": new.label,
         "version": new.version,
         "unsafe": new.unsafe,

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import click
 
-from nvllm.cli.complete import images, sets
-from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.complete import sets
+from nvllm.cli.frame import PATH, App, Command
 from nvllm.cli.image import listed, show
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.refusal import refuse, refuse_any
-from nvllm.host.facts import EngineProblem
+from nvllm.host.facts import EngineProblem, ImageFacts
 from nvllm.image import contents, difference, engine, identity, oci, recording
 from nvllm.image import record as buildrecord
 from nvllm.image.digests import BuildDigests
 from nvllm.image.identity import Build
+from nvllm.image.record import Record
 from nvllm.image.recording import Witness
 from nvllm.layers.tar import Layer
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 Examples:
+  nvllm build                                  build the project's image: the only one, or its default
   nvllm build cpu                              build what the lock says, load it, tag it nvllm:cpu
   nvllm build cpu --dry-run                    the build hash, and whether the image is there
   nvllm build cpu --patches aot-load-guard     another patch set; only the layers above change
@@ -59,7 +62,7 @@ def fresh_build(app: App, image: str, patches: str | None) -> Build:
 
 
 @click.command("build", cls=Command, epilog=EXAMPLES)
-@click.argument("image_name", metavar="IMAGE", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @patches_option
 @click.option("--layout", type=PATH, metavar="DIR", help="Write an OCI layout to DIR; needs no engine.")
 @click.option(
@@ -83,10 +86,10 @@ def fresh_build(app: App, image: str, patches: str | None) -> Build:
     "--check", is_flag=True, help="Build again where much is different, and compare; needs no engine, loads nothing."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be built; fetch, build and load nothing.")
-@with_app
+@with_image()
 def build_command(
     app: App,
-    image_name: str,
+    image: str,
     patches: str | None,
     layout: Path | None,
     layers_only: bool,
@@ -101,7 +104,7 @@ def build_command(
     What the project has recorded of this build hash (manifests/IMAGE.digests.json) must come out again, else the build
     is refused. Prints the tag.
     """
-    build = fresh_build(app, image_name, patches)
+    build = fresh_build(app, image, patches)
     if builder == "nix" and (patches is not None or layers_only or only is not None or check):
         raise click.UsageError("--builder nix builds a whole image with the patch set of its spec, once")
     if only is not None and (record or check):
@@ -109,9 +112,9 @@ def build_command(
     if layout is not None:  # refuse before the build, which may take minutes
         durable.absent(layout, "--layout")
     if record:
-        app.project.writable(app.project.digests(image_name))
+        app.project.writable(app.project.digests(image))
     if check and (record or layout is not None):
-        cure = f"nvllm build {image_name} --check"
+        cure = f"nvllm build {image} --check"
         raise refuse("NV108", "--check", "--check alone", "--record or --layout too", cure)
     if dry_run:
         _dry_run(app, build)
@@ -145,23 +148,34 @@ def _witness(app: App) -> Witness:
 
 def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> None:
     held = engine.require()
+    before = held.image(build.tags[-1])
     if record:
         made = _image_builder(app, builder)
         finished = made.whole(build, held)
         recording.verify(finished.layers, app.progress)
         said = _held(app, build, recording.of_image(build, finished), finished.layers, record)
         done = made.load(build, finished, held, build.tags)
-        _print_result(app, build, done.image_id, "built", said)
+        _print_result(app, build, done.image_id, "built", said, _left(build, before, done))
         return
-    there = buildrecord.recorded(build, app.places, held, build.tags)
+    there = buildrecord.recorded(build, app.project, app.places, held, build.tags)
     if there is not None:
         said, deviations = recording.outcome(app.project, build.spec.name, recording.of_record(there))
         if not deviations:
-            _print_result(app, build, there.image_id, "already there", said)
+            _print_result(app, build, there.image_id, "already there", said, _left(build, before, there))
             return
     done = _image_builder(app, builder).into_engine(build, held, build.tags)
     said, _ = recording.outcome(app.project, build.spec.name, recording.of_record(done))
-    _print_result(app, build, done.image_id, "built", said)
+    _print_result(app, build, done.image_id, "built", said, _left(build, before, done))
+
+
+def _left(build: Build, before: ImageFacts | None, now: Record) -> str | None:
+    """Return what the tag of the newest build of the image named BEFORE, if it was another image than NOW.
+
+    All projects of a host share that tag, so another project may have put it there.
+    """
+    if before is None or before.id in now.ids:
+        return None
+    return next((tag for tag in before.tags if tag != build.tags[-1]), before.id)
 
 
 def _layers(app: App, build: Build, only: ImagePart | None, layout: Path | None, record: bool) -> None:
@@ -250,8 +264,13 @@ def _image_builder(app: App, name: BuilderName = "nvllm") -> ImageBuilder:
     return kind(app.project, app.places, app.progress, offline=app.offline)
 
 
-def _print_result(app: App, build: Build, image_id: str | None, outcome: str, record: str | None = None) -> None:
-    """Print what came of BUILD; RECORD is what is said of the recorded digests, None where nothing was built."""
+def _print_result(
+    app: App, build: Build, image_id: str | None, outcome: str, record: str | None = None, left: str | None = None
+) -> None:
+    """Print what came of BUILD; RECORD is what is said of the recorded digests, None where nothing was built.
+
+    LEFT is what the tag of the newest build named until now, if that was another image.
+    """
     tag, latest = build.tags
     data: Json = {
         "image": build.spec.name,
@@ -261,8 +280,10 @@ def _print_result(app: App, build: Build, image_id: str | None, outcome: str, re
         "patches": [patch.id for patch in build.patches],
         "outcome": outcome,
         **({"record": record} if record is not None else {}),
+        **({"moved_from": left} if left is not None else {}),
     }
     patches = ", ".join(patch.id for patch in build.patches) or "none"
     said = f"{outcome}, {record}" if record is not None else outcome
     text = f"{tag}  {said}\n  build hash  {build.build_hash}\n  image id    {image_id or '-'}\n  patches     {patches}"
-    app.out.result("build", data, text if outcome != "built" else f"{text}\n  also        {latest}")
+    moved = f", which named {left} until now" if left is not None else ""
+    app.out.result("build", data, f"{text}\n  also        {latest}{moved}" if moved or outcome == "built" else text)

@@ -64,6 +64,16 @@ def images(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     return _offered(ctx, Project.image_names, incomplete)
 
 
+def images_and_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of an image spec, or of a model where the image is left out."""
+    return [*images(ctx, param, incomplete), *models(ctx, param, incomplete)]
+
+
+def images_and_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of an image spec, and let the shell complete a path."""
+    return [*map(CompletionItem, images(ctx, param, incomplete)), *files(ctx, param, incomplete)]
+
+
 def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of an image that nvllm came with."""
     return [name for name in packaged().image_names() if name.startswith(incomplete)]
@@ -134,10 +144,10 @@ def sets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
 
 
 def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of a model of the image that the line names."""
+    """Complete the name of a model: of the image that the line names, else of every image."""
 
     def names(project: Project) -> Iterator[str]:
-        for image in _named(ctx, project):
+        for image in _named(ctx, project) or project.image_names():
             section = _read(project.spec(image)).get("models")
             yield from map(str, section if isinstance(section, dict) else {})
 

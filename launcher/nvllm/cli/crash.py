@@ -36,7 +36,7 @@ def redact(argv: Sequence[str]) -> list[str]:
         elif secret_name and equals:
             shown.append(f"{name}={_HIDDEN}")
         else:
-            shown.append(secret.URL_USER.sub(f"{_HIDDEN}@", argument))
+            shown.append(secret.TOKEN.sub(_HIDDEN, secret.URL_USER.sub(f"{_HIDDEN}@", argument)))
         value_is_secret = argument.startswith("-") and secret_name and not equals
     return shown
 
@@ -51,7 +51,7 @@ def scrub(text: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
     for one in sorted(secrets, key=len, reverse=True):
         if len(one) >= _SHORTEST_SECRET:
             text = text.replace(one, _HIDDEN)
-    return secret.URL_USER.sub(f"{_HIDDEN}@", text)
+    return secret.TOKEN.sub(_HIDDEN, secret.URL_USER.sub(f"{_HIDDEN}@", text))
 
 
 def render(error: BaseException, argv: Sequence[str], env: Mapping[str, str]) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from nvllm.cli.build import fresh_build, patches_option
-from nvllm.cli.complete import images
-from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.frame import PATH, App, Command
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import reading
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
@@ -38,12 +38,12 @@ Examples:
 
 
 @click.command("dockerfile", cls=Command, epilog=EXAMPLES)
-@click.argument("image_name", metavar="IMAGE", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option("--context", type=PATH, metavar="DIR", help="Write the build context at DIR.")
 @click.option("--base-image", metavar="TAG", help="Load an image of only the base layer into the engine, as TAG.")
 @patches_option
-@with_app
-def dockerfile(app: App, image_name: str, context: Path | None, base_image: str | None, patches: str | None) -> None:
+@with_image()
+def dockerfile(app: App, image: str, context: Path | None, base_image: str | None, patches: str | None) -> None:
     """The same lock gives the same files: Dockerfile, wheels, source, patches and hashes.
 
     The context has two targets: `image`, a complete image, and `native`, the wheel compiled from the pinned commit with
@@ -51,11 +51,11 @@ def dockerfile(app: App, image_name: str, context: Path | None, base_image: str 
     """
     if context is None and base_image is None:
         raise click.UsageError("name --context DIR, --base-image TAG, or both")
-    build = fresh_build(app, image_name, patches)
+    build = fresh_build(app, image, patches)
     directory = app.project.series(build.spec.patches.series)
     diffs = seriesfile.diffs(directory, build.patches, app.project.show(directory))
     ordered = tuple(diffs[patch.id] for patch in build.patches)
-    data: dict[str, Json] = {"image": image_name, "build_hash": build.build_hash}
+    data: dict[str, Json] = {"image": image, "build_hash": build.build_hash}
     lines: list[str] = []
     if context is not None:
         sha256 = write_context(app, build, ordered, context)

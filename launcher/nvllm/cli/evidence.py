@@ -15,6 +15,7 @@ from nvllm.bisect import probe as programs
 from nvllm.cli.complete import images, probes, profiles, several_profiles
 from nvllm.cli.complete import sentinels as sentinel_names
 from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, typed, with_app
+from nvllm.cli.image_argument import HELP, IMAGE, with_image
 from nvllm.cli.webpage import OPTIONS, WebPage
 from nvllm.core import clock, proc
 from nvllm.core.canonical import Json
@@ -42,24 +43,24 @@ _SHOWN_KERNELS = 15
 
 ABLATE_EXAMPLES = """
 Examples:
-  nvllm ablate sm120 --profile lower8 --sentinels page-zeroer,mamba-block-ids --probe gsm8k --data test.jsonl
+  nvllm ablate --profile tiny-ablation --sentinels page-zeroer,mamba-block-ids --probe gsm8k --data test.jsonl
   nvllm ablate cpu --profile tiny-eager --sentinels page-zeroer,mamba-block-ids --probe ./probe.sh --runs 3
-  nvllm ablate cpu --profile tiny-eager --sentinels a,b,c --design drop-one --probe gsm8k --data test.jsonl
+  nvllm ablate --profile lower8 --sentinels mamba-block-ids,gdn-first-chunk --probe gsm8k --data test.jsonl
 """
 EVAL_EXAMPLES = """
 Examples:
-  nvllm eval gsm8k --image sm120 --profile lower8 --data test.jsonl --n 50 --seed 42 --floor 45
+  nvllm eval gsm8k --profile lower8 --data test.jsonl --n 50 --seed 42 --floor 45
   nvllm eval --image cpu --profile tiny-eager --probe ./probe.sh
-  nvllm eval lm-eval --tasks gsm8k,ifeval --image sm120 --profile lower8 --n 50
+  nvllm eval lm-eval --tasks gsm8k,ifeval --profile qwen35-27b --n 50
 """
 BENCH_EXAMPLES = """
 Examples:
   nvllm bench cpu --profile tiny-eager --requests 20 --concurrency 2 --prompt-len 64 --output-len 32
-  nvllm bench sm120 --profile lower8 --vs phaseE-off --runs 6
+  nvllm bench --profile lower8 --vs phaseE-off --runs 6
 """
 SWEEP_EXAMPLES = """
 Examples:
-  nvllm sweep sm120 --profiles lower8,phaseE-off,all-beta --probe gsm8k --data test.jsonl --n 50
+  nvllm sweep --profiles lower8,phaseE-off,all-beta --probe gsm8k --data test.jsonl --n 50
   nvllm sweep cpu --profiles tiny-eager,tiny-ablation --probe ./probe.sh --runs 3 --dry-run
 """
 REPORT_EXAMPLES = """
@@ -153,7 +154,7 @@ def _runs(default: int, what: str) -> Callable[[F], F]:
 
 
 @click.command("ablate", cls=Command, epilog=ABLATE_EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option(
     "--sentinels",
@@ -169,7 +170,7 @@ def _runs(default: int, what: str) -> Callable[[F], F]:
 )
 @packed("asked", QuestionOptions, _QUESTIONS)
 @packed("run", RunOptions, (_runs(5, "Fresh containers for each arm."), *_RUN))
-@with_app
+@with_image()
 def ablate(
     app: App,
     image: str,
@@ -194,14 +195,14 @@ def ablate(
 
 @click.command("eval", cls=Command, epilog=EVAL_EXAMPLES)
 @click.argument("task", required=False, type=click.Choice([GSM8K, LM_EVAL]), help="Questions in --data, or --tasks.")
-@click.option("--image", required=True, shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@click.option("--image", metavar="IMAGE", shell_complete=images, help=HELP)
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option("--probe", type=PATH, metavar="FILE", help="A program in the place of questions.")
 @click.option("--tasks", metavar="T,T", help="Tasks of lm-eval, separated by commas.")
 @click.option("--include", type=PATH, metavar="DIR", help="Task files of lm-eval of your own.")
 @packed("asked", QuestionOptions, _QUESTIONS)
 @packed("run", RunOptions, (_runs(1, "Fresh containers."), *_RUN))
-@with_app
+@with_image()
 def eval_command(
     app: App,
     task: str | None,
@@ -233,7 +234,7 @@ def eval_command(
 
 
 @click.command("bench", cls=Command, epilog=BENCH_EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option("--vs", shell_complete=profiles, metavar="PROFILE", help="Another profile; legs take turns.")
 @packed("load", LoadOptions, _LOAD)
@@ -243,7 +244,7 @@ def eval_command(
 @click.option(
     "--trace", is_flag=True, help="Run each profile once more under PyTorch's profiler, and list its kernels."
 )
-@with_app
+@with_image()
 def bench(
     app: App,
     image: str,
@@ -265,7 +266,7 @@ def bench(
 
 
 @click.command("sweep", cls=Command, epilog=SWEEP_EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option(
     "--profiles",
     "listed",
@@ -280,7 +281,7 @@ def bench(
 @packed("load", LoadOptions, _LOAD)
 @packed("asked", QuestionOptions, _QUESTIONS)
 @packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
-@with_app
+@with_image()
 def sweep(
     app: App,
     image: str,

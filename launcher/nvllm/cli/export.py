@@ -10,8 +10,9 @@ from pathlib import Path
 import click
 
 from nvllm.cache.store import TreeStore
-from nvllm.cli.complete import images, profiles
-from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.complete import profiles
+from nvllm.cli.frame import PATH, App, Command
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse, refuse_any
@@ -36,7 +37,7 @@ MODELS_AT = "/var/lib/nvllm/models"
 
 @click.command("export", cls=Command, epilog=EXAMPLES)
 @click.argument("target", metavar="PLATFORM", type=click.Choice(PLATFORMS), help=f"One of {', '.join(PLATFORMS)}.")
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option("--profile", required=True, metavar="NAME", shell_complete=profiles, help="The profile to export.")
 @click.option(
     "--registry", "repo", metavar="REPO", help="The repository that `nvllm push` sent both to: host[:port]/path."
@@ -58,7 +59,7 @@ MODELS_AT = "/var/lib/nvllm/models"
     help="Kubernetes: the directory of the nodes that has each model under its name, or a claim, pvc:NAME.",
 )
 @click.option("--explain", is_flag=True, help="Show which guarantees the files keep, and by what; write nothing.")
-@with_app
+@with_image()
 def export(
     app: App,
     target: str,
@@ -78,7 +79,7 @@ def export(
     if target == "systemd":
         repository = ""
     elif repo is None:
-        cure = f"nvllm export {target} {image} --profile {profile} --registry REPO"
+        cure = f"name the repository: nvllm export {target} {image} --profile {profile} --registry REPO"
         raise refuse("NV108", "--registry", "the repository that `nvllm push` sent the image to", "none", cure)
     else:
         repository = _repository(repo)
@@ -98,6 +99,7 @@ def export(
     made = _made(app, target, source, server)
     data: dict[str, Json] = {
         "platform": target,
+        "image": image,
         "serve_hash": source.plan.serve_hash,
         "guarantees": {name: {"held": one.held, "by": one.by} for name, one in made.guarantees.items()},
     }
@@ -129,13 +131,18 @@ def _repository(repo: str) -> str:
 
 def _source(app: App, found: Examination, repository: str, models_at: str) -> ExportSource:
     manifest, platform = found.manifest, app.project.platform
+    restart = found.build.spec.profiles[found.plan.profile].restart
     if manifest is None:
-        return ExportSource(found.plan, found.models, platform, repository=repository, models_at=models_at)
+        return ExportSource(
+            found.plan, found.models, platform, repository=repository, models_at=models_at, restart=restart
+        )
     digest = ""
     if repository:
         digest = fleet_blessings.digest_of(manifest, platform, app.places, app.progress)
     label = f"{manifest.label} v{manifest.version}, tree {manifest.tree_hash}"
-    return ExportSource(found.plan, found.models, platform, manifest.tree, label, repository, digest, models_at)
+    return ExportSource(
+        found.plan, found.models, platform, manifest.tree, label, repository, digest, models_at, restart
+    )
 
 
 def _made(app: App, platform: str, source: ExportSource, server: tuple[int, int]) -> Export:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import click
 
 from nvllm.cli import terminal
-from nvllm.cli.complete import images
-from nvllm.cli.frame import App, Command, with_app
+from nvllm.cli.frame import App, Command
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.cli.model import verify
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedFile, LockedRegistryBase
-from nvllm.core.refusal import refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.image import identity
 from nvllm.kernels import toolchain
 from nvllm.models import location
@@ -31,12 +32,14 @@ Examples:
 
 
 @click.command("fetch", cls=Command, epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option("--models", is_flag=True, help="Download the image's models of a hub too, and hash them.")
 @click.option("--dry-run", is_flag=True, help="Say what is missing; fetch nothing.")
-@with_app
+@with_image()
 def fetch_command(app: App, image: str, models: bool, dry_run: bool) -> None:
     """Every file of the lock for the platform goes into the store: packages, wheels, the source of vLLM.
+
+    What the store has already is hashed; a file with other bytes is removed and refused, and the next fetch brings it.
 
     For an image with kernels, the compilers for this host and this Python too. The base image of a registry is none of
     these files: `docker pull` brings it.
@@ -44,10 +47,12 @@ def fetch_command(app: App, image: str, models: bool, dry_run: bool) -> None:
     build, stale = identity.load_build(app.project, image, None)
     refuse_any(stale)
     store, files = Store(app.places.store), needed(build.lock)
-    missing = fetch.missing(files, store)
+    damaged = fetch.damaged(files, store, app.progress)
+    missing = (*fetch.missing(files, store), *damaged)
     hub = [(name, one) for name, one in build.lock.models.items() if models and one.kind == "huggingface"]
     if not dry_run:
         app.remember_project()
+        _remove(damaged, store, f"nvllm fetch {image} --platform {build.lock.platform}")
         fetch.fetch(files, store, Sources.of(build.lock, os.environ), app.progress, offline=app.offline)
         if not app.offline:
             for name, locked in hub:
@@ -75,6 +80,17 @@ def fetch_command(app: App, image: str, models: bool, dry_run: bool) -> None:
         *([f"  not in the store: the base image, docker pull {base}"] if base is not None else ()),
     ]
     app.out.result("fetch", data, "\n".join(lines))
+
+
+def _remove(damaged: Sequence[LockedFile], store: Store, cure: str) -> None:
+    """Remove the DAMAGED files from STORE. Raises Refused NV205 with CURE for each of them."""
+    refusals: list[Refusal] = []
+    for file in damaged:
+        try:
+            store.verify(file.sha256, cure)
+        except Refused as refused:
+            refusals += refused.refusals
+    refuse_any(refusals)
 
 
 def needed(lock: Lock) -> tuple[LockedFile, ...]:

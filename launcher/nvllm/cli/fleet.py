@@ -89,7 +89,7 @@ ON = click.option("--on", "address", metavar="ray://HOST", help="The head of a R
 def status_command(app: App, address: str | None) -> None:
     """Show what each machine is, holds and runs: class, images, locks, and containers of tasks whose worker is gone."""
     if address is None:
-        cure = "nvllm fleet status --on ray://HOST"
+        cure = "name it: nvllm fleet status --on ray://HOST"
         raise refuse("NV108", "nvllm fleet status", "the head of a Ray cluster, after --on", "no --on", cure)
     with connected(app, address) as cluster:
         found = machines.status(cluster)

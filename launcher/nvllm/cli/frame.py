@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from platform import machine
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TextIO
 
 import click
@@ -156,19 +157,27 @@ def command_name(ctx: click.Context) -> str:
     return ctx.command_path.partition(" ")[2]
 
 
-def typed(ctx: click.Context, without: Collection[str]) -> list[str]:
-    """Return the command line of CTX as its user gave it, but for the common options and the parameters WITHOUT."""
-    words = ctx.command_path.split()
+def typed(ctx: click.Context, without: Collection[str], instead: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """Return the command line of CTX as its user gave it, but for the common options and the parameters WITHOUT.
+
+    Parameters have the values of INSTEAD, if they are in it; one that is empty there is left out.
+    """
+    words, arguments = ctx.command_path.split(), list[str]()
     for one in ctx.command.params:
         name = one.name or ""
-        if name in without or ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-            continue
-        value = ctx.params.get(name)  # that of a common option is not there
-        if isinstance(one, click.Option) and value is not None:
-            words += [one.opts[0]] if one.is_flag else [one.opts[0], str(value)]
-        elif value is not None:
-            words.append(str(value))
-    return words
+        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE and name not in without
+        value = instead.get(name, ctx.params.get(name) if given else None)  # that of a common option is not there
+        values = value if isinstance(value, tuple) else (value,)
+        texts = [str(each) for each in values if each not in (None, "", False)]
+        if not isinstance(one, click.Option):
+            arguments += texts
+        elif one.is_flag:
+            words += [one.opts[0]] * len(texts)
+        else:
+            words += [word for text in texts for word in (one.opts[0], text)]
+    end = ["--"] if any(word.startswith("-") for word in arguments) else []
+    at = len(ctx.command_path.split())
+    return [*words[:at], *arguments, *words[at:]] if not end else [*words, *end, *arguments]
 
 
 def invoked(ctx: click.Context | None) -> str:

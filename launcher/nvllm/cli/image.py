@@ -13,7 +13,7 @@ from nvllm.cli.complete import files
 from nvllm.cli.frame import App, Group, with_app
 from nvllm.cli.terminal import printable
 from nvllm.core.canonical import Json
-from nvllm.image import contents, difference, disassembly, engine
+from nvllm.image import contents, difference, engine
 from nvllm.image.contents import Contents
 from nvllm.image.difference import ImageDifference
 from nvllm.layers.cache import LayerCache
@@ -40,7 +40,7 @@ def diff_command(app: App, a: str, b: str) -> None:
     """
     with tempfile.TemporaryDirectory(prefix="nvllm-diff-") as scratch:
         one, other = (_opened(app, name, Path(scratch)) for name in (a, b))
-        found = list(difference.images(one, other, disassembly.disassembled))
+        found = list(difference.images(one, other))
     data: Json = {"a": a, "b": b, "same": not found, "differences": listed(found)}
     cure = "build the one that is wrong twice, to see what it depends on: nvllm build IMAGE --check"
     refusals = list(difference.refusals(found, "NV310", f"{a} and {b}", cure))

@@ -172,7 +172,7 @@ def _content(path: Path) -> bytes:
     try:
         return reading.content(path, reading.PATCH)
     except OSError as error:
-        expected, cure = f"a file with a diff, of at most {reading.PATCH} bytes", "git format-patch writes such files"
+        expected, cure = f"a file with a diff, of at most {reading.PATCH} bytes", "write it with `git format-patch`"
         raise refuse("NV108", f"--from-diff {path}", expected, error.strerror or str(error), cure) from error
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import click
 
 from nvllm.cli import terminal
-from nvllm.cli.complete import compared, images, profiles
+from nvllm.cli.complete import compared, profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.image_argument import IMAGE, profile_missing, selected
 from nvllm.core import canonical, catalogue, explain, plan, reading
 from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
 from nvllm.core.plan import LaunchPlan
-from nvllm.core.refusal import Refusal, Refused, refuse
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.gc import garbage
 from nvllm.gc.garbage import Piece
 from nvllm.gc.projects import Projects
@@ -56,15 +57,17 @@ Examples:
 
 
 @click.command("doctor", cls=Command, epilog=DOCTOR_EXAMPLES)
-@click.argument("image", required=False, shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option("--profile", shell_complete=profiles, help="A profile of the image.")
 @with_app
 def doctor(app: App, image: str | None, profile: str | None) -> None:
-    """Without IMAGE: the checks of the host, and what each image of the project needs before it can be built, served
-    and blessed. With IMAGE and --profile: every check that `nvllm serve` runs.
+    """Without --profile: the checks of the host, and what each image of the project needs before it can be built,
+    served and blessed. With it: every check that `nvllm serve` runs.
     """
-    if (image is None) != (profile is None):
-        raise click.UsageError("name both an image and --profile, or neither")
+    if profile is not None:
+        image = selected(app)
+    elif image is not None:
+        raise profile_missing(click.get_current_context())
     reminder, needed = None, None
     every: tuple[ImageNeeds, ...] = ()
     if image is None or profile is None:
@@ -83,7 +86,7 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
     shown: list[Json] = [
         {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail} for one in outcomes
     ]
-    data: dict[str, Json] = {"checks": shown}
+    data: dict[str, Json] = {"image": image, "checks": shown}
     if every:
         data["images"] = [_needs_data(one) for one in every]
     if reminder is not None:
@@ -298,26 +301,30 @@ def read_identity(name: str, data: bytes) -> Side:
 def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> None:
     """It removes older images, layers, files that no lock names, caches, and the directories of ended runs.
 
-    nvllm knows every project that has used this cache; see --forget for one that was deleted.
+    nvllm knows every project that has used this cache; see --forget for one that was deleted. What a project may need
+    that is gone, or cannot be read, stays; the rest goes, and the refusal says which project that is.
     """
     docker = engine.require()
     known = Projects(app.places.projects)
+    refuse_any(known.lost(app.places.builds))
     forgotten = [root.absolute() for root in forget]
     projects = {*known.present(forgotten), app.project}
-    referred, containers = garbage.referred(projects, app.places), docker.containers()
+    lost, ids = known.vanished(forgotten), known.ids(forgotten)
+    referred, containers = garbage.referred(projects, app.places, lost, ids), docker.containers()
     oldest = time.time() - keep_younger
-    old_images = list(garbage.images(app.places, docker.images(), containers, referred, oldest))
+    old_images = list(garbage.images(app.places, docker.stored(), containers, referred, oldest))
     old_files = list(garbage.files(app.places, referred, containers, oldest))
     pieces: list[Piece] = [*old_images, *old_files]
     if not dry_run:
         for root in forgotten:
             known.forget(root)
+        garbage.forget(app.places, ids)
         app.remember_project()
         for piece in old_images:
-            for tag in piece.name.split():
+            for tag in piece.tags:
                 docker.remove_image(tag)
         for piece in old_files:
-            garbage.remove(piece)
+            garbage.remove(piece, app.places)
     data: Json = {
         "removed": not dry_run,
         "bytes": sum(piece.size for piece in pieces),
@@ -325,7 +332,7 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
             {"kind": piece.kind, "name": piece.name, "bytes": piece.size, "note": piece.note} for piece in pieces
         ],
     }
-    app.out.result("gc", data, lambda: _pieces_text(app, pieces, "would go" if dry_run else "removed"))
+    app.show("gc", data, lambda: _pieces_text(app, pieces, "would go" if dry_run else "removed"), referred.unknown)
 
 
 def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:

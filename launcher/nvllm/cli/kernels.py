@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import cast
 
-import click
-
 from nvllm.cli.build import fresh_build, patches_option
-from nvllm.cli.complete import images
-from nvllm.cli.frame import App, Group, with_app
+from nvllm.cli.frame import App, Group
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.image import builder
@@ -51,9 +49,9 @@ def _rows(found: tuple[Kernel, ...]) -> list[tuple[str, ...]]:
 
 
 @kernels.command("build", epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
+@IMAGE
 @patches_option
-@with_app
+@with_image()
 def build_command(app: App, image: str, patches: str | None) -> None:
     """Build the kernels layer of IMAGE, which `nvllm build` puts above its patches."""
     layer = _layer(_builder(app, image, patches))
@@ -62,9 +60,9 @@ def build_command(app: App, image: str, patches: str | None) -> None:
 
 
 @kernels.command("list", epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
+@IMAGE
 @patches_option
-@with_app
+@with_image()
 def list_command(app: App, image: str, patches: str | None) -> None:
     """List the kernels of IMAGE: name, target, bytes of code, and the directory in Triton's cache."""
     layer = _layer(_builder(app, image, patches))
@@ -77,9 +75,9 @@ def list_command(app: App, image: str, patches: str | None) -> None:
 
 
 @kernels.command("check", epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec with targets: images/IMAGE.yaml.")
+@IMAGE
 @patches_option
-@with_app
+@with_image()
 def check_command(app: App, image: str, patches: str | None) -> None:
     """Check, without a GPU, that an engine of IMAGE finds every kernel that it launches, for every target."""
     builder = _builder(app, image, patches)

@@ -10,8 +10,9 @@ from typing import cast
 
 import click
 
-from nvllm.cli.complete import images, models
-from nvllm.cli.frame import App, Command, with_app
+from nvllm.cli.complete import models
+from nvllm.cli.frame import App, Command
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
 from nvllm.lock import document, drift, resolve, updates
 from nvllm.lock.drift import Drift
@@ -27,11 +28,12 @@ Examples:
   nvllm lock cpu --check --update all      what has moved since the lock was made, by kind
   nvllm lock gb10 --compiled out/vllm.whl  with the wheel that was compiled from the pinned commit
   nvllm lock sm120 --later qwen35-27b-nvfp4   all but that model, on a host that reaches no hub
+  nvllm lock cpu --model tiny-lfm2         pin that model as it is now, and nothing else anew
 """
 
 
 @click.command("lock", cls=Command, epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option(
     "--check",
     is_flag=True,
@@ -57,9 +59,24 @@ Examples:
     help="Do not ask the hub for this model if the lock lacks it; profiles with it are refused until it is locked. "
     "Repeatable.",
 )
-@with_app
+@click.option(
+    "--model",
+    "again",
+    multiple=True,
+    metavar="MODEL",
+    shell_complete=models,
+    help="Pin this model as it is now: a directory by the files in it, a model of the hub by what it follows. "
+    "Repeatable.",
+)
+@with_image()
 def lock(
-    app: App, image: str, check: bool, update: tuple[str, ...], compiled: Path | None, later: tuple[str, ...]
+    app: App,
+    image: str,
+    check: bool,
+    update: tuple[str, ...],
+    compiled: Path | None,
+    later: tuple[str, ...],
+    again: tuple[str, ...],
 ) -> None:
     """The lock is manifests/IMAGE.lock.json. What it pins stays as long as the spec allows it.
 
@@ -70,7 +87,9 @@ def lock(
     inputs = read_inputs(app.project, image)
     previous = read_lock(app.project, image) if check else usable_lock(app.project, image, app.progress)
     app.remember_project()
-    new = lock_image(inputs, previous, app.places, update, compiled, later, offline=app.offline, progress=app.progress)
+    new = lock_image(
+        inputs, previous, app.places, update, compiled, later, again, offline=app.offline, progress=app.progress
+    )
     found = drift.compare(previous, new) if previous is not None else ()
     changed = document.encode(previous) != document.encode(new) if previous is not None else True
     if not check:

@@ -296,6 +296,8 @@ def _drop_output() -> None:
 def _usage(args: Sequence[str], error: click.ClickException) -> tuple[str, Refused]:
     """Return the command's name and the refusal NV108 for what click could not use of ARGS."""
     ctx = error.ctx if isinstance(error, click.UsageError) else None
+    if isinstance(error, click.MissingParameter) and ctx is not None and (refused := _missing(ctx, error.param)):
+        return cli_frame.command_name(ctx), refused
     path = ctx.command_path if ctx is not None else "nvllm"
     expected, cure = f"what `{path} --help` shows", f"{path} --help"
     if isinstance(error, click.NoSuchCommand):
@@ -304,8 +306,6 @@ def _usage(args: Sequence[str], error: click.ClickException) -> tuple[str, Refus
         cure = f"{path} {error.possibilities[0]}" if error.possibilities else cure
     elif isinstance(error, click.NoSuchOption):
         cure = _corrected(args, error) or cure
-    elif isinstance(error, click.MissingParameter) and (named := _names(error)) is not None:
-        expected, cure = named
     elif ctx is not None:
         expected = ctx.get_usage().removeprefix("Usage: ")
     found = error.message if isinstance(error, (click.NoSuchCommand, click.NoSuchOption)) else error.format_message()
@@ -325,22 +325,16 @@ _ALIKE = 0.75
 """From 0 to 1. click's own 0.6 takes --dry-run for a misspelt --runs."""
 
 
-def _names(error: click.MissingParameter) -> tuple[str, str] | None:
-    """Return the names that the parameter that is missing can have, and a line with one; None if they are not known."""
-    from nvllm.cli import complete
+def _missing(ctx: click.Context, param: click.Parameter | None) -> Refused | None:
+    """Return the refusal of the line of CTX, which lacks PARAM, if that names profiles; else None."""
+    from nvllm.cli import image_argument
 
-    ctx, param = error.ctx, error.param
-    if ctx is None or param is None:
+    if param is None or param.name not in image_argument.PROFILES:
         return None
-    image = ctx.params.get("image")
-    if param.name == "profile" and image:
-        words, names = [image, "--profile"], complete.profiles(ctx, param, "")
-    elif param.name in ("image", "image_name"):
-        words, names = [], complete.images(ctx, param, "")
-    else:
-        return None
-    cure = " ".join([ctx.command_path, shlex.join([*words, *names[:1]])])
-    return (f"a name: {', '.join(names)}", cure) if names else None
+    try:
+        return image_argument.profile_missing(ctx)
+    except Refused as refused:  # such as a --project that is none
+        return refused
 
 
 def _refuse(args: Sequence[str], command: str, refused: Refused) -> int:

@@ -1,29 +1,25 @@
-"""`nvllm manifest`: the blessings of a project, their revocation, and manifests of the nvllm fork."""
+"""`nvllm manifest`: the blessings of a project, and their revocation."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from nvllm.bless import page
-from nvllm.cache import forkmanifest, manifest
+from nvllm.cache import manifest
 from nvllm.cache.blessings import Blessing, Blessings
-from nvllm.cache.forkmanifest import Compared, ForkManifest, Missing
 from nvllm.cache.manifest import Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
-from nvllm.cli.complete import blessings, compared
+from nvllm.cli.complete import blessings
 from nvllm.cli.frame import PATH, App, Group, packed, with_app
 from nvllm.cli.webpage import OPTIONS, WebPage
-from nvllm.core import documents, reading
+from nvllm.core import documents
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
-from nvllm.serve import examine
-from nvllm.spec import file as specfile
+from nvllm.core.refusal import Refusal, Refused, refuse_any
 
 EXAMPLES = """
 Examples:
@@ -33,8 +29,6 @@ Examples:
   nvllm manifest show 3bcf597 --html bless.html  the same as one web page, with plots
   nvllm manifest verify 3bcf597                  hash its cache again
   nvllm manifest revoke 3bcf597 --reason "..."   never serve its cache again
-  nvllm manifest import FILE --cache DIR         check a manifest of the nvllm fork
-  nvllm manifest import FILE --against gb10/lower8   compare it with a profile
 """
 
 
@@ -137,7 +131,7 @@ def show(app: App, name: str, written: WebPage) -> None:
         "directory": str(trees(app).path(found.tree_hash)),
         "manifest": documents.unstructure(manifest.FORM, found),
     }
-    usual = app.places.state / "pages" / f"{one.path.stem}.html"
+    usual = app.places.work(app.project) / "pages" / f"{one.path.stem}.html"
     said = written.written(usual, lambda: page.html(found, state))
     app.out.result(
         "manifest show", data, said or (lambda: _show_text(app, found, state, "there" if signed else "none"))
@@ -237,78 +231,3 @@ def revoke(app: App, name: str, reason: str) -> None:
     named = f"which {', '.join(naming)} names" if len(naming) == 1 else f"which {len(naming)} manifests here name"
     kept = f"commit {record}" if app.project.own else f"on this host: {record}"
     app.out.result("manifest revoke", data, f"revoked: tree {tree_hash}, {named}; {kept}")
-
-
-@manifest_command.command("import", epilog=EXAMPLES)
-@click.argument("file", type=PATH, help="A manifest of the fork.")
-@click.option("--cache", type=PATH, help="The directory of its cache, if it was moved.")
-@click.option(
-    "--against", shell_complete=compared, metavar="IMAGE/PROFILE", help="Compare it with this profile, key by key."
-)
-@with_app
-def import_command(app: App, file: Path, cache: Path | None, against: str | None) -> None:
-    """Check a manifest of the nvllm fork, and list what it lacks."""
-    fork = forkmanifest.decode(reading.wanted(file, reading.MANIFEST, str(file)), str(file))
-    beside = _beside(app, fork, against) if against is not None else None
-    refusals, missing = forkmanifest.examine_files(fork, forkmanifest.roots(fork, cache))
-    missing = [*forkmanifest.missing(fork), *missing]
-    data: dict[str, Json] = {
-        "label": fork.label,
-        "hash": fork.hash,
-        "files": len(fork.files),
-        "servable": False,
-        "missing": [asdict(one) for one in missing],
-        "profile": {"arguments": fork.arguments, "environment": fork.environment},
-        "model": {key: fork.config.get(key) for key in ("model_id", "model_revision_resolved")},
-    }
-    if beside is not None:
-        data["against"] = {
-            "profile": beside.name,
-            "keys": [{**asdict(one), "agrees": one.agrees} for one in beside.keys],
-            "beyond": dict(beside.beyond),
-        }
-    if not (app.out.json and refusals):
-        app.out.result("manifest import", data, lambda: _import_text(app, fork, missing, beside))
-    refuse_any(refusals)
-
-
-@dataclass(frozen=True, slots=True)
-class _Beside:
-    """A manifest of the fork beside the profile NAME: its keys one by one, and what the profile has BEYOND them."""
-
-    name: str
-    keys: Sequence[Compared]
-    beyond: Mapping[str, str]
-
-
-def _beside(app: App, fork: ForkManifest, against: str) -> _Beside:
-    """Return FORK beside AGAINST, ``image/profile``. Raises Refused NV108 for no such pair, NV107 for unknown names."""
-    image, slash, name = against.partition("/")
-    if not (image and slash and name):
-        cure = "name both, such as gb10/lower8"
-        raise refuse("NV108", "--against", "IMAGE/PROFILE", against, cure)
-    spec = specfile.of(app.project, image)
-    profile = examine.named_profile(app.project, spec, name)
-    return _Beside(against, forkmanifest.compared(fork, spec, profile), forkmanifest.beyond(fork, spec, profile))
-
-
-def _import_text(app: App, fork: ForkManifest, missing: list[Missing], beside: _Beside | None) -> None:
-    app.out.line(f"{fork.label}: schema {fork.schema}, hash {fork.hash} confirmed, {len(fork.files)} files listed")
-    app.out.table(["our rules ask for", "found"], [(one.rule, one.found) for one in missing])
-    if beside is None:
-        arguments = [(f"--{name}", str(value)) for name, value in fork.arguments.items()]
-        app.out.table(["take over into a profile", ""], [*arguments, *fork.environment.items()])
-        app.out.line("not servable: bless a profile with these, and its cache is compiled and tried anew")
-        return
-    keys = [("  " if one.agrees else "! ", one) for one in beside.keys]
-    app.out.table(
-        ["  key of the fork's hash", "fork", beside.name],
-        [(mark + one.key, one.fork or "-", one.profile or "-") for mark, one in keys],
-    )
-    app.out.table([f"{beside.name} besides", ""], list(beside.beyond.items()))
-    image, _, profile = beside.name.partition("/")
-    agreeing = sum(one.agrees for one in beside.keys)
-    app.out.line(
-        f"not servable; {agreeing} of {len(beside.keys)} keys agree. What the profile says is compiled and tried anew: "
-        f"nvllm bless {image} --profile {profile}"
-    )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 
-from nvllm.cli.complete import images
 from nvllm.cli.complete import models as model_names
-from nvllm.cli.frame import App, Group, with_app
+from nvllm.cli.frame import App, Group
+from nvllm.cli.image_argument import IMAGE_BEFORE_MODEL, MODEL, Needed, with_image
 from nvllm.core import paths
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedModel
@@ -28,12 +28,18 @@ from nvllm.sources import hub
 EXAMPLES = """
 Examples:
   nvllm model make cpu tiny-lfm2      make the model of the demo
-  nvllm model fetch sm120 qwen        download the locked files of the locked revision
+  nvllm model fetch qwen35-27b-nvfp4  download the locked files of the locked revision
   nvllm model check cpu               hash every file of every model of the image
 """
 
 
 model = Group("model", epilog=EXAMPLES)
+
+
+def _needed_name(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the argument NAME, a model of an image, with the help TEXT."""
+    options = {"required": False, "metavar": "NAME", "shell_complete": model_names, "help": text}
+    return click.argument(MODEL, cls=Needed, **options)
 
 
 def _with_model(app: App, image: str, name: str) -> Build:
@@ -56,9 +62,9 @@ def _other_kind(build: Build, name: str, expected: str, found: str) -> Refused:
 
 
 @model.command("make", epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image with a lock.")
-@click.argument("name", shell_complete=model_names, help="A model of the image that has a recipe.")
-@with_app
+@IMAGE_BEFORE_MODEL
+@_needed_name("A model of the image that has a recipe.")
+@with_image(MODEL)
 def make(app: App, image: str, name: str) -> None:
     """Make a model by its recipe, and compare it with its pin.
 
@@ -71,6 +77,7 @@ def make(app: App, image: str, name: str) -> None:
     recipe = recipes.recipe(wanted.recipe)
     files = recipe.files()
     tree = models.tree_hash(files)
+    assert wanted.tree is not None  # a spec with a recipe and no tree is refused
     if tree != wanted.tree:
         raise Refused([recipes.other_tree(f"images/{image}.yaml", name, wanted.tree, tree)])
     target = paths.ensure(app.places.models) / name
@@ -84,14 +91,21 @@ def make(app: App, image: str, name: str) -> None:
         shutil.rmtree(target, ignore_errors=True)
         new.rename(target)
     size = sum(file.size for file in files)
-    data: Json = {"model": name, "tree": tree, "files": len(files), "bytes": size, "directory": str(target)}
+    data: Json = {
+        "image": image,
+        "model": name,
+        "tree": tree,
+        "files": len(files),
+        "bytes": size,
+        "directory": str(target),
+    }
     app.out.result("model make", data, f"{name}: {len(files)} files, {size} bytes, {tree}")
 
 
 @model.command("fetch", epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image with a lock.")
-@click.argument("name", shell_complete=model_names, help="A model of the image that comes from the hub.")
-@with_app
+@IMAGE_BEFORE_MODEL
+@_needed_name("A model of the image that comes from the hub.")
+@with_image(MODEL)
 def fetch(app: App, image: str, name: str) -> None:
     """Download the locked files of a model, and hash them."""
     build = _with_model(app, image, name)
@@ -102,14 +116,14 @@ def fetch(app: App, image: str, name: str) -> None:
     directory = location.model_directory(build.spec, name, app.places)
     hub.download(locked, directory, progress=app.progress)
     refuse_any(verify(app, build, [(name, locked)]))
-    data: Json = {"model": name, "revision": locked.revision, "directory": str(directory)}
+    data: Json = {"image": image, "model": name, "revision": locked.revision, "directory": str(directory)}
     app.out.result("model fetch", data, f"{name}: revision {locked.revision}, checked, in {directory}")
 
 
 @model.command("check", epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image with a lock.")
+@IMAGE_BEFORE_MODEL
 @click.argument("name", required=False, shell_complete=model_names, help="Only this model.  [default: all]")
-@with_app
+@with_image(MODEL)
 def check(app: App, image: str, name: str | None) -> None:
     """Hash the models of an image, and compare them with the lock."""
     build, stale = identity.load_build(app.project, image, None)
@@ -118,7 +132,7 @@ def check(app: App, image: str, name: str | None) -> None:
         stale += document.without_models(build.lock, [name], app.project.show(app.project.lock(image)))
     chosen = [(one, locked) for one, locked in build.lock.models.items() if name in {None, one}]
     refuse_any([*stale, *verify(app, build, chosen)])
-    data: Json = {"models": [{"model": one, "tree": locked.tree} for one, locked in chosen]}
+    data: Json = {"image": image, "models": [{"model": one, "tree": locked.tree} for one, locked in chosen]}
     app.out.result("model check", data, "\n".join(f"{one}: as locked, {locked.tree}" for one, locked in chosen))
 
 
@@ -132,6 +146,7 @@ def verify(app: App, build: Build, chosen: Sequence[tuple[str, LockedModel]]) ->
             location.model_directory(build.spec, name, app.places),
             HashCache.none(),
             cure=location.model_cure(build.spec, name),
+            changed=location.changed_cure(build.spec, name),
             progress=app.progress,
         )
     ]

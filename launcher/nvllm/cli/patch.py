@@ -10,9 +10,10 @@ from pathlib import Path
 import click
 
 from nvllm.cli.build import fresh_build, patches_option
-from nvllm.cli.complete import files, images, patches
+from nvllm.cli.complete import files, images_and_files, patches
 from nvllm.cli.complete import series as series_names
 from nvllm.cli.frame import PATH, App, Group, with_app
+from nvllm.cli.image_argument import IMAGE, IMAGE_BEFORE_PATH, Needed, selected, with_image
 from nvllm.core import durable, reading
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
@@ -42,7 +43,7 @@ Examples:
   nvllm patch apply cpu before --patches none   the pinned source as it is
   nvllm patch add cpu fix.patch --proved-by tests/test_fix.py::test_it    a diff that you have already
   nvllm patch new drain ../before ../after --summary "Drain first" --proved-by tests/e2e/test_drain.py::test_it
-  nvllm patch refresh drain                     new line numbers, same change
+  nvllm patch refresh scheduler-drain           new line numbers, same change
 """
 
 against_option = click.option(
@@ -83,18 +84,20 @@ def list_(app: App, base: str | None) -> None:
 
 
 @patch.command("check")
-@click.argument("image", required=False, shell_complete=images, help="An image spec; else every one.")
+@IMAGE
+@click.option("--all", "every", is_flag=True, help="Check every image of the project.")
 @against_option
 @with_app
-def check(app: App, image: str | None, against: str | None) -> None:
+def check(app: App, image: str | None, every: bool, against: str | None) -> None:
     """Show for each patch whether it applies, is already upstream, or conflicts, with file and hunk.
 
-    If the version has a series of its own, the two series are compared as well. Exits with 1 if the patch set of an
-    image does not fit the source.
+    A series for another commit than the image pins is refused. If the version has a series of its own, the two series
+    are compared as well. Exits with 1 if the patch set of an image does not fit the source.
     """
     reports: list[tuple[str, Report, dict[str, tuple[Counterpart, ...]]]] = []
-    for spec in [specfile.of(app.project, image)] if image is not None else _specs(app):
+    for spec in _specs(app) if every else [specfile.of(app.project, selected(app))]:
         series = seriesfile.of(app.project, spec.patches.series)
+        refuse_any(seriesfile.other_commit(series, spec.vllm.commit, f"patches/{series.base}"))
         tree, version = _source(app, series, patchcheck.wanted(series), against)
         diffs = seriesfile.diffs(app.project.series(series.base), series.patches, f"patches/{series.base}")
         report = patchcheck.report(series, diffs, spec.patches.enable, tree, version)
@@ -169,21 +172,34 @@ def new(
 
 
 @patch.command("add")
-@click.argument("name", metavar="IMAGE|SERIES", shell_complete=images, help="An image, or its series.")
-@click.argument("file", type=PATH, help="A unified diff, or what `git format-patch -1` wrote.")
+@click.argument(
+    "image",
+    metavar="[IMAGE|SERIES]",
+    required=False,
+    shell_complete=images_and_files,
+    help="An image, or its series.  [default: the project's image]",
+)
+@click.argument(
+    "file",
+    cls=Needed,
+    required=False,
+    metavar="FILE",
+    type=PATH,
+    help="A unified diff, or what `git format-patch -1` wrote.",
+)
 @click.option(
     "--proved-by", multiple=True, shell_complete=files, metavar="NODE", help="A test that fails without it. Repeatable."
 )
 @click.option("--id", "patch_id", metavar="ID", help="The id of the new patch.  [default: of its subject, or of FILE]")
-@with_app
-def add(app: App, name: str, file: Path, proved_by: tuple[str, ...], patch_id: str | None) -> None:
+@with_image("file")
+def add(app: App, image: str, file: Path, proved_by: tuple[str, ...], patch_id: str | None) -> None:
     """Add the patch FILE as the last one of a series.
 
     nvllm computes the entry: id, summary, paths and sha256. If the pinned source is in the store, the patch must apply
     to it, on top of those that IMAGE enables.
     """
-    spec = specfile.of(app.project, name) if name in app.project.image_names() else None
-    base = spec.patches.series if spec is not None else _known(app, name)
+    spec = specfile.of(app.project, image) if image in app.project.image_names() else None
+    base = spec.patches.series if spec is not None else _known(app, image)
     app.project.writable(app.project.series(base))
     series = seriesfile.of(app.project, base)
     taken = [one.id for one in series.patches]
@@ -199,12 +215,13 @@ def add(app: App, name: str, file: Path, proved_by: tuple[str, ...], patch_id: s
     change, checked = _fitted(app, series, enabled, change)
     directory, shown = app.project.series(base), f"patches/{base}"
     entry = patchedit.add(directory, shown, change.id, change.summary, proved_by, change.diff)
-    image = spec.name if spec is not None else "IMAGE"
+    named = spec.name if spec is not None else "IMAGE"
     text = (
         f"written: {shown}/{entry.file}, {'applies to' if checked else 'NOT tried on the source of'} vLLM "
-        f"{series.version}\nnext: write {entry.id} into patches.enable of images/{image}.yaml, then nvllm lock {image}"
+        f"{series.version}\nnext: write {entry.id} into patches.enable of images/{named}.yaml, then nvllm lock {named}"
     )
-    app.out.result("patch add", {"series": base, "checked": checked, **dataclasses.asdict(entry)}, text)
+    data: dict[str, Json] = {"image": spec.name if spec is not None else None, "series": base, "checked": checked}
+    app.out.result("patch add", {**data, **dataclasses.asdict(entry)}, text)
 
 
 def _known(app: App, name: str) -> str:
@@ -251,10 +268,12 @@ def refresh(app: App, patch_id: str, against: str | None, base: str | None) -> N
 
 
 @patch.command("apply")
-@click.argument("image", shell_complete=images, help="An image spec.")
-@click.argument("directory", type=PATH, help="The directory to write; it must not exist.")
+@IMAGE_BEFORE_PATH
+@click.argument(
+    "directory", cls=Needed, required=False, metavar="DIRECTORY", type=PATH, help="The directory; it must not exist."
+)
 @patches_option
-@with_app
+@with_image("directory")
 def apply(app: App, image: str, directory: Path, patches: str | None) -> None:
     """Write the pinned source of IMAGE with its patch set applied to DIRECTORY, to read or to compile it.
 

@@ -9,8 +9,8 @@ import click
 
 from nvllm.cache import signature
 from nvllm.cli.build import fresh_build, patches_option
-from nvllm.cli.complete import images
-from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.frame import PATH, App, Command
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import canonical, durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
@@ -24,11 +24,11 @@ Examples:
 
 
 @click.command("provenance", cls=Command, epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option("--output", type=PATH, metavar="FILE", help="Write it to FILE instead of stdout.")
 @click.option("--sign", type=PATH, metavar="KEY", help="Sign FILE with this SSH key: FILE.sig.")
 @patches_option
-@with_app
+@with_image()
 def provenance(app: App, image: str, output: Path | None, sign: Path | None, patches: str | None) -> None:
     """The statement names the image by the digests that the project or a build on this host recorded.
 

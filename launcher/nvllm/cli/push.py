@@ -11,8 +11,9 @@ import click
 from nvllm.cache.blessings import Blessings
 from nvllm.cli import terminal
 from nvllm.cli.build import fresh_build, patches_option
-from nvllm.cli.complete import images, profiles
+from nvllm.cli.complete import profiles
 from nvllm.cli.frame import App, Command, with_app
+from nvllm.cli.image_argument import IMAGE, selected, with_image
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.fleet import blessings as fleet_blessings
@@ -59,11 +60,11 @@ def _repository(app: App, name: RepositoryName) -> Repository:
 
 @click.command("push", cls=Command, epilog=PUSH_EXAMPLES)
 @click.argument("repo", help="The repository: host[:port]/path.")
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @blessing_option
 @patches_option
 @click.option("--dry-run", is_flag=True, help="Say what the registry lacks; send nothing.")
-@with_app
+@with_image()
 def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str | None, dry_run: bool) -> None:
     """The image is built if it is not, held against the recorded digests, and sent layer by layer.
 
@@ -88,10 +89,11 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
     ]
     repository = _repository(app, name)
     tag = fleet_images.tag_of(build)
+    target: dict[str, Json] = {"repository": str(name), "image": image}
     if dry_run:
         lacking = fleet_images.lacking(finished, repository)
         text = f"{name}:{tag}: {terminal.size(lacking)} would travel"
-        app.out.result("push", {"repository": str(name), "tag": tag, "bytes": lacking, "pushed": False}, text)
+        app.out.result("push", {**target, "tag": tag, "bytes": lacking, "pushed": False}, text)
         return
     pushed = fleet_images.push_image(finished, tag, repository)
     sent = [
@@ -99,7 +101,7 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
         for one in found
     ]
     data: Json = {
-        "repository": str(name),
+        **target,
         "tag": pushed.tag,
         "manifest": pushed.digest,
         "build_hash": build.build_hash,
@@ -128,7 +130,7 @@ def _pushed(one: PushedBlessing) -> Json:
 
 @click.command("pull", cls=Command, epilog=PULL_EXAMPLES)
 @click.argument("repo", help="The repository: host[:port]/path, or one manifest in it: host[:port]/path@sha256:...")
-@click.argument("image", required=False, shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @blessing_option
 @with_app
 def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> None:
@@ -138,11 +140,8 @@ def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> Non
     one that its manifest lists.
     """
     name, digest = registry.parse(repo)
-    if image is None and digest is None:
-        cure = f"nvllm pull {name} {' '.join(app.project.image_names()[:1]) or 'IMAGE'}"
-        raise refuse("NV108", "REPO", "a manifest's digest behind REPO, or IMAGE", repo, cure)
-    if image is None and profiles:
-        raise click.UsageError("--blessing needs IMAGE: a blessing is of a profile")
+    if image is not None or digest is None or profiles:  # else the digest decides, whatever it is of
+        image = selected(app)
     build = None
     if image is not None:
         build, stale = identity.load_build(app.project, image, None)

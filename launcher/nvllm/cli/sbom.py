@@ -8,8 +8,8 @@ from typing import Literal
 import click
 
 from nvllm.cli.build import fresh_build, patches_option
-from nvllm.cli.complete import images
-from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.frame import PATH, App, Command
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import canonical, durable, extras
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
@@ -27,7 +27,7 @@ Examples:
 
 
 @click.command("sbom", cls=Command, epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option(
     "--format",
     "form",
@@ -38,7 +38,7 @@ Examples:
 )
 @click.option("--output", type=PATH, metavar="FILE", help="Write it to FILE instead of stdout.")
 @patches_option
-@with_app
+@with_image()
 def sbom_command(
     app: App, image: str, form: Literal["cyclonedx", "spdx"], output: Path | None, patches: str | None
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import time
@@ -13,27 +14,30 @@ from typing import cast
 
 import click
 
-from nvllm.cache.blessings import Blessings
-from nvllm.cli.complete import images, profiles
 from nvllm.cli.complete import instances as running_instances
+from nvllm.cli.complete import profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable, reading
 from nvllm.core.canonical import Json
-from nvllm.core.plan import LaunchPlan, PlannedCpu
+from nvllm.core.plan import LaunchPlan, PlannedCpu, ServedModel
 from nvllm.core.plan import encode as plan_encode
-from nvllm.core.refusal import Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse
+from nvllm.core.spec import LOOPBACK
 from nvllm.host import facts, gate_records, gates
 from nvllm.image import engine, identity
 from nvllm.image.engine import Engine
-from nvllm.serve import detach, examine, exposition, health, instances, planner, staged_cache, supervisor
+from nvllm.serve import detach, examine, exposition, health, instances, owners, planner, service, stopping
 from nvllm.serve.instances import SeenInstance
 from nvllm.serve.rundir import RunDirectory, all_below
+from nvllm.serve.supervisor import Supervisor
 
 SERVE_EXAMPLES = """
 Examples:
   nvllm serve cpu --profile tiny-eager             until Ctrl-C
   nvllm serve cpu --profile tiny-eager --detach    in the background; returns when it is ready
   nvllm serve cpu --profile tiny-eager --dry-run   print the launch plan and every refusal
+  nvllm serve --profile lower8                     of the only image that has the profile
 """
 STATUS_EXAMPLES = """
 Examples:
@@ -44,23 +48,24 @@ Examples:
 """
 LOGS_EXAMPLES = """
 Examples:
-  nvllm logs nvllm-cpu-tiny-eager --follow
+  nvllm logs nvllm-cpu-tiny-eager -f
   nvllm logs                                       if there is only one instance
 """
 STOP_EXAMPLES = """
 Examples:
   nvllm stop nvllm-cpu-tiny-eager
   nvllm stop                                       if there is only one instance
+  nvllm stop --all
 """
 
 
 @click.command("serve", cls=Command, epilog=SERVE_EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image spec: images/IMAGE.yaml.")
+@IMAGE
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option("--dry-run", is_flag=True, help="Print the launch plan and every refusal; start nothing.")
 @click.option("--detach", is_flag=True, help="Run in the background; return when the engine is ready.")
 @click.option("--paranoid", is_flag=True, help="Hash every file of the model, also those whose hash is on record.")
-@with_app
+@with_image()
 def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: bool, paranoid: bool) -> None:
     """A refusal lists every problem at once."""
     if detach and not dry_run:
@@ -70,47 +75,31 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         seen = examine.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
         app.show("serve --dry-run", plan_encode(seen.plan), lambda: _plan_text(app, seen.plan), seen.refusals)
         return
-    try:
-        found = examine.examine_without_cache(
-            app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress
-        )
-    except Refused:  # nothing to examine, such as no lock; what else is missing is said with it
-        seen = examine.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
-        refuse_any(seen.refusals)
-        raise
-    if found.refusals:  # nothing will be staged, which would have read the cache, and all is to be said at once
-        found = examine.examine_cache(found, app.places)
-    app.remember_project()
-    for waiver in found.plan.waivers:
-        app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
-    if found.plan.dev:
-        app.progress.note(f"DEVELOPMENT profile {profile}: not for production")
     command = shlex.join(["nvllm", "serve", image, "--profile", profile])
-    with (
-        supervisor.hold_locks(found, app.places, command) as held_locks,
-        staged_cache.staged(found, app.places) as cache,
-    ):
-        running = supervisor.Supervisor(found, app.places, held_locks, app.progress, cache)
-        if cache is not None:
-            Blessings.of_project(app.project, app.places).versions.saw(cache.manifest)
-            app.progress.note(f"BLESSED {cache.manifest.label} v{cache.manifest.version}: {_evidence(cache)}")
-        running.serve(
-            lambda generation: app.out.result("serve", _ready_data(running), _ready_text(found.plan, generation))
-        )
+    served = service.ServiceRequest(app.project, app.places, image, profile, command, paranoid, app.progress)
+    examination = service.examined(served)
+    app.remember_project()
+    for waiver in examination.plan.waivers:
+        app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
+    if examination.plan.dev:
+        app.progress.note(f"DEVELOPMENT profile {profile}: not for production")
+    service.run(served, examination, functools.partial(_announce, app))
 
 
-def _evidence(cache: staged_cache.MountedCache) -> str:
-    claim, tree = cache.manifest.claim, cache.manifest.tree
-    return f"{claim.boots} fresh boots; {len(tree.files)} files, tree {tree.hash[:12]}, {cache.staged.level}"
+def _announce(app: App, running: Supervisor, generation: health.Generation) -> None:
+    app.out.result("serve", _ready_data(running), _ready_text(running.plan, generation))
 
 
-def _ready_data(running: supervisor.Supervisor) -> Json:
+def _ready_data(running: Supervisor) -> Json:
     plan, cache = running.plan, running.mounted
     return {
         "instance": plan.instance,
+        "image": plan.image,
+        "profile": plan.profile,
         "address": f"http://127.0.0.1:{plan.port}",
-        "model": plan.model.name,
+        "model": plan.request_name,
         "draft": plan.draft.name if plan.draft is not None else None,
+        "adapters": [adapter.name for adapter in plan.adapters],
         "dev": plan.dev,
         "tree": plan.cache.tree if plan.cache is not None else None,
         "guard": cache.staged.level if cache is not None else None,
@@ -124,8 +113,9 @@ def _ready_data(running: supervisor.Supervisor) -> Json:
 
 def _ready_text(plan: LaunchPlan, generation: health.Generation) -> str:
     dev = "  (development)" if plan.dev else ""
+    published = f", published on {plan.access.publish}" if plan.access.publish != LOOPBACK else ""
     return (
-        f"ready: {plan.instance}{dev} at http://127.0.0.1:{plan.port}, model {plan.model.name}; "
+        f"ready: {plan.instance}{dev} at http://127.0.0.1:{plan.port}{published}, model {plan.request_name}; "
         f"{generation.tokens} tokens in {generation.seconds:.2f} s; serve hash {plan.serve_hash[:12]}"
     )
 
@@ -137,13 +127,13 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
         ("serve hash", plan.serve_hash or "not known without a lock"),
         *(
             (role, f"{one.name}  {one.revision or one.tree or 'not known without a lock'}")
-            for role, one in zip(("model", "draft"), plan.models, strict=False)
+            for role, one in _roles(plan)
         ),
         ("command", shlex.join(planner.engine_command(plan))),
         ("cache", plan.cache.tree if plan.cache is not None else "none that is blessed"),
         ("CPU", _cpu_text(plan.cpu)),
         ("user", plan.user),
-        ("published", f"127.0.0.1:{plan.port}"),
+        *_access_rows(plan),
         ("memory", f"{plan.limits.memory / 2**30:.1f} GiB, {plan.limits.shared_memory / 2**20:.0f} MiB shared"),
         ("processes", str(plan.limits.pids)),
         ("start timeout", f"{plan.limits.start_timeout} s"),
@@ -155,6 +145,24 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
         *(("environment", f"{name}={value}") for name, value in plan.environment.items()),
     ]
     app.out.table(["launch plan", ""], rows)
+
+
+def _roles(plan: LaunchPlan) -> list[tuple[str, ServedModel]]:
+    """Return the models of PLAN, each with what it is for."""
+    drafting = [("draft", plan.draft)] if plan.draft is not None else []
+    return [("model", plan.model), *drafting, *(("adapter", adapter) for adapter in plan.adapters)]
+
+
+def _access_rows(plan: LaunchPlan) -> list[tuple[str, str]]:
+    """Return what `nvllm serve --dry-run` shows of who may ask, where, and by which name."""
+    rows = [("published", ", ".join(f"{address}:{plan.port}" for address in plan.addresses))]
+    if plan.access.key_file is not None:
+        rows.append(("API key", f"from {plan.access.key_file}"))
+    if plan.served_name:
+        rows.append(("served name", plan.served_name))
+    if plan.template is not None:
+        rows.append(("chat template", f"{plan.template.file}  {plan.template.sha256}"))
+    return rows
 
 
 def _cpu_text(cpu: PlannedCpu) -> str:
@@ -195,7 +203,8 @@ def status(app: App, metrics: bool, metrics_file: Path | None) -> None:
     for one in found:
         named: dict[str, Json] = {"instance": one.name, "container": one.container}
         known = named if one.state is None else asdict(one.state)
-        data.append({**known, "stage": one.stage, "supervised": one.supervised})
+        project = owners.owner(app.places, one.name)
+        data.append({**known, "stage": one.stage, "supervised": one.supervised, "project": project})
     app.out.result("status", {"instances": data}, lambda: _status_text(app, cast("list[dict[str, Json]]", data)))
 
 
@@ -216,8 +225,9 @@ def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
         return
 
     def cells(row: dict[str, Json]) -> tuple[str, ...]:
+        other = f"  (of {row['project']})" if row["project"] not in {None, app.project.identity} else ""
         blessed = f"  (blessed {row['blessed']})" if row.get("blessed") else ""
-        name = f"{row['instance']}{'  (development)' if row.get('dev') else ''}{blessed}"
+        name = f"{row['instance']}{'  (development)' if row.get('dev') else ''}{blessed}{other}"
         address = f"127.0.0.1:{row['port']}" if row.get("port") else "-"
         tokens = f"{row['kv_tokens']:,}" if row.get("kv_tokens") else "-"
         began = cast("float | None", row.get("started"))  # an instance of another home has no state here
@@ -230,9 +240,17 @@ def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
     columns = ["instance", "stage", "address", "started", "start took", "KV tokens", "supervised"]
     app.out.table(columns, [cells(row) for row in rows])
     for row in rows:
+        for death in cast("list[Mapping[str, Json]]", row.get("deaths") or []):
+            app.out.line(_death_text(row, death))
         kernels = cast("list[Mapping[str, str]]", row.get("kernels") or [])
         if kernels:
             app.out.line(_kernels_text(row, kernels))
+
+
+def _death_text(row: Mapping[str, Json], death: Mapping[str, Json]) -> str:
+    """Return when and of what an earlier engine of the instance in ROW died."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(cast("float", death["when"])))
+    return f"{row['instance']}: an engine died at {when}: {death['reason']}"
 
 
 def _kernels_text(row: Mapping[str, Json], kernels: Sequence[Mapping[str, str]]) -> str:
@@ -244,12 +262,14 @@ def _kernels_text(row: Mapping[str, Json], kernels: Sequence[Mapping[str, str]])
     )
 
 
-def _only(docker: Engine) -> str:
-    """Return the only instance that runs. Raises Refused NV107 if there are several, or none."""
-    names = [one.name for one in docker.containers() if one.ours and one.running]
+def _only(app: App, docker: Engine) -> str:
+    """Return the only instance of this project that runs. Raises Refused NV107 if there are several, or none."""
+    running = [one.name for one in docker.containers() if one.ours and one.running]
+    names = [name for name in running if owners.is_free(app.project, app.places, name)]
     if len(names) == 1:
         return names[0]
-    said = ", ".join(names) or "nothing is being served"
+    others = f"nothing of this project; of others: {', '.join(running)}" if running else "nothing is being served"
+    said = ", ".join(names) or others
     raise refuse("NV107", "INSTANCE", "the name of an instance", said, "nvllm status")
 
 
@@ -257,7 +277,7 @@ def _only(docker: Engine) -> str:
 @click.argument(
     "instance", required=False, shell_complete=running_instances, help="An instance that `nvllm status` lists."
 )
-@click.option("--follow", is_flag=True, help="Show new lines until the instance ends, or Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Show new lines until the instance ends, or Ctrl-C.")
 @click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Show only the last N lines.")
 @with_app
 def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None:
@@ -266,7 +286,8 @@ def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None
         cure = "leave one of them out"
         raise refuse("NV108", "--follow", "--json, which is one document, or --follow", "both", cure)
     if instance is None:
-        instance = _only(engine.require())
+        instance = _only(app, engine.require())
+    owners.check(app.project, app.places, instance)
     path = app.places.run(instance) / "engine.log"
     if not path.is_file():
         known = ", ".join(run.path.name for run in all_below(app.places.runs)) or "none"
@@ -288,7 +309,8 @@ def _follow(app: App, path: Path, run: RunDirectory) -> None:
                 app.out.line(line.decode("utf-8", "replace"))
             seen = stream.tell()
         state = run.read_state()
-        if state is None or state.stage in {"stopped", "failed"}:
+        ended = state is None or state.stage in {"stopped", "failed"}
+        if ended and stopping.holder_of(app.places, run.path.name) is None:  # else the engine may be started again
             return
         time.sleep(0.3)
 
@@ -297,11 +319,38 @@ def _follow(app: App, path: Path, run: RunDirectory) -> None:
 @click.argument(
     "instance", required=False, shell_complete=running_instances, help="An instance that `nvllm status` lists."
 )
+@click.option("--all", "every", is_flag=True, help="Stop every instance of this project.")
 @with_app
-def stop(app: App, instance: str | None) -> None:
-    """nvllm never stops a container that it did not create."""
+def stop(app: App, instance: str | None, every: bool) -> None:
+    """nvllm never stops a container that it did not create.
+
+    Requests under way may finish for as long as the profile's `limits.drain-timeout` says, and no new ones are taken
+    meanwhile. An instance whose container is gone is recorded as stopped.
+    """
     docker = engine.require()
-    name = instance if instance is not None else _only(docker)
+    if every:
+        if instance is not None:
+            raise refuse("NV108", "--all", "INSTANCE or --all", "both", "leave one of them out")
+        _stop_all(app, docker)
+        return
+    name = instance if instance is not None else _only(app, docker)
+    owners.check(app.project, app.places, name)
     with app.progress.task(f"stop {name}", None, "files"):
-        container = supervisor.stop(docker, app.places, name)
+        container = stopping.stop(docker, app.places, name)
     app.out.result("stop", {"instance": name, "container": container}, f"stopped {name}")
+
+
+def _stop_all(app: App, docker: Engine) -> None:
+    """Stop every instance of the project that has not ended. Raises Refused at the end for those that it could not."""
+    stopped: list[Json] = []
+    refusals: list[Refusal] = []
+    own = [name for name in stopping.unended(docker, app.places) if owners.is_free(app.project, app.places, name)]
+    for name in own:
+        try:
+            with app.progress.task(f"stop {name}", None, "files"):
+                stopped.append({"instance": name, "container": stopping.stop(docker, app.places, name)})
+        except Refused as refused:
+            refusals.extend(refused.refusals)
+    names = [str(cast("Mapping[str, Json]", one)["instance"]) for one in stopped]
+    text = "\n".join(f"stopped {name}" for name in names) or "nothing is being served"
+    app.show("stop", {"instances": stopped}, lambda: app.out.line(text), refusals)

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from nvllm.cli import terminal
-from nvllm.cli.complete import images
 from nvllm.cli.fetch import needed
 from nvllm.cli.frame import PATH, App, Group, with_app
+from nvllm.cli.image_argument import IMAGE_BEFORE_PATH, Needed, with_image
 from nvllm.core.canonical import Json
 from nvllm.lock.project import read_lock
 from nvllm.sources import bundle
@@ -26,9 +26,9 @@ store = Group("store", epilog=EXAMPLES)
 
 
 @store.command("export", epilog=EXAMPLES)
-@click.argument("image", shell_complete=images, help="An image with a lock.")
-@click.argument("file", type=PATH, help="The tar to write.")
-@with_app
+@IMAGE_BEFORE_PATH
+@click.argument("file", cls=Needed, required=False, metavar="FILE", type=PATH, help="The tar to write.")
+@with_image("file")
 def export_command(app: App, image: str, file: Path) -> None:
     """Write the files of an image's lock into one tar; the same lock gives the same bytes.
 

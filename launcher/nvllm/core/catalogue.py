@@ -44,6 +44,16 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "usage",
         "The command writes into a project, and the only one here is the one that nvllm came with, which is only read.",
     ),
+    "NV111": (
+        "which image",
+        "usage",
+        "The command line names no image, and neither a profile, a model nor the project decides on one.",
+    ),
+    "NV112": (
+        "bad project file",
+        "usage",
+        "A field of nvllm.yaml is missing, unknown, or names an image without a spec.",
+    ),
     # 2xx: lock and fetch
     "NV201": ("lock missing", "refused", "The image has a spec, but no lock."),
     "NV202": ("lock stale", "refused", "The spec was changed after the lock was written."),
@@ -116,6 +126,8 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV401": ("model missing", "refused", "The locked model is not on this host."),
     "NV402": ("wrong revision", "refused", "The model on this host is another revision than the locked one."),
     "NV403": ("model changed", "refused", "A model file is missing, extra, or not the locked one."),
+    "NV404": ("not an adapter", "refused", "A profile names a model as a LoRA adapter that is none."),
+    "NV405": ("chat template changed", "refused", "A chat template is missing, or not the locked one."),
     # 5xx: the host
     "NV501": ("no GPU", "refused", "The profile needs a GPU, and nvllm finds none on the host."),
     "NV502": ("wrong compute capability", "refused", "The image has no code for the GPU."),
@@ -144,6 +156,8 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "refused",
         "MemAvailable fell below the profile's floor during a campaign, which ended its engine and itself.",
     ),
+    "NV521": ("supervisor does not end", "failed", "A supervisor still holds its locks after its engine was stopped."),
+    "NV525": ("not an address here", "refused", "The profile publishes its port on an address that this host lacks."),
     # 6xx: profiles
     "NV601": ("waiver missing", "refused", "The profile needs an exception from the hardening that it does not name."),
     "NV602": (
@@ -152,6 +166,8 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "The patch set lacks the patch of that sentinel, or the patch that reads sentinels.",
     ),
     "NV603": ("unknown argument", "refused", "A profile has an argument that this version of vLLM does not have."),
+    "NV604": ("key file unfit", "refused", "The file with the API key cannot be read, or can be read by others."),
+    "NV605": ("key not asked for", "refused", "The engine answers a request that does not carry its API key."),
     # 7xx: the started container
     "NV701": ("gate refused", "refused", "Something inside the container differs from the plan."),
     "NV702": ("start timed out", "failed", "The engine was not ready within the profile's start timeout."),
@@ -162,6 +178,8 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
         "failed",
         "A blessed engine did not load the blessed code, compiled code itself, or has a smaller KV cache.",
     ),
+    "NV706": ("restarts exhausted", "failed", "The engine died more often than the profile lets it be started again."),
+    "NV707": ("not the same service", "refused", "After a death the profile is no longer what was served before it."),
     # 8xx: bisect
     "NV801": ("end not as declared", "refused", "The good end of a bisect is bad, or the bad end is never bad."),
     "NV802": ("probe not executable", "usage", "The probe of a bisect is not an executable file."),
@@ -171,6 +189,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV806": ("journal not written", "failed", "A journal could not be written: disk full, or not writable."),
     "NV807": ("bisect unfinished", "usage", "A bisect of the image is unfinished, and a new one would discard it."),
     "NV808": ("probe aborted", "failed", "The probe asked to stop: it exited with 128 or above, or was killed."),
+    "NV809": ("bisect of no project", "refused", "A bisect is here that no present project has started."),
     # 85x: evidence
     "NV851": ("no question", "usage", "A line of a file of questions has no question, or no number as its answer."),
     "NV852": ("another evidence run", "refused", "The output directory holds another run, or is not one of nvllm's."),
@@ -191,10 +210,16 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV910": ("drift", "refused", "A factor of the serve hash differs from the nearest blessing."),
     "NV911": ("blessing not written", "failed", "A cache or manifest could not be written: disk full, or not allowed."),
     "NV912": ("bless rejected", "failed", "A bootstrap or trial of a bless failed; nothing came into force."),
-    "NV913": ("engine stuck", "failed", "Requests ran, and no token came within the stall timeout; it was ended."),
+    "NV913": (
+        "engine stuck",
+        "failed",
+        "Within the stall timeout requests ran and no token came, or the engine answered nothing; it was ended.",
+    ),
     "NV914": ("project vanished", "refused", "A project that this state directory lists is no longer at its path."),
-    # 92x: writing
+    # 92x: writing, and whose state it is
     "NV920": ("file not written", "failed", "A file could not be written: disk full, or not allowed."),
+    "NV921": ("another project's instance", "refused", "The instance of that name belongs to another project."),
+    "NV922": ("projects unknown", "refused", "nvllm has built here, and the list of the projects is gone or damaged."),
 }
 
 EXIT_CODES: Mapping[RefusalKind, int] = MappingProxyType({"failed": 1, "usage": 2, "refused": 3})

@@ -211,6 +211,8 @@ class Lock:
     """The libraries with device code in the wheels of `device-code`, in order of wheel and path; no omitted ones."""
     excluded: Annotated[tuple[LockedWheel, ...], NOT_EMPTY] = ()
     """The wheels that others ask for and that the spec leaves out. No build fetches them. Older locks have none."""
+    templates: Annotated[tuple[ModelFile, ...], NOT_EMPTY] = ()
+    """The chat templates of the profiles, by their paths below the project, in order."""
 
     @property
     def base_files(self) -> tuple[LockedFile, ...]:

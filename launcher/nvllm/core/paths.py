@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -33,6 +34,20 @@ class Project:
     """The platform whose locks are used."""
     own: bool = field(default=True, compare=False)
     """Whether nvllm may write into it. The project that nvllm came with is only read."""
+
+    @property
+    def identity(self) -> str:
+        """What tells this project from others on this host: its real path.
+
+        The project inside the package is one project wherever it is installed: an upgrade must not lose its bisects.
+        """
+        root = self.root.resolve()
+        return "packaged" if root == INSIDE.resolve() else str(root)
+
+    @property
+    def id(self) -> str:
+        """Sixteen digits of the sha256 of the identity: they name what this host keeps for this project alone."""
+        return hashlib.sha256(os.fsencode(self.identity)).hexdigest()[:16]
 
     def writable(self, path: Path) -> Path:
         """Return PATH, a file of this project that is to be written. Raises Refused NV110 if nvllm came with it."""
@@ -110,6 +125,11 @@ class Places:
         return self.cache / "trees"
 
     @property
+    def pins(self) -> Path:
+        """One file for each tree that a process needs before a manifest names it, see `cache/pins.py`."""
+        return self.state / "pins"
+
+    @property
     def builds(self) -> Path:
         """One record per build hash: the ids of its image."""
         return self.state / "builds"
@@ -141,6 +161,24 @@ class Places:
     def staged(self) -> Path:
         """One directory per instance: the private copies of caches that are mounted or being copied."""
         return self.state / "staged"
+
+    def work(self, project: Project) -> Path:
+        """What belongs to PROJECT alone: its bisects by image, and its pages."""
+        return self.works / project.id
+
+    @property
+    def works(self) -> Path:
+        """One directory per project, see `work`."""
+        return self.state / "work"
+
+    @property
+    def instances(self) -> Path:
+        """One link per name of an instance: to the project that it belongs to, see `serve/owners.py`."""
+        return self.state / "instances"
+
+    def owner(self, instance: str) -> Path:
+        """Return the link to the owner of INSTANCE. Raises Refused NV108 if that is no name of one."""
+        return self.instances / _entry(instance, "INSTANCE", "nvllm status")
 
     @property
     def kernels(self) -> Path:

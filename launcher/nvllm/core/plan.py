@@ -7,13 +7,13 @@ describes and adds nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import cattrs
 
 from nvllm.core.canonical import Json
-from nvllm.core.spec import GpuNeed, HostNeed, Missing, Probe, ResourceLimits, Waiver
+from nvllm.core.spec import LOOPBACK, Access, GpuNeed, HostNeed, Missing, Probe, ResourceLimits, Waiver
 
 SCHEMA = "nvllm.plan/1"
 
@@ -21,7 +21,23 @@ RUN_DIRECTORY = "/run/nvllm"
 """Inside the container: sentinels and the gate's expectations, read-only."""
 
 CONTAINER_PORT = 8000
-"""Where vLLM listens inside the container; the profile's port is published on 127.0.0.1 only."""
+"""Where vLLM listens inside the container; the profile's port is published on the addresses of the plan."""
+
+EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - the name of an address that a profile may ask for
+
+ACCESS = "/access"
+"""Inside the container: the program that asks for the API key, read-only, if the profile names a key file."""
+
+ACCESS_PROGRAM = "nvllm_access.py"
+ACCESS_ARGUMENTS = ("--middleware", "nvllm_access.ApiKey")
+ACCESS_ENVIRONMENT: Mapping[str, str] = {"PYTHONPATH": ACCESS}
+"""What lets vLLM find that program. The key is in none of it: the program reads it from its file."""
+
+KEY_FILE = "/run/secrets/nvllm-api-key"
+"""Inside the container: the API key, read-only."""
+
+TEMPLATES = "/templates"
+"""Inside the container: the chat template of the profile, if it has one of its own, read-only."""
 
 HOME = "/home/nvllm"
 
@@ -45,7 +61,8 @@ CACHE = ENGINE_ENVIRONMENT["VLLM_CACHE_ROOT"]
 """Inside the container: where the engine looks for compiled code."""
 
 SEEDS = "/blessed"
-"""Inside the container: the blessed files of each directory that the engine also writes into, by number, read-only."""
+"""Inside the container: the blessed cache a second time, read-only: from here the directories are filled that the
+engine also writes into."""
 
 FORCE_LOAD = "VLLM_FORCE_AOT_LOAD"
 
@@ -81,7 +98,7 @@ class PlannedCache:
     """The blessed cache that the container gets at TARGET: the tree with the hash TREE, read-only like every mount.
 
     SEEDS are paths in it: directories that the engine also writes into. It gets a scratch there with a copy of their
-    files, made by `runtime/seed.py` from mounts below `SEEDS`. MISSING is what happens to a kernel that is not in it.
+    files, made by `runtime/seed.py` from the mount at `SEEDS`. MISSING is what happens to a kernel that is not in it.
     """
 
     tree: str
@@ -98,6 +115,16 @@ class ServedModel:
     path: str
     tree: str
     revision: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTemplate:
+    """The chat template FILE of the project, with what the lock says it must be. The engine reads it at PATH."""
+
+    file: str
+    path: str
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +158,7 @@ class PlannedCpu:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """One container. Sizes in bytes, times in seconds, PORT is published on 127.0.0.1 only."""
+    """One container. Sizes in bytes, times in seconds, PORT is published on ADDRESSES only."""
 
     schema: str
     instance: str
@@ -163,11 +190,30 @@ class LaunchPlan:
     cache: PlannedCache | None = None
     manifest_id: str = ""
     """What an engine with a containerd image store calls the image; empty where it is not known."""
+    adapters: tuple[ServedModel, ...] = ()
+    """The LoRA adapters of the served model. Requests name them."""
+    template: PlannedTemplate | None = None
+    """The chat template in the place of the model's own."""
+    served_name: str = ""
+    """What requests call the model; empty for its name in the spec."""
+    access: Access = field(default_factory=Access)
+    """Who may ask. The path of the key's file is here, and the key is not."""
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
-        """The served model, and the one that drafts."""
-        return (self.model,) if self.draft is None else (self.model, self.draft)
+        """The served model, the one that drafts, and the adapters."""
+        return (self.model, *(() if self.draft is None else (self.draft,)), *self.adapters)
+
+    @property
+    def request_name(self) -> str:
+        """What requests call the model."""
+        return self.served_name or self.model.name
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of this host on which the port is published: the loopback is always reached."""
+        chosen = self.access.publish
+        return (chosen,) if chosen in {LOOPBACK, EVERY_ADDRESS} else (LOOPBACK, chosen)
 
     @property
     def image_ids(self) -> tuple[str, ...]:
@@ -199,3 +245,12 @@ def decode(document: Json) -> LaunchPlan:
 def encode(plan: LaunchPlan) -> dict[str, Json]:
     """Return PLAN as JSON."""
     return cast("dict[str, Json]", cattrs.Converter().unstructure(plan))
+
+
+def ulimits(plan: LaunchPlan) -> Mapping[str, int]:
+    """Return the limits of each process in the container of PLAN, by the names of ulimits; hard and soft are the same.
+
+    Others stay as the engine has them: an engine without CAP_SYS_RESOURCE can raise none, and fails at the start. The
+    driver pins memory for CUDA itself, whatever `memlock` is; how many processes there are, the cgroup limits.
+    """
+    return {"core": 0, "nofile": plan.limits.open_files}

@@ -1,7 +1,7 @@
-"""Detecting secrets: the pattern of their names, and values that contain one.
+"""Detecting secrets: the pattern of their names, the patterns of well-known tokens, and values that contain one.
 
-A spec with such a name is refused, and a crash report hides its value. The pattern knows only the usual names of
-secrets, so another name proves nothing.
+A spec with such a name or such a value is refused, and a crash report hides the value. The patterns know only the usual
+names and tokens, so another one proves nothing.
 """
 
 from __future__ import annotations
@@ -32,6 +32,24 @@ _NAME = re.compile(
 _PLACE = re.compile(r"[-_.](file|path|dir|directory)$", re.IGNORECASE)
 URL_USER = re.compile(r"(?<=://)[^/\s@]+@")
 """The user of a URL: a name, mostly with a password."""
+TOKEN = re.compile(
+    r"""
+      (?<![A-Za-z0-9_-])
+      (?:
+        (hf_)[A-Za-z0-9]{20,}
+      | (sk-)[A-Za-z0-9_-]{20,}
+      | (gh[opsur]_)[A-Za-z0-9]{20,}
+      | (github_pat_)[A-Za-z0-9_]{20,}
+      | (glpat-)[A-Za-z0-9_-]{20,}
+      | (nvapi-)[A-Za-z0-9_-]{20,}
+      | (A[KS]IA)[A-Z0-9]{16}(?![A-Z0-9])
+      | (eyJ)[A-Za-z0-9_-]+\.eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+   # a JSON web token
+      )
+    """,
+    re.VERBOSE,
+)
+"""A token of Hugging Face, OpenAI and those like it, GitHub, GitLab, NVIDIA or AWS, or a JSON web token. Its one group
+that is there is the prefix."""
 _URL_PASSWORD = re.compile(r"://[^/\s@:]*:[^/\s@]+@")
 
 
@@ -46,8 +64,12 @@ def named(name: str) -> bool:
 def inside(text: str) -> str | None:
     """Return a description, without the secret, of the secret in TEXT, the value of a harmless name; None if none.
 
-    Found are the password in a URL, and a key with a secret's name in a JSON object.
+    Found are the password in a URL, a token that is known by its prefix, and a key with a secret's name in a JSON
+    object.
     """
+    token = TOKEN.search(text)
+    if token is not None:
+        return f"a token that begins with {next(prefix for prefix in token.groups() if prefix)}"
     if _URL_PASSWORD.search(text) is not None:
         return "a URL with a password"
     try:

@@ -1,10 +1,13 @@
-"""Requests that make an engine launch its kernels in every way that a user's requests may.
+"""Requests that make an engine compile all that a user's requests may need: on a GPU kernels, anywhere small functions.
 
 Triton compiles a kernel anew for an integer argument that is 1, for one that 16 divides, and for any other one. Such
 arguments are the length of a prompt, the number of requests and tokens in a step, and what is computed from them. So
 a round of requests has prompts of every such length up to the longest, batches of every size that has a CUDA graph,
 prompts that are computed in several steps, prompts that begin as an earlier one did, and each sampling setting. Further
 rounds differ in lengths that are drawn at random, always the same ones for the same number.
+
+On the CPU no length matters, because there is no Triton. But vLLM compiles some functions of its sampler at the first
+request that needs them, such as one with ``logprobs``. So a round there has each sampling setting, and nothing else.
 """
 
 from __future__ import annotations
@@ -36,12 +39,27 @@ SETTINGS: tuple[Mapping[str, Json], ...] = (
     {"temperature": 0.8, "min_p": 0.05},
     {"temperature": 0.8, "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1},
     {"temperature": 0, "logprobs": 2},
+    {"temperature": 0.8, "logprobs": 2},
     {"temperature": 0, "prompt_logprobs": 2},
+    {"temperature": 0, "echo": True, "logprobs": 0},
     {"temperature": 0, "logit_bias": {"7": 1.0}},
+    {"temperature": 0, "allowed_token_ids": [10, 11, 12]},
+    {"temperature": 0, "bad_words": ["a", "the"]},
+    {"temperature": 0, "min_tokens": 2, "stop": ["zz"]},
+    # Whoever ignores the end of an answer goes on where its grammar allows nothing more, and vLLM 0.28.0 answers 500.
+    {"ignore_eos": False, "structured_outputs": {"json": {"type": "object", "properties": {"a": {"type": "integer"}}}}},
+    {"ignore_eos": False, "structured_outputs": {"json_object": True}},
+    {"ignore_eos": False, "structured_outputs": {"regex": "[a-z]{1,30}"}},
+    {"ignore_eos": False, "structured_outputs": {"choice": ["yes", "no"]}},
+    {"ignore_eos": False, "structured_outputs": {"grammar": 'root ::= "a" root | "b"'}, "logprobs": 2},
     {"temperature": 0.8, "n": 2},
+    {"temperature": 0.8, "n": 2, "logprobs": 2, "seed": 1},
     {},
 )
 """Sampling settings; each has code of its own in vLLM. The last ones are the engine's own."""
+
+_FEW = 3
+"""Tokens of an answer where only the sampling settings matter: the first one is sampled otherwise than the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +133,18 @@ def steps(of: Bounds, number: int) -> tuple[Step, ...]:
     # A long prompt in several steps while others generate.
     found.append(tuple(made.request(length) for length in (1, short, longest)[: of.batch]))
     found += made.repeated(longest)
-    alone = [made.request(short, settings) for settings in SETTINGS]
-    return (*found, *((one,) for one in alone), *_groups(alone, of.batch))
+    return (*found, *_sampling(made, short, of.batch))
+
+
+def sampling_steps(of: Bounds, number: int) -> tuple[Step, ...]:
+    """Return the steps of the round NUMBER for an engine on the CPU with the bounds OF; the same ones each time."""
+    return _sampling(_Prompts(of, number, _FEW), min(of.longest - 1, 2 * _FEW), of.batch)
+
+
+def _sampling(made: _Prompts, length: int, batch: int) -> tuple[Step, ...]:
+    """Return each of the `SETTINGS` alone, and all of them with as many others as BATCH allows."""
+    alone = [made.request(max(1, length), settings) for settings in SETTINGS]
+    return (*((request,) for request in alone), *_groups(alone, batch))
 
 
 def _drawn(drawn: random.Random, longest: int) -> int:
@@ -130,10 +158,14 @@ def _groups(requests: Iterable[Request], size: int) -> list[Step]:
 
 
 class _Prompts:
-    """Makes the requests of the round NUMBER, each with a prompt that no other request begins with."""
+    """Makes the requests of the round NUMBER, each with a prompt that no other request begins with.
 
-    def __init__(self, of: Bounds, number: int) -> None:
+    Each is for ANSWER tokens, or as many as fit.
+    """
+
+    def __init__(self, of: Bounds, number: int, answer: int = DIVISOR + 1) -> None:
         self._of = of
+        self._answer = answer
         self._salts = iter(range(number * 100_000 + 1, (number + 1) * 100_000))
 
     def request(self, length: int, settings: Mapping[str, Json] = SETTINGS[0]) -> Request:
@@ -148,7 +180,7 @@ class _Prompts:
         return [(self._asked(prompt, SETTINGS[0]),) for prompt in prompts]
 
     def _asked(self, prompt: tuple[int, ...], settings: Mapping[str, Json]) -> Request:
-        return Request(prompt, min(DIVISOR + 1, max(1, self._of.longest - len(prompt))), settings)
+        return Request(prompt, min(self._answer, max(1, self._of.longest - len(prompt))), settings)
 
 
 def _tokens(salt: int, length: int) -> tuple[int, ...]:

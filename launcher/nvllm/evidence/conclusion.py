@@ -34,6 +34,6 @@ def _noise(manifest: RunManifest, found: Comparison) -> Iterator[str]:
     findings = {one.factor: one.finding for one in found.findings}
     for other in others:
         if other.profile == first.profile:
-            yield f"{other.name} is {first.name} once more: what they differ by is noise"
+            yield f"{other.name} is {first.name} once more: any difference between them is noise"
             if findings[sidebyside.factor_of(first.name, other.name)] in ("win", "loss", "mixed"):
                 yield f"{other.name} and {first.name} are the same and were found to differ: trust no other finding"

@@ -79,7 +79,7 @@ class LmEvalProbe:
         TOKENIZER is the directory of its tokenizer.
         """
         model = {
-            "model": plan.model.name,
+            "model": plan.request_name,
             "base_url": f"http://127.0.0.1:{plan.port}/v1/completions",
             "num_concurrent": self.concurrency,
             "timeout": round(self.timeout),

@@ -86,7 +86,7 @@ class LoadProbe:
         options = {
             "backend": "vllm",
             "base-url": f"http://127.0.0.1:{port}",
-            "model": plan.model.name,
+            "model": plan.request_name,
             "tokenizer": plan.model.path,
             "dataset-name": "random",
             "random-input-len": self.prompt,

@@ -132,7 +132,7 @@ class ProgramProbe:
         with tempfile.TemporaryDirectory(prefix="nvllm-perq-") as directory:
             written = Path(directory) / "perq.jsonl"
             address = f"http://127.0.0.1:{plan.port}"
-            given = {"NVLLM_ADDRESS": address, "NVLLM_MODEL": plan.model.name, "NVLLM_PERQ": str(written)}
+            given = {"NVLLM_ADDRESS": address, "NVLLM_MODEL": plan.request_name, "NVLLM_PERQ": str(written)}
             given["NVLLM_RUN"] = str(run)
             trial = trials.run_probe(self.test, given, start.run.log, began, self.programs)
             lines = reading.content(written, reading.LOG).splitlines() if written.exists() else []

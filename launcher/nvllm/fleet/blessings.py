@@ -27,6 +27,7 @@ from nvllm.cache import promotion, signature, staging
 from nvllm.cache import tree as cachetree
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.manifest import Manifest
+from nvllm.cache.pins import Pin, Pins
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree, TreeFile
 from nvllm.core import archives, canonical, durable, reading
@@ -129,7 +130,11 @@ def packed(
 
     NOTES are the annotations of the manifest. Raises Refused NV907 with CURE for a tree that has changed.
     """
-    with tempfile.TemporaryDirectory(prefix="push-", dir=ensure(places.staged)) as scratch:
+    with (
+        Pins(places.pins).held() as pin,
+        tempfile.TemporaryDirectory(prefix="push-", dir=ensure(places.staged)) as scratch,
+    ):
+        pin.keep(Path(scratch).name)
         copy = TreeStore(places.trees).stage(tree, Path(scratch), cure)
         with staging.discarding(copy.path.parent):
             layer = _layer(copy.path, tree, Path(scratch, "layer.tar"), progress)
@@ -238,19 +243,21 @@ def pull_blessing(
         TreeStore(places.trees).verify(found.tree, found.cure)
         return PulledBlessing(found, place, new=False)
     refuse_any(blessings.revocations.against(place, found))
-    bring(repository, only_layer(image, shown, repository), found.tree, found.label, found.cure, places, progress)
-    if any(one.manifest == found for one in there):  # the project had the manifest, this host lacked the cache
-        return PulledBlessing(found, place, new=False)
-    old = there[0] if len(there) == 1 else None
-    return PulledBlessing(found, promotion.promote(blessings, found, old, signed or None), new=True)
+    layer = only_layer(image, shown, repository)
+    with Pins(places.pins).held() as pin:  # until the manifest is in force, nothing else keeps the tree
+        bring(repository, layer, found.tree, found.label, found.cure, places, progress, pin)
+        if any(one.manifest == found for one in there):  # the project had the manifest, this host lacked the cache
+            return PulledBlessing(found, place, new=False)
+        old = there[0] if len(there) == 1 else None
+        return PulledBlessing(found, promotion.promote(blessings, found, old, signed or None), new=True)
 
 
 def _again(found: Manifest) -> str:
-    return f"nvllm push REPO {found.image} --blessing {found.profile}, on the host that blessed it"
+    return f"on the host that blessed it: nvllm push REPO {found.image} --blessing {found.profile}"
 
 
 def _again_from(repository: Repository) -> str:
-    return f"nvllm push {repository.name} IMAGE --blessing PROFILE"
+    return f"push the blessing again: nvllm push {repository.name} IMAGE --blessing PROFILE"
 
 
 def _decoded(data: bytes, shown: str) -> Manifest:
@@ -304,13 +311,23 @@ def only_layer(image: bytes, shown: str, repository: Repository) -> Descriptor:
 
 
 def bring(
-    repository: Repository, layer: Descriptor, tree: Tree, label: str, cure: str, places: Places, progress: Progress
+    repository: Repository,
+    layer: Descriptor,
+    tree: Tree,
+    label: str,
+    cure: str,
+    places: Places,
+    progress: Progress,
+    pin: Pin,
 ) -> None:
-    """Bring TREE into the tree store, from LAYER in REPOSITORY; a stored one is hashed again. LABEL is for messages.
+    """Bring TREE into the tree store, from LAYER in REPOSITORY, and keep it by PIN; a stored one is hashed again.
+
+    LABEL is for messages.
 
     Raises Refused NV205 for other bytes than the registry promised, and NV907 with CURE for another tree.
     """
     trees = TreeStore(places.trees)
+    pin.keep(tree.hash)  # before the look: `gc` removes none that is pinned
     if trees.has(tree.hash):
         trees.verify(tree, cure)
         return
@@ -319,9 +336,9 @@ def bring(
     fetch.fetch([file], store, BlobSource(repository), progress, offline=False)
     scratch = Path(tempfile.mkdtemp(dir=ensure(places.staged), prefix="pull-"))
     try:
+        pin.keep(scratch.name)
         unpack(store.path(sha), tree, scratch / "tree", cure)
-        gpu = tree != tree.sealed()
-        adopted = trees.adopt(scratch / "tree", cure, written=cachetree.ON_GPU if gpu else cachetree.ON_CPU)
+        adopted = trees.adopt(scratch / "tree", cure, written=tree.written, keep=pin.keep)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         store.remove(sha)

@@ -27,7 +27,7 @@ from nvllm.fleet.tasks import Answer, BootAnswer, BootTask, ReadyAnswer, ReadyTa
 from nvllm.serve import staged_cache, timeline
 
 _SAME = "install the same version of nvllm on every machine"
-_STATUS = "nvllm fleet status --on ray://HOST"
+_CURE = "look at the machines: nvllm fleet status --on ray://HOST"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class BootMachines:
                 break
             self.pool.progress.note(f"trial {number}, attempt {attempt}, is lost: {why}")
         raise refuse(
-            "NV344", f"trial {number}", "a machine that ends it", f"tasks lost, the last because: {why}", _STATUS
+            "NV344", f"trial {number}", "a machine that ends it", f"tasks lost, the last because: {why}", _CURE
         )
 
     def _sent(self, task: BootTask) -> TrialRecord | str:
@@ -179,7 +179,7 @@ def check_ready(pool: MachinePool, served: ServedProfile) -> list[ClusterNode]:
     if not ready:
         pool.fitting()  # where every label is wrong, that is the reason
         said = "; ".join(f"{one.name}: {answer}" for one, answer in zip(asked, answers, strict=True))
-        raise refuse("NV344", "the cluster", "a machine that is ready", said, _STATUS)
+        raise refuse("NV344", "the cluster", "a machine that is ready", said, _CURE)
     return ready
 
 

@@ -10,6 +10,7 @@ task, and what it unpacks has to be that tree, byte for byte.
 
 from __future__ import annotations
 
+from nvllm.cache.pins import Pin
 from nvllm.cache.tree import Tree
 from nvllm.core.paths import Places
 from nvllm.core.progress import Progress
@@ -39,9 +40,12 @@ def push_candidate(
 
 
 def pull_candidate(
-    repository: Repository, digest: str, tree: Tree, label: str, cure: str, places: Places, progress: Progress
+    repository: Repository, digest: str, tree: Tree, label: str, cure: str, places: Places, progress: Progress, pin: Pin
 ) -> None:
-    """Bring TREE into the tree store, from the image DIGEST in REPOSITORY. Raises Refused as `blessings.bring` does."""
+    """Bring TREE into the tree store, from the image DIGEST in REPOSITORY, and keep it by PIN.
+
+    Raises Refused as `blessings.bring` does.
+    """
     shown = f"registry {repository.name.host}: {digest}"
     layer = blessings.only_layer(repository.manifest(digest), shown, repository)
-    blessings.bring(repository, layer, tree, label, cure, places, progress)
+    blessings.bring(repository, layer, tree, label, cure, places, progress, pin)

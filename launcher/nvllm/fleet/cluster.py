@@ -89,7 +89,7 @@ class RayCluster:
                 self._running.add(running)
             answer: bytes = ray.get(running)
         except RayTaskError as error:
-            if str(error.cause) == _OPEN:
+            if isinstance(error.cause, PermissionError):
                 cure = (
                     "ray stop && RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=~/.ray/auth_token ray start "
                     "--address=HEAD:6379, on each machine; the head first, with --head"
@@ -121,7 +121,9 @@ def connected(address: str) -> Iterator[RayCluster]:
     Raises Refused NV108 for an address of another form, NV346 if no cluster takes the token.
     """
     if not _ADDRESS.fullmatch(address):
-        raise refuse("NV108", "--on", "ray://HOST or ray://HOST:PORT", address, "nvllm fleet status --on ray://HOST")
+        raise refuse(
+            "NV108", "--on", "ray://HOST or ray://HOST:PORT", address, "write ray:// before the name of the host"
+        )
     named = address if address.count(":") > 1 else f"{address}:{_PORT}"
     _connect(named, address)
     try:

@@ -20,10 +20,11 @@ from nvllm.cache.tree import Tree
 from nvllm.core import canonical, reading
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedModel
-from nvllm.core.plan import CONTAINER_PORT, LaunchPlan, Mount
+from nvllm.core.plan import ACCESS, ACCESS_PROGRAM, CONTAINER_PORT, KEY_FILE, LaunchPlan, Mount
 from nvllm.core.refusal import Refusal
+from nvllm.core.spec import RestartRules
 from nvllm.runtime import gate
-from nvllm.serve import planner
+from nvllm.serve import access, planner, startup
 
 GUARANTEES: Mapping[str, str] = {
     "image": "the image is exactly the built one",
@@ -37,26 +38,29 @@ GUARANTEES: Mapping[str, str] = {
     "memory": "the engine ends at its memory limit, and does not swap",
     "memory-available": "the host has the memory that the profile asks for",
     "pids": "the number of processes is limited",
+    "ulimits": "the number of open files of a process is limited, and no memory is written into core files",
     "shm": "shared memory has the size of the profile",
     "scratch": "what the engine writes is in memory, limited in size, and its own user's alone",
     "hardening": "read-only root, no capability, no new privileges, another user than root",
     "seccomp": "system calls are filtered",
-    "secrets": "no secret is in the container",
+    "secrets": "no secret is in the container, but the file with the API key if the profile names one",
     "environment": "no variable is there that the plan lacks",
-    "address": "only this host reaches the engine",
+    "address": "the engine is reached at the addresses of the profile, without one by this host alone",
+    "key": "who asks needs the API key, if the profile names a file with one",
     "ready": "ready means that one real generation came back",
     "blessed-start": "a start that compiled, or has fewer KV tokens than the trials, is not ready",
     "start-timeout": "a start that takes longer than the profile allows is ended",
-    "stall-timeout": "an engine whose requests make no progress is ended",
-    "no-restart": "an engine that failed is not started again by itself",
+    "stall-timeout": "an engine that answers nothing, or whose requests make no progress, is ended",
+    "restart": "an engine that died is started again only if and as often as the profile says, after every check",
+    "drain": "requests under way may finish at a stop, for as long as the profile says",
     "log": "the log is limited in size",
 }
 """What `nvllm serve` holds, each in one line."""
 
-_PASSING = frozenset({"NV505", "NV506", "NV507", "NV508", "NV509", "NV514"})
+_PASSING = frozenset({"NV505", "NV506", "NV507", "NV508", "NV509", "NV514", "NV525"})
 """Refusals that are about this host at this moment: an export is for another one, or for later."""
 
-NAMED = frozenset({"host-ipc", "host-network", "writable-root"})
+NAMED = frozenset({"host-ipc", "host-network", "no-seccomp", "writable-root"})
 """The waivers that change how a container is made."""
 
 
@@ -100,7 +104,7 @@ class ExportSource:
     """What is exported: PLAN, which loads the cache TREE if it is a blessed one, and its locked MODELS.
 
     REPOSITORY is ``host[:port]/path``; IMAGE and BLESSING are digests of manifests in it. MODELS_AT is the directory of
-    the nodes that has the models, or a claim: ``pvc:NAME``.
+    the nodes that has the models, or a claim: ``pvc:NAME``. RESTART is the profile's.
     """
 
     plan: LaunchPlan
@@ -111,6 +115,12 @@ class ExportSource:
     repository: str = ""
     blessing: str = ""
     models_at: str = ""
+    restart: RestartRules | None = None
+
+    @property
+    def stop_timeout(self) -> int:
+        """Seconds from a stop to the kill."""
+        return startup.STOP_PATIENCE + self.plan.limits.drain_timeout
 
     @property
     def image_reference(self) -> str:
@@ -119,6 +129,11 @@ class ExportSource:
     @property
     def blessing_reference(self) -> str:
         return f"{self.repository}@{self.blessing}"
+
+
+def key(plan: LaunchPlan, mounted: str) -> Held:
+    """Return that the key of PLAN is asked for, where it is MOUNTED by this."""
+    return held("the profile names none" if plan.access.key_file is None else f"{ACCESS_PROGRAM}; {mounted}")
 
 
 def relevant(refusals: Sequence[Refusal]) -> list[Refusal]:
@@ -169,10 +184,11 @@ def programs(source: ExportSource) -> dict[str, bytes]:
         "gpus": [{"name": one.name, "capability": one.capability, "driver": one.driver} for one in plan.gpus],
         "memory_available": plan.host.memory_available,
         "probe": {
-            "model": plan.model.name,
+            "model": plan.request_name,
             "prompt": plan.probe.prompt,
             "max_tokens": plan.probe.max_tokens,
             "port": CONTAINER_PORT,
+            **({} if plan.access.key_file is None else {"key_file": KEY_FILE}),
         },
     }
     return {
@@ -187,8 +203,23 @@ def _layout(plan: LaunchPlan) -> Json:
     return None if layout is None else {"count": layout.count, "cores": layout.cores, "nodes": layout.nodes}
 
 
-RUN, PROGRAMS, CACHE = "run", "programs", "cache"
-"""The directories of an export that lies on a host: what is mounted at /run/nvllm, at `PROGRAMS_AT`, and the cache."""
+def own_files(plan: LaunchPlan) -> dict[str, bytes]:
+    """Return the files of PLAN that are neither a model nor a program of the export, by their paths in the container.
+
+    They are the chat template and what asks for the API key. The key is none of them.
+    """
+    files: dict[str, bytes] = {}
+    if plan.template is not None:
+        source = next(one.source for one in plan.mounts if one.target == plan.template.path)
+        files[plan.template.path] = reading.content(Path(source), reading.CONFIGURATION)
+    if plan.access.key_file is not None:
+        files[f"{ACCESS}/{ACCESS_PROGRAM}"] = access.program()
+    return files
+
+
+RUN, PROGRAMS, CACHE, OWN = "run", "programs", "cache", "own"
+"""The directories of an export that lies on a host: what is mounted at /run/nvllm, at `PROGRAMS_AT`, the cache, and
+`own_files`."""
 
 
 def mounted_files(source: ExportSource) -> list[ExportFile]:
@@ -198,6 +229,7 @@ def mounted_files(source: ExportSource) -> list[ExportFile]:
     return [
         *(ExportFile(f"{RUN}/{name}", data) for name, data in sorted(run.items())),
         *(ExportFile(f"{PROGRAMS}/{name}", data) for name, data in sorted(written.items())),
+        *(ExportFile(f"{OWN}{path}", data) for path, data in sorted(own_files(source.plan).items())),
     ]
 
 
@@ -260,15 +292,18 @@ def yaml_documents(documents: Sequence[Mapping[str, Any]]) -> str:
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
-def remarks(source: ExportSource, guarantees: Mapping[str, Held]) -> str:
-    """Return the comment at the top of an exported file: what it is, and every guarantee that it does not keep."""
+def remarks(source: ExportSource, guarantees: Mapping[str, Held], before: Sequence[str] = ()) -> str:
+    """Return the comment at the top of an exported file: what it is, and every guarantee that it does not keep.
+
+    BEFORE are lines about what has to be done before it is used.
+    """
     plan = source.plan
     served = f"{plan.profile} of image {plan.image}, serve hash {plan.serve_hash}"
     lines = [f"Written by nvllm export: {served}"]
     if source.label:
         lines.append(f"Blessing {source.label}")
     lost = [f"  {name}: {GUARANTEES[name]}. Here: {one.by}" for name, one in guarantees.items() if not one.held]
-    return "".join(f"# {line}\n" for line in [*lines, "Not held here, but by nvllm serve:", *lost])
+    return "".join(f"# {line}\n" for line in [*lines, *before, "Not held here, but by nvllm serve:", *lost])
 
 
 def unit(sections: Mapping[str, Sequence[tuple[str, str]]]) -> str:

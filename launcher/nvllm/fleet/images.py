@@ -31,7 +31,6 @@ from nvllm.layers.tar import Layer
 from nvllm.sources import fetch
 from nvllm.sources.store import Store
 
-_HISTORY = "nvllm layer "
 _BUILD_HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -132,6 +131,7 @@ def pull_image(
     name, build_hash = offered.name, offered.build_hash
     if tags is None:
         tags = build.tags if build is not None else (identity.tag(name, build_hash),)
+    buildrecord.use(places, project, build_hash)
     return Pulled(buildrecord.load(image, name, build_hash, engine, tags, places, progress), sha256(data))
 
 
@@ -177,7 +177,7 @@ def _sequence(value: object) -> Sequence[Any]:
 
 
 def _layer(kind: str, blob: Descriptor) -> LayerDigest:
-    return LayerDigest(kind.removeprefix(_HISTORY), blob.digest, blob.size)
+    return LayerDigest(oci.kind_in(kind) or kind, blob.digest, blob.size)
 
 
 def _against(offered: _Offered, build: Build | None, project: Project, repository: Repository) -> Sequence[Refusal]:

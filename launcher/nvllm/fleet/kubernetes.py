@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from nvllm.core.plan import CONTAINER_PORT, RUN_DIRECTORY, SEEDS, LaunchPlan, Scratch
+from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS, LaunchPlan, Scratch
 from nvllm.core.refusal import Refusal
 from nvllm.fleet import export
 from nvllm.fleet.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Held, held, lost
@@ -59,21 +60,26 @@ def guarantees(source: ExportSource, server: tuple[int, int]) -> Mapping[str, He
         "memory": held("limit equal to request, which also keeps the container from swapping"),
         "memory-available": held("runtime/machine.py; the request reserves it"),
         "pids": lost(f"a Pod has no such limit; set podPidsLimit of the kubelet to {source.plan.limits.pids}"),
+        "ulimits": lost(
+            f"a Pod has no such limits; set LimitNOFILE={source.plan.limits.open_files} and LimitCORE=0 of the runtime"
+        ),
         "shm": held("emptyDir in memory with a size limit"),
         "scratch": lost("emptyDir with a size limit, but with mode 0777, and on disk over directories of the cache"),
         "hardening": held("securityContext; the gate reads it in /proc"),
-        "seccomp": held("RuntimeDefault"),
+        "seccomp": held("RuntimeDefault; the gate reads it in /proc"),
         "secrets": held("no service account token; none is in the plan"),
         "environment": held("the gate; the variables of the API server are removed before it"),
         "address": lost(
             "a Service of the cluster; the NetworkPolicy lets in Pods with the label "
             "nvllm.access of this name, if the cluster's network obeys policies",
         ),
+        "key": export.key(source.plan, "a Secret of the cluster, which the comment makes"),
         "ready": held("startupProbe by one real generation"),
         "blessed-start": lost("nobody reads the log; loading is forced, and nothing can be saved in the cache"),
         "start-timeout": held(f"{export.tries(source.plan)} probes, one every {export.PROBE_EVERY} s"),
         "stall-timeout": lost("nobody watches the metrics"),
-        "no-restart": lost("a Deployment always restarts, with growing pauses"),
+        "restart": lost("a Deployment always restarts, with growing pauses and without a limit; the gate checks each"),
+        "drain": held("terminationGracePeriodSeconds"),
         "log": lost("containerLogMaxSize of the kubelet"),
     }
 
@@ -81,7 +87,7 @@ def guarantees(source: ExportSource, server: tuple[int, int]) -> Mapping[str, He
 def refusals(source: ExportSource) -> list[Refusal]:
     """Return why SOURCE cannot be exported as a faithful copy."""
     found = export.refusals(source, "kubernetes")
-    size = sum(len(data) for data in export.programs(source).values())
+    size = sum(len(data) for data in _data(source).values())
     if size > MOST:
         plan = source.plan
         where = f"profile {plan.profile} of image {plan.image}: launch.json"
@@ -94,7 +100,9 @@ def exported(source: ExportSource, server: tuple[int, int]) -> Export:
     """Return the export of SOURCE for SERVER. There are no `refusals`."""
     kept = guarantees(source, server)
     objects = [_config_map(source), _deployment(source, server), _service(source), _policy(source)]
-    lines = export.remarks(source, kept)
+    key_file = source.plan.access.key_file
+    made = ["kubectl", "create", "secret", "generic", _secret(source.plan), f"--from-file={_KEY}={key_file}"]
+    lines = export.remarks(source, kept, [f"Before it is applied: {shlex.join(made)}"] if key_file is not None else [])
     if source.tree is not None and server < IMAGES_BY_DEFAULT:
         lines += f"# A server {server[0]}.{server[1]} mounts images only with the feature gate ImageVolume.\n"
     text = lines + export.yaml_documents(objects)
@@ -106,9 +114,28 @@ def _meta(source: ExportSource, name_: str) -> dict[str, Any]:
     return {"name": name_, "labels": selector, "annotations": export.labels(source.plan)}
 
 
+def _data(source: ExportSource) -> dict[str, bytes]:
+    """Return what the ConfigMap holds: the programs, and the plan's own files."""
+    own = {_own(path): data for path, data in export.own_files(source.plan).items()}
+    return {**export.programs(source), **own}
+
+
+def _own(path: str) -> str:
+    """Return the name in the ConfigMap of the file at PATH in the container."""
+    return path.strip("/").replace("/", ".")
+
+
+_KEY = "key"
+"""The name of the API key in its Secret."""
+
+
+def _secret(plan: LaunchPlan) -> str:
+    return f"{name(plan)}-api-key"
+
+
 def _config_name(source: ExportSource) -> str:
     """Return the name of the ConfigMap: other content has another name, so no Pod gets what it was not made for."""
-    digest = hashlib.sha256(b"".join(data for _, data in sorted(export.programs(source).items()))).hexdigest()
+    digest = hashlib.sha256(b"".join(data for _, data in sorted(_data(source).items()))).hexdigest()
     return f"{name(source.plan)}-{digest[:8]}"
 
 
@@ -118,7 +145,7 @@ def _config_map(source: ExportSource) -> dict[str, Any]:
         "kind": "ConfigMap",
         "metadata": _meta(source, _config_name(source)),
         "immutable": True,
-        "data": {path: data.decode() for path, data in sorted(export.programs(source).items())},
+        "data": {path: data.decode() for path, data in sorted(_data(source).items())},
     }
 
 
@@ -155,7 +182,7 @@ def _pod(source: ExportSource, server: tuple[int, int]) -> dict[str, Any]:
             "runAsGroup": int(group),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "terminationGracePeriodSeconds": 10,
+        "terminationGracePeriodSeconds": source.stop_timeout,
         "initContainers": [_placing(source, server)],
         "containers": [_engine(source, server)],
         "volumes": _volumes(source),
@@ -243,10 +270,11 @@ def _engine_mounts(source: ExportSource, server: tuple[int, int]) -> list[dict[s
     if plan.cache is not None:
         volume, top = ("placed", "cache") if _copied(source, server) else ("blessing", "")
         mounts.append(_read_only(volume, plan.cache.target, top))
-        mounts += [
-            _read_only(volume, f"{SEEDS}/{number}", f"{top}/{path}".lstrip("/"))
-            for number, path in enumerate(plan.cache.seeds)
-        ]
+        mounts += [_read_only(volume, SEEDS, top)] if plan.cache.seeds else []
+    # A file by itself: the directory of a ConfigMap or a Secret also holds links, which the gate refuses.
+    mounts += [_read_only("programs", path, _own(path)) for path in sorted(export.own_files(plan))]
+    if plan.access.key_file is not None:
+        mounts.append(_read_only("api-key", KEY_FILE, _KEY))
     claimed = source.models_at.startswith("pvc:")
     mounts += [
         _read_only("models", one.path, one.name) if claimed else _read_only(f"model-{number}", one.path)
@@ -277,6 +305,9 @@ def _volumes(source: ExportSource) -> list[dict[str, Any]]:
         _memory("shm", plan.limits.shared_memory),
         *(_scratch(plan, f"scratch-{number}", one) for number, one in enumerate(plan.scratch)),
     ]
+    if plan.access.key_file is not None:
+        # Readable by the Pod's user, as whom only the engine runs; the file's owner is root.
+        volumes.append({"name": "api-key", "secret": {"secretName": _secret(plan), "defaultMode": 0o444}})
     if source.tree is not None:
         image = {"reference": source.blessing_reference, "pullPolicy": "IfNotPresent"}
         volumes.append({"name": "blessing", "image": image})

@@ -9,11 +9,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from nvllm.core.plan import CONTAINER_PORT, RUN_DIRECTORY
+from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS, LaunchPlan, ulimits
 from nvllm.core.refusal import Refusal
 from nvllm.fleet import export
 from nvllm.fleet.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Held, held, lost
 from nvllm.image import engine
+
+_STOP_SLACK = 20
+"""Seconds that systemd waits for Podman beyond what Podman waits for the engine."""
 
 
 def guarantees(source: ExportSource) -> Mapping[str, Held]:
@@ -30,40 +33,49 @@ def guarantees(source: ExportSource) -> Mapping[str, Held]:
         "memory": held("--memory equal to --memory-swap"),
         "memory-available": held("machine.py"),
         "pids": held(f"PidsLimit={source.plan.limits.pids}"),
+        "ulimits": held("Ulimit="),
         "shm": held("ShmSize="),
         "scratch": lost(
             "Tmpfs= with size, mode and owner; but Podman adds /run and /var/tmp, without a limit of their own"
         ),
         "hardening": held("ReadOnly=, DropCapability=, NoNewPrivileges=, User=; the gate reads it in /proc"),
-        "seccomp": held("Podman's default profile"),
+        "seccomp": held("Podman's default profile; the gate reads it in /proc"),
         "secrets": held("none is in the plan"),
         "environment": held("the gate; Podman's TERM is removed before it"),
-        "address": held("PublishPort= on 127.0.0.1"),
+        "address": held(f"PublishPort= on {', '.join(source.plan.addresses)}"),
+        "key": export.key(source.plan, "a secret of Podman, which the comment makes"),
         "ready": held("Notify=healthy, by one real generation"),
         "blessed-start": lost("nobody reads the log; loading is forced, and nothing can be saved in the cache"),
         "start-timeout": held("TimeoutStartSec="),
         "stall-timeout": lost("nobody watches the metrics"),
-        "no-restart": held("Restart=no"),
+        "restart": _restart(source),
+        "drain": held("StopTimeout=, and TimeoutStopSec= beyond it"),
         "log": held("Podman's log has a size limit"),
     }
 
 
+def _restart(source: ExportSource) -> Held:
+    if source.restart is None:
+        return held("Restart=no")
+    return lost(
+        "Restart=on-failure with the profile's pause and limit starts one again that exits; machine.py and the gate "
+        "check each start. The pause does not grow, an engine that hangs does not exit, and nobody looks for a "
+        "revocation"
+    )
+
+
 def refusals(source: ExportSource) -> list[Refusal]:
     """Return why SOURCE cannot be exported as a faithful Quadlet."""
-    found = export.refusals(source, "quadlet")
-    plan = source.plan
-    if plan.cache is not None and plan.cache.seeds:
-        where = f"profile {plan.profile} of image {plan.image}"
-        cure = f"nvllm export compose {plan.image} --profile {plan.profile} --registry {source.repository}"
-        expected = "a cache that is mounted as one image"
-        found.append(Refusal("NV333", where, expected, "parts of it are mounted a second time, for a GPU", cure))
-    return found
+    return export.refusals(source, "quadlet")
 
 
 def exported(source: ExportSource) -> Export:
     """Return the export of SOURCE. There are no `refusals`."""
     kept, name = guarantees(source), source.plan.instance
-    text = export.remarks(source, kept) + export.unit(_sections(source))
+    key_file = source.plan.access.key_file
+    made = [] if key_file is None else [shlex.join(["podman", "secret", "create", _secret(source.plan), key_file])]
+    text = export.remarks(source, kept, [f"Before the first start: {one}" for one in made])
+    text += export.unit(_sections(source))
     return Export((ExportFile(f"{name}.container", text.encode()), *export.mounted_files(source)), kept)
 
 
@@ -86,16 +98,18 @@ def _sections(source: ExportSource) -> Mapping[str, Sequence[tuple[str, str]]]:
         ("DropCapability", "all"),
         ("NoNewPrivileges", "true"),
         ("PidsLimit", str(plan.limits.pids)),
+        *(("Ulimit", f"{name}={limit}:{limit}") for name, limit in ulimits(plan).items()),
         ("ShmSize", str(plan.limits.shared_memory)),
         ("PodmanArgs", f"--memory={memory} --memory-swap={memory} --ipc=private --http-proxy=false"),
-        ("PublishPort", f"127.0.0.1:{plan.port}:{CONTAINER_PORT}"),
+        *(("PublishPort", f"{address}:{plan.port}:{CONTAINER_PORT}") for address in plan.addresses),
+        *_secrets(plan),
         *(("Tmpfs", f"{one.target}:{engine.tmpfs(plan, one.size, 'Podman')}") for one in plan.scratch),
         *(("Volume", f"{source_}:{target}:ro") for source_, target in _volumes(source)),
         *_blessing(source),
         *(("AddDevice", f"nvidia.com/gpu={gpu.uuid}") for gpu in plan.gpus),
         ("LogDriver", "k8s-file"),
         ("LogOpt", "max-size=50mb"),
-        ("StopTimeout", "10"),
+        ("StopTimeout", str(source.stop_timeout)),
         ("HealthCmd", shlex.join(export.program(plan, "generation.py"))),
         ("HealthInterval", f"{export.CHECK_EVERY}s"),
         ("HealthTimeout", f"{export.PROBE_TIMEOUT}s"),
@@ -103,15 +117,44 @@ def _sections(source: ExportSource) -> Mapping[str, Sequence[tuple[str, str]]]:
         ("Notify", "healthy"),
     ]
     return {
-        "Unit": [("Description", f"vLLM: profile {plan.profile} of image {plan.image}")],
+        "Unit": [("Description", f"vLLM: profile {plan.profile} of image {plan.image}"), *_limit(source)],
         "Container": container,
-        "Service": [("Restart", "no"), ("TimeoutStartSec", str(plan.limits.start_timeout))],
+        "Service": [
+            *_again(source),
+            ("TimeoutStartSec", str(plan.limits.start_timeout)),
+            ("TimeoutStopSec", str(source.stop_timeout + _STOP_SLACK)),
+        ],
         "Install": [("WantedBy", "default.target")],
     }
 
 
+def _secret(plan: LaunchPlan) -> str:
+    return f"{plan.instance}-api-key"
+
+
+def _secrets(plan: LaunchPlan) -> list[tuple[str, str]]:
+    if plan.access.key_file is None:
+        return []
+    uid, _, gid = plan.user.partition(":")
+    return [("Secret", f"{_secret(plan)},type=mount,target={KEY_FILE},uid={uid},gid={gid},mode=0400")]
+
+
+def _limit(source: ExportSource) -> list[tuple[str, str]]:
+    """Return how often systemd starts the unit at most: once, and as often again as the profile allows."""
+    rules = source.restart
+    if rules is None:
+        return []
+    return [("StartLimitIntervalSec", str(rules.within)), ("StartLimitBurst", str(rules.attempts + 1))]
+
+
+def _again(source: ExportSource) -> list[tuple[str, str]]:
+    rules = source.restart
+    return [("Restart", "no")] if rules is None else [("Restart", "on-failure"), ("RestartSec", str(rules.pause))]
+
+
 def _volumes(source: ExportSource) -> list[tuple[str, str]]:
     own = [(f"./{export.RUN}", RUN_DIRECTORY), (f"./{export.PROGRAMS}", PROGRAMS_AT)]
+    own += [(f"./{export.OWN}{path}", path) for path in sorted(export.own_files(source.plan))]
     return [*own, *((one.source, one.target) for one in export.model_mounts(source.plan))]
 
 
@@ -119,4 +162,7 @@ def _blessing(source: ExportSource) -> list[tuple[str, str]]:
     cache = source.plan.cache
     if cache is None:
         return []
-    return [("Mount", f"type=image,source={source.blessing_reference},destination={cache.target},rw=false")]
+    targets = [cache.target, *([SEEDS] if cache.seeds else [])]
+    return [
+        ("Mount", f"type=image,source={source.blessing_reference},destination={target},rw=false") for target in targets
+    ]

@@ -78,13 +78,16 @@ def parse(text: str) -> tuple[RepositoryName, str | None]:
     """Return the repository that TEXT names, and the digest behind ``@``, if there is one.
 
     A registry is asked over HTTPS, one on loopback over HTTP, as Docker does; ``http://`` before the name asks another
-    one over HTTP. Raises Refused NV108 for any other text.
+    one over HTTP. Raises Refused NV108 for any other text, which is not shown if it may hold a password.
     """
+    if "@" in (text.rpartition("@sha256:")[0] or text):  # what stands before it is not shown: it may be a password
+        cure = "give them to docker login, and name the repository without them"
+        raise refuse("NV108", "REPO", "a repository without user and password", "a text with @ in it", cure)
     found = _NAME.fullmatch(text)
     if found is None or len(text) > 400:
         expected, cure = (
             "host[:port]/path in lower case, and @sha256:... to pull",
-            "nvllm push registry.example/nvllm cpu",
+            "name one of that form: nvllm push HOST/PATH IMAGE",
         )
         raise refuse("NV108", "REPO", expected, text[:200], cure)
     scheme, host, path, digest = found.groups()
@@ -402,7 +405,7 @@ class _Upload:
         self._began(answer)
 
     def _resume(self) -> None:
-        """Ask how much the registry has; begin anew if it has forgotten the upload."""
+        """Ask how much the registry has; start from the first byte if it has forgotten the upload."""
         answer = self._repository.client.get(self._location)
         if answer.status_code != 204:
             self._location = ""

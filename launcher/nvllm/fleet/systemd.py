@@ -18,6 +18,9 @@ class Service:
     user: str
 
 
+_STOP_SLACK = 50
+"""Seconds that nvllm may take for the rest of a stop."""
+
 _EXCEPTIONS: Mapping[str, Held] = {
     "ready": lost(
         "nvllm serve waits for one real generation, but systemd calls the unit started before it; see status"
@@ -46,9 +49,10 @@ def exported(source: ExportSource, service: Service) -> Export:
             *(("Environment", word(f"{name}={text}")) for name, text in service.environment.items()),
             ("ExecStart", " ".join(export.command_word(part) for part in command)),
             ("KillMode", "mixed"),
-            ("TimeoutStopSec", "60"),
+            ("TimeoutStopSec", str(source.stop_timeout + _STOP_SLACK)),
             ("SuccessExitStatus", "143"),
-            ("Restart", "no"),
+            # nvllm itself starts an engine again; what systemd starts again is an nvllm that was killed.
+            ("Restart", "no" if source.restart is None else "on-abnormal"),
         ],
         "Install": [("WantedBy", "multi-user.target")],
     }

@@ -253,7 +253,7 @@ def task(line: bytes) -> Task:
         fit = "a path below the top, once, in a directory of the tree"
         tree = found.compiled.tree
         wrong = [Refusal("NV341", f"stdin: {path!r}", fit, said, _CURE) for path, said in cachetree.problems(tree)]
-        if tree not in (tree.sealed(), tree.sealed(cachetree.ON_GPU)):
+        if not tree.is_sealed:
             wrong.append(Refusal("NV341", "stdin: .compiled.tree", "modes of a sealed tree", "another mode", _CURE))
         refuse_any(wrong)
     return found

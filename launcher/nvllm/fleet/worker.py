@@ -23,6 +23,7 @@ from nvllm.bisect.problem import Trial
 from nvllm.bisect.records import BisectProbe, Built
 from nvllm.bisect.trials import EngineBench
 from nvllm.bless.blessing import Bless
+from nvllm.cache.pins import Pins
 from nvllm.core import clock, paths, proc, reading
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
@@ -178,11 +179,14 @@ class Worker:
         What a boot that is not good left stays here, where its refusal says.
         """
         served, tree = task.served, task.compiled.tree
-        work = Bless(found, self.places, taken, self.progress)
         label, repository = f"{served.image}-{served.profile}", self.repository(served.repository)
-        candidates.pull_candidate(repository, task.candidate, tree, label, work.cure, self.places, self.progress)
-        record = work.trial_alone(task.number, task.compiled)
-        log = reading.content(work.log(task.number), reading.LOG)
+        with Pins(self.places.pins).held() as pin:
+            work = Bless(found, self.places, taken, self.progress, pin)
+            candidates.pull_candidate(
+                repository, task.candidate, tree, label, work.cure, self.places, self.progress, pin
+            )
+            record = work.trial_alone(task.number, task.compiled)
+            log = reading.content(work.log(task.number), reading.LOG)
         _check_bound(log, "the log of the engine", "let the engine log less")
         shutil.rmtree(work.evidence.parent)
         content = base64.b64encode(log).decode()
@@ -210,7 +214,7 @@ class Worker:
 
     def _pulled(self, named: str, manifest: str, build: Build) -> str:
         """Return the id of the image of BUILD in the engine: the one of MANIFEST in the repository NAMED."""
-        held = buildrecord.recorded(build, self.places, self.engine, build.tags[:1])
+        held = buildrecord.recorded(build, self.project, self.places, self.engine, build.tags[:1])
         if held is None or manifest not in held.ids:
             repository = self.repository(named)
             tags = build.tags[:1]  # not the second tag, which names the newest build: a trial leaves it alone

@@ -8,27 +8,30 @@ another cache behind for ever. It keeps its logs, which are small.
 
 Of the records of a hardware gate the newest one of each machine stays, and every one that may satisfy a profile.
 
-If a file of a project cannot be read, nobody knows what that project refers to, and nothing is removed.
+If a project is gone, or a file of it cannot be read, nobody knows what it refers to. Then only that goes which it
+cannot refer to: what belongs to no project, such as an ended run, and builds that only other projects have made here.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from nvllm.bisect import journal
 from nvllm.bless import evidence
-from nvllm.cache import staging
+from nvllm.cache import pins, staging
 from nvllm.cache.blessings import Blessings
+from nvllm.cache.pins import Pins
 from nvllm.cache.store import TreeStore
 from nvllm.core import canonical, reading
 from nvllm.core.paths import Places, Project, packaged
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.gc import sizes
 from nvllm.host import gate_records, gates, locks
-from nvllm.host.facts import TREE_LABEL, ContainerFact, ImageFacts
+from nvllm.host.facts import TREE_LABEL, ContainerFact, StoredImage
 from nvllm.host.gates import FiledRecord, GateName
 from nvllm.image import builder, dockerfiles, identity
 from nvllm.image import record as buildrecord
@@ -50,7 +53,13 @@ Kind = Literal[
     "staged cache",
     "evidence of a bless",
     "gate record",
+    "pin",
 ]
+
+_OF_PROJECTS: frozenset[Kind] = frozenset(
+    {"locked file", "layer", "base tree", "bytecode", "blessed cache", "evidence of a bless", "gate record"}
+)
+"""What a project may refer to without a trace of it in the state."""
 
 
 _ARCHIVED = "only an archived manifest names it"
@@ -58,13 +67,17 @@ _ARCHIVED = "only an archived manifest names it"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One thing to remove. SIZE is in bytes; that of an image includes layers that it shares. NOTE is shown with it."""
+    """One thing to remove. SIZE is what that frees, in bytes, after the pieces before it. NOTE is shown with it.
+
+    TAGS are what an image is called by; its id if it has no tag.
+    """
 
     kind: Kind
     name: str
     size: int
     path: Path | None = None
     note: str = ""
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +86,9 @@ class References:
 
     BLESSED are hashes of cache trees, INSTANCES those whose locks are held, LOGS sha256 of logs that manifests name.
     ARCHIVED are hashes of trees that only archived manifests name; they are not kept, and a note says so. GATE_DAYS are
-    the gates that profiles require, each with the days for which a record of it may satisfy one.
+    the gates that profiles require, each with the days for which a record of it may satisfy one. PINNED are the names
+    that living processes keep. PROJECTS are the ids of the projects that all of this was read from, or that were
+    forgotten; UNKNOWN says which could not be read, and why.
     """
 
     builds: frozenset[str]
@@ -85,28 +100,44 @@ class References:
     logs: frozenset[str] = frozenset()
     archived: frozenset[str] = frozenset()
     gate_days: frozenset[tuple[GateName, int]] = frozenset()
+    pinned: frozenset[str] = frozenset()
+    projects: frozenset[str] = frozenset()
+    unknown: tuple[Refusal, ...] = ()
 
 
 def images(
     places: Places,
-    found: Iterable[ImageFacts],
+    stored: Sequence[StoredImage],
     containers: Iterable[ContainerFact],
     referred: References,
     oldest: float,
 ) -> Iterator[Piece]:
-    """Yield the images among FOUND whose build record is older than OLDEST, and that are neither current nor in use.
+    """Yield the images among STORED whose build record is older than OLDEST, and that are neither current nor in use.
 
-    An image without a record in PLACES was built by another user, or for another NVLLM_HOME, and is left alone.
+    STORED are all images of the engine, because layers are shared with any of them. One without a record in PLACES was
+    built by another user, or for another NVLLM_HOME, and is left alone.
     """
     keep = referred.builds | _used(containers)
-    known: dict[str, Path] = {}
+    known: set[str] = set()
     for path in places.builds.glob("*.json"):
         record = buildrecord.read(places.builds, path.stem)
-        if record is not None and path.stem not in keep and path.lstat().st_mtime < oldest:
-            known.update(dict.fromkeys(record.ids, path))
-    for one in found:
-        if one.id in known:
-            yield Piece("image", " ".join(one.tags) or one.id, one.size)
+        if record is None or path.stem in keep or path.lstat().st_mtime >= oldest:
+            continue
+        if _decided(places, path.stem, referred):
+            known.update(record.ids)
+    gone = [image for image in stored if image.facts.id in known]
+    for image, size in sizes.of_images(gone, stored):
+        tags = image.facts.tags or (image.facts.id,)
+        yield Piece("image", " ".join(tags), size, tags=tags)
+
+
+def _decided(places: Places, build_hash: str, referred: References) -> bool:
+    """Return whether no project that is not in REFERRED can need the build of BUILD_HASH.
+
+    A record of an older nvllm does not say who made it, so any project that could not be read may have.
+    """
+    makers = buildrecord.makers(places, build_hash)
+    return makers <= referred.projects and bool(makers or not referred.unknown)
 
 
 def _used(containers: Iterable[ContainerFact]) -> frozenset[str]:
@@ -120,25 +151,35 @@ def files(places: Places, referred: References, containers: Sequence[ContainerFa
     mounted = {one.labels[TREE_LABEL] for one in containers if TREE_LABEL in one.labels}
     outdated = {one.path for one in gates.outdated(_gate_records(places), referred.gate_days, oldest)}
     builds = referred.builds | _used(containers)  # nvllm removes no image without a record
+    pinned = referred.pinned
     candidates: list[tuple[Kind, Iterable[Path], Callable[[Path], bool]]] = [
         ("locked file", places.store.glob("sha256/*/*"), lambda path: path.name in referred.files),
         ("partial download", places.store.glob("partial/*"), lambda path: False),
         ("layer", places.layers.glob("*.tar"), lambda path: _diff_id(path) in referred.layers),
         ("base tree", places.layers.glob("*.tree"), lambda path: path in referred.trees),
         ("bytecode", places.layers.glob("bytecode/*.zip"), lambda path: path.name[:64] in referred.files),
-        ("record", places.builds.glob("*.json"), lambda path: path.stem in builds),
+        (
+            "record",
+            places.builds.glob("*.json"),
+            lambda path: path.stem in builds or not _decided(places, path.stem, referred),
+        ),
         ("differing build", places.differing.glob("*"), lambda path: False),  # kept for looking
         ("run directory", places.runs.glob("*"), lambda path: path.name in running),
-        ("blessed cache", places.trees.glob("*"), lambda path: path.name in referred.blessed | mounted),
-        ("staged cache", places.staged.glob("*"), lambda path: path.name in running | referred.instances),
+        ("blessed cache", places.trees.glob("*"), lambda path: path.name in referred.blessed | mounted | pinned),
+        ("staged cache", places.staged.glob("*"), lambda path: path.name in running | referred.instances | pinned),
         ("evidence of a bless", places.blessing.glob("*/*"), lambda path: _is_evidence(path, referred)),
         ("gate record", places.gates.glob("*.json"), lambda path: str(path) not in outdated),
+        ("pin", places.pins.glob("*.json"), pins.in_force),
     ]
+    removed = sizes.RemovedFiles()
     for kind, paths, keep in candidates:
+        if referred.unknown and kind in _OF_PROJECTS:
+            continue
         for path in sorted(paths):
             if path.lstat().st_mtime < oldest and not keep(path):
                 note = _ARCHIVED if kind == "blessed cache" and path.name in referred.archived else ""
-                yield Piece(kind, _name(kind, path), _size(path), path, note)
+                beside = [path.with_suffix(".json")] if kind == "layer" else []
+                yield Piece(kind, _name(kind, path), removed.freed_by(path, *beside), path, note)
 
 
 def _gate_records(places: Places) -> tuple[FiledRecord, ...]:
@@ -154,6 +195,8 @@ def _is_evidence(bless: Path, referred: References) -> bool:
     instance = bless.parent
     if instance.name in referred.instances or bless == evidence.newest(instance):
         return True
+    if _name("evidence of a bless", bless) in referred.pinned:
+        return True
     return evidence.needed(bless, referred.logs)
 
 
@@ -168,73 +211,93 @@ def _diff_id(tar: Path) -> str:
         return ""
 
 
-def _size(path: Path) -> int:
-    if path.is_dir() and not path.is_symlink():
-        return sum(inner.lstat().st_size for inner in path.rglob("*"))
-    return path.lstat().st_size
+def remove(piece: Piece, places: Places) -> None:
+    """Remove a PIECE that is a file or a directory. The JSON of a layer goes first: without it no tar is used.
 
-
-def remove(piece: Piece) -> None:
-    """Remove a PIECE that is a file or a directory. The JSON of a layer goes first: without it no tar is used."""
+    A tree that a process has pinned meanwhile stays.
+    """
     assert piece.path is not None
     if piece.kind == "layer":
         piece.path.with_suffix(".json").unlink(missing_ok=True)
-    if piece.kind == "blessed cache" and piece.path.name in TreeStore(piece.path.parent).list():
-        TreeStore(piece.path.parent).remove(piece.path.name)
-    elif piece.kind in {"blessed cache", "staged cache"}:
-        staging.discard(piece.path)
+    if piece.kind in {"blessed cache", "staged cache"}:
+        with Pins(places.pins).still() as pinned:
+            if piece.path.name in pinned:
+                return
+            if piece.path.name in TreeStore(places.trees).list() and piece.kind == "blessed cache":
+                TreeStore(places.trees).remove(piece.path.name)
+            else:
+                staging.discard(piece.path)
     elif piece.path.is_dir() and not piece.path.is_symlink():  # a link is removed, not its target
         shutil.rmtree(piece.path)
     else:
         piece.path.unlink(missing_ok=True)
 
 
+def forget(places: Places, project_ids: Iterable[str]) -> None:
+    """Forget which builds the projects of PROJECT_IDS have used. Their bisects stay: another project may adopt one."""
+    for project_id in project_ids:
+        shutil.rmtree(places.works / project_id / "builds", ignore_errors=True)
+
+
 # What is referred to
 
 
-def referred(projects: Iterable[Project], places: Places) -> References:
-    """Return what PROJECTS, unfinished bisects and held locks refer to in PLACES.
+def referred(
+    projects: Iterable[Project], places: Places, lost: Iterable[Refusal] = (), forgotten: Collection[str] = ()
+) -> References:
+    """Return what PROJECTS, unfinished bisects, held locks and pins refer to in PLACES.
 
-    Raises Refused for every file that cannot be read; each refusal names its project.
+    LOST are refusals of projects that are gone. FORGOTTEN are the ids of projects that refer to nothing any more.
+    `unknown` of the result has LOST and a refusal for every file that cannot be read; each names its project.
     """
-    found: list[References] = []
-    refusals: list[Refusal] = []
+    each: list[References] = []
+    known: set[str] = {*forgotten}
+    unknown: list[Refusal] = [*lost]
     kinds = [(project, _references_of) for project in projects] + [(packaged(), _blessed_and_required)]
     for project, references_of in kinds:
         try:
-            found.append(references_of(project, places))
+            each.append(references_of(project, places))
+            known.update([project.id] if references_of is _references_of else [])  # else its builds were not looked at
         except Refused as refused:
-            refusals.extend(replace(one, where=f"{project.root}: {one.where}") for one in refused.refusals)
+            unknown.extend(replace(one, where=f"{project.root}: {one.where}") for one in refused.refusals)
         except OSError as error:  # a directory that cannot be listed
-            refusals.extend(reading.refused(str(error.filename), error).refusals)
-    builds = {build_hash for one in found for build_hash in one.builds}
-    blessed = {tree_hash for one in found for tree_hash in one.blessed}
-    for path in reading.listed(places.state / "bisect", "*"):
+            unknown.extend(reading.refused(str(error.filename), error).refusals)
+    builds = {build_hash for one in each for build_hash in one.builds}
+    for path in _bisects(places, forgotten):
         try:
             state = journal.load(path / "journal.jsonl").state
         except Refused as refused:
-            refusals.extend(one for one in refused.refusals if one.code != "NV107")  # none was ever written there
+            unknown.extend(one for one in refused.refusals if one.code != "NV107")  # none was ever written there
         else:
             builds.update(built.build_hash for built in state.builds.values() if state.end is None)
-    refuse_any(refusals)
     diff_ids: set[str] = set()
     for build_hash in builds:
         record = buildrecord.read(places.builds, build_hash)
         diff_ids.update(layer.diff_id for layer in (record.layers if record is not None else ()))
     holders = [one.holder for one in locks.status(places.locks) if one.holder is not None]
-    if any(one.command.startswith("nvllm bless ") for one in holders):  # no manifest names its tree yet
-        blessed.update(TreeStore(places.trees).list())
-    return References(
-        frozenset(builds),
-        frozenset().union(*(one.files for one in found)),
-        frozenset(diff_ids),
-        frozenset().union(*(one.trees for one in found)),
-        frozenset(blessed),
-        frozenset(one.instance for one in holders if one.instance is not None),
-        frozenset().union(*(one.logs for one in found)),
-        frozenset().union(*(one.archived for one in found)),
-        frozenset().union(*(one.gate_days for one in found)),
-    )
+    with Pins(places.pins).still() as pinned:
+        return References(
+            frozenset(builds),
+            frozenset().union(*(one.files for one in each)),
+            frozenset(diff_ids),
+            frozenset().union(*(one.trees for one in each)),
+            frozenset().union(*(one.blessed for one in each)),
+            frozenset(one.instance for one in holders if one.instance is not None),
+            frozenset().union(*(one.logs for one in each)),
+            frozenset().union(*(one.archived for one in each)),
+            frozenset().union(*(one.gate_days for one in each)),
+            pinned,
+            frozenset(known),
+            tuple(unknown),
+        )
+
+
+def _bisects(places: Places, forgotten: Collection[str]) -> Iterator[Path]:
+    """Yield the directory of each bisect, of every recorded project that is not FORGOTTEN, and of an older nvllm."""
+    yield from reading.listed(places.state / "bisect", "*")
+    for work in reading.listed(places.works, "*"):
+        if work.name not in forgotten and (places.projects / work.name).is_symlink():
+            yield from reading.listed(work / "bisect", "*")
 
 
 def _references_of(project: Project, places: Places) -> References:

@@ -2,7 +2,7 @@
 
 ::
 
-    <state>/projects/<sha256 16>    a link to the root of a project
+    <state>/projects/<id>    a link to the root of a project; an older nvllm hashed a path that may have links in it
 
 Two checkouts may share one cache. Each knows only its own locks and manifests, so `nvllm gc` in one of them would
 remove what the other one needs. A link is created in one step, so it is never there in part.
@@ -11,7 +11,6 @@ remove what the other one needs. A link is created in one step, so it is never t
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shlex
 from collections.abc import Collection
@@ -32,11 +31,15 @@ class Projects:
 
     def remember(self, project: Project) -> None:
         """Record PROJECT. Raises Refused NV911 if that cannot be written."""
-        place = self._place(project.root)
+        place, root = self.directory / project.id, str(project.root.resolve())
         with writing(place):
             ensure(self.directory)
             with contextlib.suppress(FileExistsError):
-                os.symlink(project.root, place)
+                os.symlink(root, place)
+            if str(_root(place)) != root:  # the project that nvllm came with, which was installed elsewhere before
+                fresh = self.directory.with_name(f".project-{os.getpid()}")
+                os.symlink(root, fresh)
+                os.replace(fresh, place)
 
     def roots(self) -> list[Path]:
         """Return the root of every recorded project, whether it still exists or not.
@@ -48,22 +51,35 @@ class Projects:
     def forget(self, root: Path) -> None:
         """Remove the record of the project at ROOT, if there is one."""
         with writing(self.directory):
-            self._place(root).unlink(missing_ok=True)
+            for place in reading.listed(self.directory, "*"):
+                if _root(place) == root:
+                    place.unlink(missing_ok=True)
+
+    def gone(self) -> dict[str, Path]:
+        """Return the root of every recorded project that is not there any more, by its id. Raises as `roots` does."""
+        roots = {place.name: _root(place) for place in reading.listed(self.directory, "*")}
+        return {name: root for name, root in roots.items() if not (root / "images").is_dir()}
 
     def present(self, forgotten: Collection[Path] = ()) -> list[Project]:
-        """Return the recorded projects, without those at the roots FORGOTTEN.
+        """Return the recorded projects that are there, without those at the roots FORGOTTEN.
 
-        Raises Refused with NV914 for every one that is not where it was: it may have been moved, or its disk may not be
-        mounted, so what it refers to is not known. Raises NV107 for a FORGOTTEN root that is not recorded.
+        Raises Refused NV107 for a FORGOTTEN root that is not recorded, and NV109 as `roots` does.
         """
         roots = self.roots()
         known = ", ".join(map(str, roots)) or "a project that nvllm knows; it knows none"
-        refusals = [
+        refuse_any(
             Refusal("NV107", "--forget", known, str(root), "name one of these")
             for root in forgotten
             if root not in roots
-        ]
-        refusals += [
+        )
+        return [Project(root) for root in roots if root not in forgotten and (root / "images").is_dir()]
+
+    def vanished(self, forgotten: Collection[Path] = ()) -> list[Refusal]:
+        """Return NV914 for every recorded project that is not where it was, without those at the roots FORGOTTEN.
+
+        It may have been moved, or its disk may not be mounted, so what it refers to is not known.
+        """
+        return [
             Refusal(
                 "NV914",
                 str(root),
@@ -71,14 +87,26 @@ class Projects:
                 "no images/ in it",
                 f"nvllm gc --forget {shlex.quote(str(root))}",
             )
-            for root in roots
-            if root not in forgotten and not (root / "images").is_dir()
+            for root in sorted(self.gone().values())
+            if root not in forgotten
         ]
-        refuse_any(refusals)
-        return [Project(root) for root in roots if root not in forgotten]
 
-    def _place(self, root: Path) -> Path:
-        return self.directory / hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+    def ids(self, roots: Collection[Path]) -> frozenset[str]:
+        """Return the ids under which the projects at ROOTS are recorded."""
+        return frozenset(place.name for place in reading.listed(self.directory, "*") if _root(place) in roots)
+
+    def lost(self, builds: Path) -> list[Refusal]:
+        """Return NV922 if BUILDS has build records, and the list of the projects is gone: each build adds to it first.
+
+        Without the list, what other projects need would look like garbage.
+        """
+        if self.directory.is_dir() and not self.directory.is_symlink():
+            return []
+        if not self.directory.is_symlink() and not reading.listed(builds, "*.json"):
+            return []
+        found = "a link" if self.directory.is_symlink() else "no such directory, but records of builds"
+        cure = "restore it; or run `nvllm build IMAGE` in every project that uses this state, then `nvllm gc`"
+        return [Refusal("NV922", str(self.directory), "the list of the projects that use this state", found, cure)]
 
 
 def _root(place: Path) -> Path:

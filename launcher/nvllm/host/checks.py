@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from nvllm.core.plan import LaunchPlan
+from nvllm.core.plan import EVERY_ADDRESS, LaunchPlan
 from nvllm.core.refusal import Refusal
-from nvllm.core.spec import GpuNeed
+from nvllm.core.spec import LOOPBACK, GpuNeed
 from nvllm.host import engines, gates
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, EngineFacts, EngineProblem, HostFacts
 from nvllm.host.gates import GateState
@@ -242,11 +242,12 @@ def _disk(subject: Subject) -> Judgement:
 
 
 def _port(subject: Subject) -> Judgement:
-    port = subject.launch.port
+    """Check the port on each address that it is published on. One on all of them is known as one on 127.0.0.1."""
+    port, addresses = subject.launch.port, {LOOPBACK, *subject.launch.addresses}
     return [
         Refusal(
             "NV507",
-            f"127.0.0.1:{port}",
+            f"{listener.address}:{port}",
             "a free port",
             "a program of another user"
             if listener.pid is None
@@ -254,7 +255,7 @@ def _port(subject: Subject) -> Judgement:
             f"sudo ss -ltnp 'sport = :{port}'",
         )
         for listener in subject.facts.listeners
-        if listener.port == port
+        if listener.port == port and (listener.address in addresses or EVERY_ADDRESS in addresses)
     ] or f"nobody listens on {port}"
 
 

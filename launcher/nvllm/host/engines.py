@@ -16,7 +16,8 @@ MINIMUM_API = "1.41"
 MINIMUM_PODMAN = "5.0"
 
 _CURES: dict[Literal["denied", "absent", "silent", "error", "context"], str] = {
-    "denied": "sudo usermod -aG docker $USER && newgrp docker",
+    # Not group docker: whoever is in it is root of this host (SECURITY.md).
+    "denied": "run nvllm by sudo, or with a rootless engine in DOCKER_HOST; group docker would make this user root",
     "absent": "sudo systemctl start docker",
     "silent": "docker version",
     "error": "docker info",

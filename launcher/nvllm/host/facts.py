@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from nvllm.core import proc
+from nvllm.core.spec import LOOPBACK
 from nvllm.runtime import machine
 
 TREE_LABEL = "nvllm.tree"
@@ -28,6 +29,9 @@ TREE_LABEL = "nvllm.tree"
 
 INSTANCE_LABEL = "nvllm.instance"
 """The label of every container that nvllm starts; its value is the container's own name."""
+
+RUN_LABEL = "nvllm.run"
+"""The label with the run directory that a container was started from: no other state directory has its locks."""
 
 TASK_LABEL = "nvllm.task"
 """The label of every container that a worker starts, or its probe: the task that it was sent."""
@@ -47,11 +51,13 @@ class DiskFacts:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A TCP port that 127.0.0.1 reaches and a program listens on. PID is None if this user may not see it."""
+    """A TCP port that a program listens on. PID is None if this user may not see it."""
 
     port: int
     pid: int | None = None
     program: str | None = None
+    address: str = LOOPBACK
+    """Where it listens: 127.0.0.1 also stands for every address of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +140,11 @@ class ImageFacts:
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """How a container ended: EXIT_CODE is None while it runs."""
+    """How a container ended: EXIT_CODE is None while it runs. ADDRESS is its own on the engine's network, if any."""
 
     exit_code: int | None
     out_of_memory: bool
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +153,14 @@ class Usage:
 
     peak_memory: int | None
     processor: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImage:
+    """An image with its layers from the lowest on, each by its chain id and with the bytes that the engine counts."""
+
+    facts: ImageFacts
+    layers: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +296,8 @@ def disk(path: Path) -> DiskFacts:
     return DiskFacts(space.f_bavail * space.f_frsize, existing.stat().st_dev)
 
 
-def _reached_by_loopback(encoded: str) -> bool:
-    """Say whether the kernel's hexadecimal address ENCODED takes what is sent to this host's loopback.
+def _listening_at(encoded: str) -> str:
+    """Return the address that the kernel's hexadecimal ENCODED is: 127.0.0.1 if it takes what is sent to the loopback.
 
     The kernel prints the address as 32-bit words in the machine's byte order.
     """
@@ -290,12 +305,13 @@ def _reached_by_loopback(encoded: str) -> bool:
     address = ipaddress.ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words))
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
-    return address.is_unspecified or address in (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
+    by_loopback = address.is_unspecified or address in (ipaddress.ip_address(LOOPBACK), ipaddress.ip_address("::1"))
+    return LOOPBACK if by_loopback else str(address)
 
 
-def _listening_sockets(proc_root: Path) -> dict[str, int]:
-    """Return socket inode to port of every TCP socket in state LISTEN that the loopback reaches."""
-    found: dict[str, int] = {}
+def _listening_sockets(proc_root: Path) -> dict[str, tuple[int, str]]:
+    """Return socket inode to port and address of every TCP socket in state LISTEN."""
+    listening: dict[str, tuple[int, str]] = {}
     for table in ("tcp", "tcp6"):
         try:
             lines = (proc_root / "net" / table).read_text(encoding="ascii").splitlines()[1:]
@@ -304,9 +320,9 @@ def _listening_sockets(proc_root: Path) -> dict[str, int]:
         for line in lines:
             fields = line.split()
             address, _, port = fields[1].partition(":")
-            if fields[3] == "0A" and _reached_by_loopback(address):
-                found[fields[9]] = int(port, 16)
-    return found
+            if fields[3] == "0A":
+                listening[fields[9]] = (int(port, 16), _listening_at(address))
+    return listening
 
 
 def _socket_holders(proc_root: Path, inodes: Iterable[str]) -> dict[str, tuple[int, str]]:
@@ -330,16 +346,15 @@ def _socket_holders(proc_root: Path, inodes: Iterable[str]) -> dict[str, tuple[i
 
 
 def listeners(proc_root: Path) -> tuple[Listener, ...]:
-    """Return who listens on TCP ports that 127.0.0.1 reaches, by port."""
+    """Return who listens on TCP ports, by port and address."""
     sockets = _listening_sockets(proc_root)
     holders = _socket_holders(proc_root, sockets) if sockets else {}
-    by_port: dict[int, Listener] = {}
-    for inode, port in sockets.items():
-        if inode in holders:
-            by_port[port] = Listener(port, *holders[inode])
-        else:
-            by_port.setdefault(port, Listener(port))
-    return tuple(by_port[port] for port in sorted(by_port))
+    by_place: dict[tuple[int, str], Listener] = {}
+    for inode, (port, address) in sockets.items():
+        pid, program = holders.get(inode, (None, None))
+        if pid is not None or (port, address) not in by_place:
+            by_place[port, address] = Listener(port, pid, program, address)
+    return tuple(by_place[place] for place in sorted(by_place))
 
 
 def _first_line(text: str) -> str:

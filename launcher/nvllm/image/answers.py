@@ -6,13 +6,22 @@ function raises ValueError for an answer of another form; `image/engine.py` make
 
 from __future__ import annotations
 
+import hashlib
 import io
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from nvllm.core import archives
-from nvllm.host.facts import ContainerFact, ContainerState, EngineFacts, ImageFacts, ImageStore, Product
+from nvllm.host.facts import (
+    ContainerFact,
+    ContainerState,
+    EngineFacts,
+    ImageFacts,
+    ImageStore,
+    Product,
+    StoredImage,
+)
 from nvllm.image import archive
 
 Object: TypeAlias = Mapping[str, Any]
@@ -98,6 +107,29 @@ def image(found: Object) -> ImageFacts:
     )
 
 
+def stored(found: Object, history: object) -> StoredImage:
+    """Return the image FOUND, the answer to its inspection, with the sizes that its HISTORY gives its layers.
+
+    A history has more entries than the image has layers where some changed no file; those have no size. If it still
+    does not fit, the lowest layer, which other images share most often, is taken for the whole image.
+    """
+    facts = image(found)
+    sizes = [_number(entry, "Size") for entry in reversed(_list(history, "history"))]
+    if len(sizes) != len(facts.diff_ids):
+        sizes = [size for size in sizes if size]
+    if len(sizes) != len(facts.diff_ids):
+        sizes = [facts.size, *[0] * (len(facts.diff_ids) - 1)]
+    return StoredImage(facts, tuple(zip(_chain_ids(facts.diff_ids), sizes, strict=False)))
+
+
+def _chain_ids(diff_ids: Sequence[str]) -> Iterator[str]:
+    """Yield what names each layer above those below it, as the OCI image specification computes it."""
+    chain = ""
+    for diff_id in diff_ids:
+        chain = f"sha256:{hashlib.sha256(f'{chain} {diff_id}'.encode()).hexdigest()}" if chain else diff_id
+        yield chain
+
+
 def ids(found: object) -> tuple[str, ...]:
     """Return the ids in FOUND, a list of images."""
     return tuple(_text(one, "Id") for one in _list(found, "images"))
@@ -135,7 +167,13 @@ def state(found: Object, ended: frozenset[str]) -> ContainerState:
     """Return the state in FOUND, the inspection of a container, which has ended if its status is in ENDED."""
     said = _object(found, "State")
     running = _text(said, "Status") not in ended
-    return ContainerState(None if running else _number(said, "ExitCode"), bool(said.get("OOMKilled")))
+    networks = _object(_object(found, "NetworkSettings"), "Networks")
+    addresses = (_text_or_none(_object(networks, name), "IPAddress") for name in networks)
+    return ContainerState(
+        None if running else _number(said, "ExitCode"),
+        bool(said.get("OOMKilled")),
+        next((address for address in addresses if address), None),
+    )
 
 
 def memory(found: Object) -> int | None:

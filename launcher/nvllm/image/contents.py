@@ -232,8 +232,8 @@ def _names(config: Mapping[str, Any], number: int) -> list[str]:
     made = [one.get("created_by", "") for one in config.get("history") or () if not one.get("empty_layer")]
     names: list[str] = []
     for position in range(number):
-        said = made[position] if len(made) == number else ""
-        name = said.removeprefix("nvllm layer ") if said.startswith("nvllm layer ") else f"number {position + 1}"
+        kind = oci.kind_in(made[position]) if len(made) == number else None
+        name = kind if kind is not None else f"number {position + 1}"
         names.append(f"{name} ({position + 1})" if name in names else name)
     return names
 

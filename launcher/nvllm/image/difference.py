@@ -1,4 +1,4 @@
-"""How two images differ: layer, file, attribute, both values; of texts and bytecode the lines that differ.
+"""How two images differ: layer, file, attribute, both values; of texts the lines that differ.
 
 Only layers with different digests are read. A layer is read once for its list of files; of files only those whose size
 is the same on both sides are read whole, to compare them.
@@ -10,9 +10,9 @@ import difflib
 import hashlib
 import itertools
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TypeAlias
+from typing import IO
 
 from nvllm.core import archives, explain
 from nvllm.core.archives import ArchiveName
@@ -34,9 +34,6 @@ _HEADER = 16
 """Bytes of a bytecode file before its code (PEP 552)."""
 
 CONFIGURATION = "configuration"
-
-Disassembler: TypeAlias = Callable[[bytes, bytes], list[str] | str]
-"""Returns bytecode, compiled from a source, as lines, or why not; see `disassembly.disassembled`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +68,8 @@ class _Layer:
             left -= len(data)
             yield data
 
-    def whole(self, path: str) -> bytes:
-        """Return the content of the file PATH, empty if it is none."""
-        member = self.entries.get(path)
-        return b"".join(self.content(member)) if member is not None and member.isreg() else b""
 
-
-def images(one: Contents, other: Contents, disassemble: Disassembler) -> Iterator[ImageDifference]:
+def images(one: Contents, other: Contents) -> Iterator[ImageDifference]:
     """Yield what differs between the images ONE and OTHER, from the configuration to the topmost layer.
 
     Of layers without an image around them, on either side, those are compared that both sides have. Raises Refused
@@ -106,17 +98,15 @@ def images(one: Contents, other: Contents, disassemble: Disassembler) -> Iterato
     details = itertools.count()
     for name in common[0]:
         if theirs[name].diff_id != ours[name].diff_id:
-            yield from layers(theirs[name], ours[name], disassemble, details)
+            yield from layers(theirs[name], ours[name], details)
 
 
-def layers(
-    one: StoredLayer, other: StoredLayer, disassemble: Disassembler, details: Iterator[int]
-) -> Iterator[ImageDifference]:
+def layers(one: StoredLayer, other: StoredLayer, details: Iterator[int]) -> Iterator[ImageDifference]:
     """Yield what differs between the layers ONE and OTHER, at least one difference. DETAILS counts files with lines."""
     blobs = one.tar(), other.tar()
     with blobs[0].open() as first, blobs[1].open() as second:
         sides = _open(one.name, first, blobs[0]), _open(other.name, second, blobs[1])
-        found = list(_entries(one.name, *sides, disassemble, details))
+        found = list(_entries(one.name, *sides, details))
         yield from found or _archives(one, other, first, second, blobs)
 
 
@@ -137,9 +127,7 @@ def _open(layer: str, stream: IO[bytes], blob: FileRange) -> _Layer:
     return _Layer(stream, entries, blob)
 
 
-def _entries(
-    layer: str, one: _Layer, other: _Layer, disassemble: Disassembler, details: Iterator[int]
-) -> Iterator[ImageDifference]:
+def _entries(layer: str, one: _Layer, other: _Layer, details: Iterator[int]) -> Iterator[ImageDifference]:
     for path in sorted({**one.entries, **other.entries}):
         ours, theirs = one.entries.get(path), other.entries.get(path)
         if ours is None or theirs is None:
@@ -152,7 +140,7 @@ def _entries(
                     layer, path, attribute, before.get(attribute, "absent"), after.get(attribute, "absent")
                 )
         if ours.isreg() and theirs.isreg() and not _same(one, ours, other, theirs):
-            yield _content(layer, path, one, other, disassemble, details)
+            yield _content(layer, path, one, other, details)
     orders = [[path for path in side.entries if path in other.entries and path in one.entries] for side in (one, other)]
     moved = next((number for number, (a, b) in enumerate(zip(*orders, strict=True)) if a != b), None)
     if moved is not None:
@@ -210,9 +198,7 @@ def _same(one: _Layer, ours: tarfile.TarInfo, other: _Layer, theirs: tarfile.Tar
     return all(data == another for data, another in pairs)
 
 
-def _content(
-    layer: str, path: str, one: _Layer, other: _Layer, disassemble: Disassembler, details: Iterator[int]
-) -> ImageDifference:
+def _content(layer: str, path: str, one: _Layer, other: _Layer, details: Iterator[int]) -> ImageDifference:
     """Return the difference between the contents of the file PATH."""
     digests, data = [], []
     for side in (one, other):
@@ -225,32 +211,17 @@ def _content(
     before, after = data
     lines: tuple[str, ...] = ()
     if before is not None and after is not None and next(details) < DETAILED:
-        if path.endswith(".pyc"):
-            lines = tuple(_bytecode(before, after, [side.whole(_source(path)) for side in (one, other)], disassemble))
-        else:
-            lines = tuple(_texts(before, after))
+        lines = tuple(_header(before, after) if path.endswith(".pyc") else _texts(before, after))
     return ImageDifference(layer, path, "content", digests[0], digests[1], lines)
 
 
-def _source(path: str) -> str:
-    """Return the path of the source of the bytecode at PATH."""
-    directory, _, name = path.rpartition("/")
-    return f"{directory.removesuffix('__pycache__')}{name.partition('.')[0]}.py"
-
-
-def _bytecode(before: bytes, after: bytes, sources: Sequence[bytes], disassemble: Disassembler) -> Iterator[str]:
+def _header(before: bytes, after: bytes) -> Iterator[str]:
+    """Yield the parts of the headers of two bytecode files that differ, and whether their code differs."""
     for name, part in (("Python version", slice(0, 4)), ("kind", slice(4, 8)), ("source", slice(8, _HEADER))):
         if before[part] != after[part]:
             yield f"header, {name}: {before[part].hex()} and {after[part].hex()}"
-    if before[_HEADER:] == after[_HEADER:]:
-        return
-    found = [disassemble(data, source) for data, source in zip((before, after), sources, strict=True)]
-    reason = next((one for one in found if isinstance(one, str)), None)
-    if reason is not None:
-        yield f"the code differs; its lines are not shown: {reason}"
-        return
-    lines = [[f"{line}\n" for line in one] for one in found]
-    yield from _unified(*lines) if lines[0] != lines[1] else ["the same instructions, written in another way"]
+    if before[_HEADER:] != after[_HEADER:]:
+        yield "the code differs: diffoscope shows how"
 
 
 def _texts(before: bytes, after: bytes) -> Iterator[str]:

@@ -67,11 +67,12 @@ Outcome: TypeAlias = Literal["as recorded", "not as recorded", "not recorded", "
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A layer, the image id or the manifest (WHAT) that is not as recorded. None: there is none on that side."""
+    """WHAT of a build is not as recorded, with both digests, None where a side lacks it. LAYER names the layer."""
 
     what: str
     recorded: str | None
     built: str | None
+    layer: str | None = None
 
 
 def encode(digests: Digests) -> bytes:
@@ -170,7 +171,7 @@ def _deviations(wanted: BuildDigests, built: BuildDigests) -> Iterator[Deviation
     smaller = ours if part and wanted.whole else theirs
     for name in smaller if part else {**theirs, **ours}:
         if theirs.get(name) != ours.get(name):
-            yield Deviation(f"layer {name}", theirs.get(name), ours.get(name))
+            yield Deviation(f"layer {name}", theirs.get(name), ours.get(name), name)
     if not part and sorted(theirs) == sorted(ours) and list(theirs) != list(ours):
         yield Deviation("order of the layers", ", ".join(theirs), ", ".join(ours))
     for what, one, other in (

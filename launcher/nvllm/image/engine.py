@@ -20,9 +20,9 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import docker
 import requests
 from docker.models.containers import Container
-from docker.types import DeviceRequest, Mount
+from docker.types import DeviceRequest, Mount, Ulimit
 
-from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, RUN_DIRECTORY, LaunchPlan, Workbench
+from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, RUN_DIRECTORY, LaunchPlan, Workbench, ulimits
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse
 from nvllm.host import engines
@@ -33,6 +33,7 @@ from nvllm.host.facts import (
     EngineProblem,
     ImageFacts,
     Product,
+    StoredImage,
     Usage,
 )
 from nvllm.image import answers, archive, endpoint, oci
@@ -233,6 +234,15 @@ class Engine:
         """Return every image that nvllm built."""
         found = self._client.api.images(filters={"label": "nvllm.build-hash"})
         return tuple(facts for one in answers.ids(found) if (facts := self.image(one)) is not None)
+
+    @_engine_errors
+    def stored(self) -> tuple[StoredImage, ...]:
+        """Return every image of the engine with the sizes of its layers, also those that nvllm did not build."""
+        api, stored = self._client.api, []
+        for one in answers.ids(api.images(all=True)):
+            with contextlib.suppress(docker.errors.NotFound):  # it has just gone
+                stored.append(answers.stored(api.inspect_image(one), api.history(one)))
+        return tuple(stored)
 
     def load(self, wanted: Image, tags: Sequence[str], progress: Progress) -> None:
         """Load WANTED under TAGS, sending only layers that the engine does not hold yet.
@@ -536,6 +546,7 @@ class Engine:
 
 def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> dict[str, Any]:
     """Return the options to create the container of PLAN on PRODUCT: the whole hardening, less the plan's waivers."""
+    waived = {waiver.name for waiver in plan.waivers}
     options: dict[str, Any] = {
         "name": plan.instance,
         "entrypoint": [plan.command[0]],
@@ -543,15 +554,16 @@ def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> di
         "environment": dict(plan.environment),
         "user": plan.user,
         "labels": dict(labels),
-        "read_only": True,
+        "read_only": "writable-root" not in waived,
         "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
+        "security_opt": ["no-new-privileges", *(["seccomp=unconfined"] if "no-seccomp" in waived else [])],
         "ipc_mode": "private",
         "shm_size": plan.limits.shared_memory,
         "mem_limit": plan.limits.memory,
         "memswap_limit": plan.limits.memory,
         "pids_limit": plan.limits.pids,
-        "ports": {f"{CONTAINER_PORT}/tcp": ("127.0.0.1", plan.port)},
+        "ulimits": [Ulimit(name=name, soft=limit, hard=limit) for name, limit in ulimits(plan).items()],
+        "ports": {f"{CONTAINER_PORT}/tcp": [(address, plan.port) for address in plan.addresses]},
         "tmpfs": {scratch.target: tmpfs(plan, scratch.size, product) for scratch in plan.scratch},
         "mounts": [Mount(mount.target, mount.source, type="bind", read_only=True) for mount in plan.mounts],
         "restart_policy": {"Name": "no"},
@@ -559,15 +571,12 @@ def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> di
         "detach": True,
         **_NO_CLIENT_PROXIES,
     }
-    waived = {waiver.name for waiver in plan.waivers}
     if "host-ipc" in waived:
         options["ipc_mode"] = "host"
         del options["shm_size"]
     if "host-network" in waived:
         options["network_mode"] = "host"
         del options["ports"]
-    if "writable-root" in waived:
-        options["read_only"] = False
     if plan.gpu is not None:
         options["device_requests"] = [_gpus(plan, product)]
     return options

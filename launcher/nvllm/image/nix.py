@@ -17,7 +17,7 @@ from nvllm.core.paths import Project
 from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.image.builder import ImageBuilder, uncompiled
 from nvllm.image.identity import Build
-from nvllm.image.oci import Image, Lower
+from nvllm.image.oci import Image, Lower, kind_in
 from nvllm.kernels import toolchain
 from nvllm.layers.tar import Layer
 
@@ -28,9 +28,6 @@ _PASSED = ("NIX_CONFIG", "NIX_CONF_DIR", "NIX_REMOTE", "NIX_SSL_CERT_FILE")
 _TIMEOUT = 6 * 3600.0
 _SHOWN = 1200
 """How many characters of Nix's last words a refusal shows."""
-
-_KIND = "nvllm layer "
-"""What `oci.assemble` writes before the kind of a layer into the history."""
 
 
 def require(project: Project, build: Build) -> str:
@@ -95,7 +92,7 @@ def read(layout: Path) -> Image:
     index = _document(reading.content(layout / "index.json", reading.MANIFEST))
     manifest = _document(reading.content(blob(index["manifests"][0]["digest"]), reading.MANIFEST))
     config = reading.content(blob(manifest["config"]["digest"]), reading.MANIFEST)
-    kinds = [one["created_by"].removeprefix(_KIND) for one in _document(config)["history"]]
+    kinds = [kind_in(one["created_by"]) or one["created_by"] for one in _document(config)["history"]]
     layers = [
         Layer(kind, one["digest"], one["size"], blob(one["digest"]).resolve())
         for kind, one in zip(kinds, manifest["layers"], strict=True)

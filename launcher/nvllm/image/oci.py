@@ -21,6 +21,14 @@ _OCI = "application/vnd.oci.image"
 INDEX, MANIFEST = f"{_OCI}.index.v1+json", f"{_OCI}.manifest.v1+json"
 CONFIG, LAYER = f"{_OCI}.config.v1+json", f"{_OCI}.layer.v1.tar"
 
+_HISTORY = "nvllm layer "
+"""What precedes the kind of a layer in an image's history, where engines and registries keep it."""
+
+
+def kind_in(history: str) -> str | None:
+    """Return the kind of layer in HISTORY, `created_by` of an entry; None if nvllm did not write the entry."""
+    return history.removeprefix(_HISTORY) if history.startswith(_HISTORY) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
@@ -123,7 +131,7 @@ def assemble(
     system, _, architecture = platform.partition("/")
     created = clock.stamp(epoch)
     kinds = [*("base" for _ in below), *(layer.kind for layer in layers)]
-    history = [{"created": created, "created_by": f"nvllm layer {kind}"} for kind in kinds]
+    history = [{"created": created, "created_by": f"{_HISTORY}{kind}"} for kind in kinds]
     diff_ids = [*(one.diff_id for one in below), *(one.diff_id for one in layers)]
     config: Json = {
         "architecture": architecture,

@@ -24,7 +24,7 @@ from nvllm.core import durable, proc
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import refuse
-from nvllm.image import contents, difference, disassembly, recording
+from nvllm.image import contents, difference, recording
 from nvllm.image.contents import Contents
 from nvllm.image.difference import ImageDifference
 from nvllm.image.identity import Build
@@ -97,7 +97,7 @@ def compare(first: Contents, layout: Path, kept: Path) -> list[ImageDifference]:
     with tempfile.TemporaryDirectory(prefix="nvllm-check-") as scratch:
         second = contents.stored(str(layout), Path(scratch))
         assert second is not None  # the build ended well
-        found = list(difference.images(first, second, disassembly.disassembled))
+        found = list(difference.images(first, second))
         names = {one.layer for one in found}
         if found:
             recording.keep(kept, {"first": _layers(first, names), "second": _layers(second, names)})

@@ -1,4 +1,9 @@
-"""Build records: which image was built for a build hash on this host.
+"""Build records: which image was built for a build hash on this host, and for which projects.
+
+::
+
+    <state>/builds/<build hash>.json            the record; the ids are the same for every project
+    <state>/work/<project>/builds/<build hash>  an empty file: this project has built, pulled or used that build
 
 nvllm trusts these records and never the labels and tags of an image, which anybody can give to another image.
 """
@@ -12,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.core import canonical, durable, paths, reading, trusted
-from nvllm.core.paths import Places
+from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.host.facts import ImageFacts
 from nvllm.image.engine import Engine
@@ -75,6 +80,19 @@ def write(directory: Path, record: Record) -> None:
     durable.replace(place, canonical.pretty(dataclasses.asdict(record)).encode(), 0o600, code="NV920")
 
 
+def use(where: Places, project: Project, build_hash: str) -> None:
+    """Note that PROJECT needs the build of BUILD_HASH. Raises Refused NV920 if that cannot be written."""
+    place = where.work(project) / "builds" / build_hash
+    with durable.writing(place, "NV920"):
+        paths.ensure(place.parent)
+        place.touch(0o600)
+
+
+def makers(where: Places, build_hash: str) -> frozenset[str]:
+    """Return the ids of the projects that have used BUILD_HASH; none for one that only an older nvllm has built."""
+    return frozenset(path.parents[1].name for path in where.works.glob(f"*/builds/{build_hash}"))
+
+
 def load(
     image: Image, name: str, build_hash: str, engine: Engine, tags: Sequence[str], where: Places, progress: Progress
 ) -> Record:
@@ -96,12 +114,16 @@ def held(record: Record, engine: Engine) -> ImageFacts | None:
     return next((found for found in named if found is not None and record.is_of(found)), None)
 
 
-def recorded(build: Build, where: Places, engine: Engine, tags: Sequence[str]) -> Record | None:
-    """Return the record of BUILD and give its image the TAGS, if ENGINE holds exactly that image; else None."""
+def recorded(build: Build, project: Project, where: Places, engine: Engine, tags: Sequence[str]) -> Record | None:
+    """Return the record of BUILD and give its image the TAGS, if ENGINE holds exactly that image; else None.
+
+    PROJECT is noted as one that needs the build.
+    """
     record = read(where.builds, build.build_hash)
     found = held(record, engine) if record is not None else None
     if found is None:
         return None
+    use(where, project, build.build_hash)
     for tag in tags:
         engine.tag(found.id, tag)
     return record

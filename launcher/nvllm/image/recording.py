@@ -19,7 +19,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import EngineProblem
-from nvllm.image import contents, difference, digests, disassembly, oci, sketch
+from nvllm.image import contents, difference, digests, oci, sketch
 from nvllm.image.contents import FileRange, StoredLayer
 from nvllm.image.digests import BuildDigests, Deviation, LayerDigest, Outcome
 from nvllm.image.engine import Engine
@@ -128,7 +128,7 @@ class Witness:
     ) -> None:
         if not deviations:
             return
-        differing = {one.what.removeprefix("layer "): one for one in deviations if one.what.startswith("layer ")}
+        differing = {one.layer: one for one in deviations if one.layer is not None}
         own = [layer for layer in layers if layer.kind in differing]
         with tempfile.TemporaryDirectory(prefix="nvllm-recorded-") as scratch:
             there = list(self._there(image, {layer.kind: differing[layer.kind] for layer in own}, Path(scratch)))
@@ -156,7 +156,7 @@ class Witness:
         """
         shown, diff = self._shown(image), shlex.join(["nvllm", "image", "diff", f"{kept}/recorded", f"{kept}/built"])
         recorded, made = contents.of_layers("recorded", there), contents.of_layers("built", own)
-        found = list(difference.images(recorded, made, disassembly.disassembled))
+        found = list(difference.images(recorded, made))
         yield from difference.refusals(found, "NV308", shown, diff)
         record = _of(self.project, image)
         sketches = {layer.name: layer.sketch for layer in record.layers} if record is not None else {}

@@ -40,23 +40,23 @@ class LaunchProof:
 
 def content(layer: Path) -> dict[str, bytes]:
     """Return the files of the kernels LAYER, a tar, by their path below `layer.ROOT`."""
-    found = {}
+    files = {}
     with tarfile.open(layer) as tar:
         for member in tar:
             stream = tar.extractfile(member) if member.isreg() else None
             if stream is not None and member.name.startswith(f"{kernels.ROOT}/"):
-                found[member.name.removeprefix(f"{kernels.ROOT}/")] = stream.read()
-    return found
+                files[member.name.removeprefix(f"{kernels.ROOT}/")] = stream.read()
+    return files
 
 
 def listed(files: Mapping[str, bytes]) -> tuple[Kernel, ...]:
     """Return the kernels among FILES (see `content`), by name and then by target."""
-    found = []
+    compiled = []
     for path, data in files.items():
         directory, _, name = path.rpartition("/")
         if name.endswith(".cubin"):
-            found.append(Kernel(name.removesuffix(".cubin"), cubin_target(data) or "nothing", directory, len(data)))
-    return tuple(sorted(found, key=lambda one: (one.name, one.target)))
+            compiled.append(Kernel(name.removesuffix(".cubin"), cubin_target(data) or "nothing", directory, len(data)))
+    return tuple(sorted(compiled, key=lambda one: (one.name, one.target)))
 
 
 def cubin_target(data: bytes) -> str | None:
@@ -83,17 +83,17 @@ def check(files: Mapping[str, bytes], sources: KernelSources, compiler: KernelCo
     """
     base = compiler.scratch()
     for path, data in files.items():
-        place = base / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(data)
+        target = base / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
     answer = compiler.run("check", sources, base)
-    found = listed(files)
+    compiled = listed(files)
     needed = {
         (stub["name"], key): stub for stub in answer["stubs"] for key in stubs.keys(stub["source"], compiler.platform)
     }
     refuse_any(
         [
-            *_wrong_kernels(answer["kernels"], found),
+            *_wrong_kernels(answer["kernels"], compiled),
             *_wrong_stubs(needed, files, compiler.platform),
             *_not_needed(answer["kernels"], needed, files),
             *_wrong_key(answer["key"], files),
@@ -101,20 +101,20 @@ def check(files: Mapping[str, bytes], sources: KernelSources, compiler: KernelCo
         ]
     )
     names = sorted(path for path in files if path.endswith(compiler.platform.suffix))
-    return LaunchProof(found, tuple(names), answer["launches"])
+    return LaunchProof(compiled, tuple(names), answer["launches"])
 
 
-def _refusal(where: str, expected: str, found: str) -> Refusal:
-    return Refusal("NV315", f"kernels layer: {where}", expected, found, _CURE)
+def _refusal(where: str, expected: str, problem: str) -> Refusal:
+    return Refusal("NV315", f"kernels layer: {where}", expected, problem, _CURE)
 
 
-def _wrong_kernels(launched: Iterable[Mapping[str, Any]], found: Iterable[Kernel]) -> Iterator[Refusal]:
+def _wrong_kernels(launched: Iterable[Mapping[str, Any]], compiled: Iterable[Kernel]) -> Iterator[Refusal]:
     """Yield a refusal for each kernel whose code is for another target than it was launched on."""
-    code = {one.key: one.target for one in found}
-    for one in launched:
-        key = stubs.base32(one["hash"])
-        if code.get(key) != one["target"]:
-            yield _refusal(f"{key}/{one['name']}.cubin", f"code for {one['target']}", f"for {code.get(key)}")
+    code = {kernel.key: kernel.target for kernel in compiled}
+    for launch in launched:
+        key = stubs.base32(launch["hash"])
+        if code.get(key) != launch["target"]:
+            yield _refusal(f"{key}/{launch['name']}.cubin", f"code for {launch['target']}", f"for {code.get(key)}")
 
 
 def _wrong_stubs(
@@ -133,21 +133,21 @@ def _wrong_stubs(
 def _not_needed(
     launched: Iterable[Mapping[str, Any]], needed: Iterable[tuple[str, str]], files: Mapping[str, bytes]
 ) -> Iterator[Refusal]:
-    keys = {stubs.base32(one["hash"]) for one in launched} | {key for _, key in needed}
+    keys = {stubs.base32(launch["hash"]) for launch in launched} | {key for _, key in needed}
     for path in sorted(files):
         if path != kernels.KEY and path.partition("/")[0] not in keys:
             yield _refusal(path, "only files that a launch loads", "a file that no launch loads")
 
 
 def _wrong_key(key: str, files: Mapping[str, bytes]) -> Iterator[Refusal]:
-    found = json.loads(files.get(kernels.KEY, b"{}")).get("key")
-    if found != key:
-        yield _refusal(kernels.KEY, f"key {key[:24]}..., as Triton makes it", str(found)[:24])
+    laid = json.loads(files.get(kernels.KEY, b"{}")).get("key")
+    if laid != key:
+        yield _refusal(kernels.KEY, f"key {key[:24]}..., as Triton makes it", str(laid)[:24])
 
 
-def _paths(files: Mapping[str, bytes], places: Iterable[str]) -> Iterator[Refusal]:
-    """Yield a refusal for each file that contains one of PLACES, directories of this host."""
-    for place in places:
+def _paths(files: Mapping[str, bytes], directories: Iterable[str]) -> Iterator[Refusal]:
+    """Yield a refusal for each file that contains one of DIRECTORIES, directories of this host."""
+    for directory in directories:
         for path, data in files.items():
-            if len(place) > 1 and place.encode() in data:
-                yield _refusal(path, "no path of the host", place)
+            if len(directory) > 1 and directory.encode() in data:
+                yield _refusal(path, "no path of the host", directory)

@@ -152,10 +152,10 @@ class KernelCompiler:
     def __enter__(self) -> KernelCompiler:
         with self._stack as stack:
             self.directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nvllm-kernels-")))
-            mine, zig = toolchain.for_host(self.lock)
-            theirs = toolchain.of_image(self.lock)
-            with self._wheel(mine) as host, self._wheel(theirs) as image:
-                refuse_any(_disagreements(host, image, theirs.file.filename))
+            of_host, zig = toolchain.for_host(self.lock)
+            of_image = toolchain.of_image(self.lock)
+            with self._wheel(of_host) as host, self._wheel(of_image) as image:
+                refuse_any(_disagreements(host, image, of_image.file.filename))
                 self._libraries = [_sha256(host, _LIBRARY), _sha256(image, _LIBRARY)]
                 self._library_size = _member(image, _LIBRARY).file_size
                 self._ptxas = {"own": _versions(host), "image": _versions(image)}
@@ -184,9 +184,9 @@ class KernelCompiler:
         """
         tree = self.scratch()
         for path, data in sources.files.items():
-            place = tree / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(data)
+            target = tree / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
         job = {
             "action": action,
             "tree": str(tree),
@@ -235,8 +235,8 @@ class KernelCompiler:
         answer = self.run("build", sources, cache)
         known: Json = {"key": answer["key"], "library_size": self._library_size, "ptxas": self._ptxas["image"]}
         yield tarlayer.blob(f"{ROOT}/{KEY}", _json(known))
-        for one in answer["kernels"]:
-            yield from self._kernel(cache / stubs.base32(one["hash"]), one["name"])
+        for kernel in answer["kernels"]:
+            yield from self._kernel(cache / stubs.base32(kernel["hash"]), kernel["name"])
         cuda = self.directory / "triton" / _TOOLS / "include"
         compiler = stubs.CCompiler(self.directory / "zig/ziglang/zig", cuda, self.platform, self.scratch())
         for stub in answer["stubs"]:
@@ -246,25 +246,25 @@ class KernelCompiler:
 
     def _kernel(self, directory: Path, name: str) -> Iterator[TarEntry]:
         """Yield the files of one kernel; the paths in its description are changed to those of the image."""
-        place = f"{ROOT}/{directory.name}"
+        path_in_image = f"{ROOT}/{directory.name}"
         about = json.loads((directory / f"{name}.json").read_bytes())
         about["extern_libs"] = [
             [library, f"/{self.site}/{Path(path).relative_to(self.directory / 'triton')}"]
             for library, path in about["extern_libs"]
         ]
         children = {f"{name}.cubin": (directory / f"{name}.cubin").read_bytes(), f"{name}.json": _json(about)}
-        group = {"child_paths": {child: f"/{place}/{child}" for child in children}}
+        group = {"child_paths": {child: f"/{path_in_image}/{child}" for child in children}}
         for child, data in {**children, f"__grp__{name}.json": _json(group)}.items():
-            yield tarlayer.blob(f"{place}/{child}", data)
+            yield tarlayer.blob(f"{path_in_image}/{child}", data)
 
 
 def _json(value: Json) -> bytes:
     return json.dumps(value, sort_keys=True).encode()
 
 
-def _unpack(archive: zipfile.ZipFile, wanted: re.Pattern[str], directory: Path) -> None:
+def _unpack(archive: zipfile.ZipFile, pattern: re.Pattern[str], directory: Path) -> None:
     for info in archive.infolist():
-        if not info.is_dir() and wanted.search(info.filename):
+        if not info.is_dir() and pattern.search(info.filename):
             path = Path(archive.extract(info, directory))
             path.chmod(0o755 if info.external_attr >> 16 & 0o100 else 0o644)
 
@@ -296,17 +296,17 @@ def _sha256(archive: zipfile.ZipFile, name: str) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
-def _disagreements(host: zipfile.ZipFile, image: zipfile.ZipFile, shown: str) -> Iterator[Refusal]:
+def _disagreements(host: zipfile.ZipFile, image: zipfile.ZipFile, wheel: str) -> Iterator[Refusal]:
     """Yield NV312 for each file that is part of the keys and differs between the two wheels of Triton."""
     sides = [{one.filename: one for one in side.infolist() if _KEYED.search(one.filename)} for side in (host, image)]
     for name in sorted(sides[0].keys() | sides[1].keys()):
-        found = [
+        digests = [
             _sha256(side, name) if name in names else "no such file"
             for side, names in zip((host, image), sides, strict=True)
         ]
-        if found[0] != found[1]:
+        if digests[0] != digests[1]:
             cure = "lock again, so that both wheels are of one release: nvllm lock IMAGE --update wheels"
-            yield Refusal("NV312", f"{shown}: {name}", f"sha256 {found[0]}, as in the host's wheel", found[1], cure)
+            yield Refusal("NV312", f"{wheel}: {name}", f"sha256 {digests[0]}, as in the host's wheel", digests[1], cure)
 
 
 def _versions(archive: zipfile.ZipFile) -> dict[str, str]:
@@ -318,18 +318,18 @@ def _versions(archive: zipfile.ZipFile) -> dict[str, str]:
 def version(program: bytes, name: str) -> str:
     """Return the output of ``NAME --version``; PROGRAM is the content of that ptxas."""
 
-    def one(pattern: bytes) -> str:
-        found = {match.group().decode() for match in re.finditer(pattern, program)}
-        if len(found) != 1:
-            raise refuse("NV312", name, f"one text like {pattern.decode()}", str(sorted(found)), _REPORTED)
-        return found.pop()
+    def only(pattern: bytes) -> str:
+        texts = {match.group().decode() for match in re.finditer(pattern, program)}
+        if len(texts) != 1:
+            raise refuse("NV312", name, f"one text like {pattern.decode()}", str(sorted(texts)), _REPORTED)
+        return texts.pop()
 
-    built = one(rb"[A-Z][a-z]{2}_[A-Z][a-z]{2}_[0-9_]\d_\d\d:\d\d:\d\d(?:_[AP]M)?_P[DS]T_\d{4}")
+    built = only(rb"[A-Z][a-z]{2}_[A-Z][a-z]{2}_[0-9_]\d_\d\d:\d\d:\d\d(?:_[AP]M)?_P[DS]T_\d{4}")
     lines = [
         f"{name}: NVIDIA (R) Ptx optimizing assembler",
         f"Copyright (c) 2005-{built[-4:]} NVIDIA Corporation",
         f"Built on {built}",
-        one(rb"Cuda compilation tools, release \d+\.\d+, V\d+\.\d+\.\d+"),
-        one(rb"Build cuda_[\w.]+/compiler\.\w+"),
+        only(rb"Cuda compilation tools, release \d+\.\d+, V\d+\.\d+\.\d+"),
+        only(rb"Build cuda_[\w.]+/compiler\.\w+"),
     ]
     return "".join(f"{line}\n" for line in lines)

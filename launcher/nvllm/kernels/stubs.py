@@ -81,14 +81,14 @@ class CCompiler:
         self._run(work, f"{name}.c", [*headers, "-o", f"{name}.so", f"{name}.c", _LIBRARY])
         return (work / f"{name}.so").read_bytes()
 
-    def _run(self, work: Path, shown: str, arguments: list[str]) -> None:
+    def _run(self, work: Path, module: str, arguments: list[str]) -> None:
         target = ["-target", f"{self.platform.machine}-linux-gnu.{_GLIBC}", "-mcpu=baseline"]
         argv = [str(self.zig), "cc", *target, "-shared", "-fPIC", "-O2", "-s", *arguments]
         done = proc.run(argv, env=self._environment(), timeout=_TIMEOUT, cwd=work)
         if done.returncode != 0:
             message = done.stderr.decode("utf-8", "replace").strip()[-600:]
             cure = "report it with the version of Triton: a stub needs something that include/Python.h lacks"
-            raise refuse("NV314", shown, "a module in C that compiles", message, cure)
+            raise refuse("NV314", module, "a module in C that compiles", message, cure)
 
     def _environment(self) -> Mapping[str, str]:
         cache = str(self.scratch / "zig")

@@ -41,17 +41,17 @@ def resolve(
     if triton is None:
         cure = f"add triton to python.requirements of images/{image}.yaml, or remove its targets"
         raise refuse("NV311", f"images/{image}.yaml", "triton among the wheels", "none", cure)
-    found: list[LockedWheel] = []
+    tools: list[LockedWheel] = []
     for name, version in ((TRITON, triton.version), (ZIG, ZIG_VERSION)):
         usable = [one for one in offered(name, version) if _hosts(one.filename)]
         if not usable:
             expected = f"wheels of {name} {version} for Python 3.11 and later on Linux"
             cure = f"configure an index that offers them: pip index versions {name}"
             raise refuse("NV311", f"index: {name}", expected, "none", cure)
-        found += [
+        tools += [
             LockedWheel(name, version, LockedFile(one.filename, one.sha256, size(one.url), "pypi")) for one in usable
         ]
-    return tuple(sorted(found, key=lambda wheel: wheel.file.filename))
+    return tuple(sorted(tools, key=lambda wheel: wheel.file.filename))
 
 
 def runs_in_base(lock: Lock) -> bool:

@@ -42,8 +42,8 @@ def script_hash() -> str:
 class BytecodeCompiler(Protocol):
     """Compiles the bytecode of an image, or nothing."""
 
-    def cached(self, place: str) -> str:
-        """Return the path of the bytecode that the image's interpreter loads for the module at PLACE."""
+    def cached(self, module: str) -> str:
+        """Return the path of the bytecode that the image's interpreter loads for the module at MODULE."""
         ...
 
     def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
@@ -51,8 +51,8 @@ class BytecodeCompiler(Protocol):
         ...
 
 
-def _cached(place: str, python: str) -> str:
-    directory, _, name = place.rpartition("/")
+def _cached(module: str, python: str) -> str:
+    directory, _, name = module.rpartition("/")
     return f"{directory}/__pycache__/{name.removesuffix('.py')}.cpython-{python.replace('.', '')}.pyc"
 
 
@@ -65,8 +65,8 @@ class NoBytecode:
 
     python: str
 
-    def cached(self, place: str) -> str:
-        return _cached(place, self.python)
+    def cached(self, module: str) -> str:
+        return _cached(module, self.python)
 
     def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
         """Write an empty zip as OUT."""
@@ -91,12 +91,12 @@ class Interpreter:
 
     def loader(self) -> Path:
         """Return the path of the tree's dynamic loader. Raises Refused NV512 if it has none."""
-        found = [path for directory in self._directories() for path in sorted(directory.glob("ld-linux-*.so.*"))]
-        if not found:
+        loaders = [path for directory in self._directories() for path in sorted(directory.glob("ld-linux-*.so.*"))]
+        if not loaders:
             raise refuse(
                 "NV512", str(self.tree), "a dynamic loader in the base tree", "none", "add libc6 to base.packages"
             )
-        return found[0]
+        return loaders[0]
 
     def command(self) -> list[str]:
         """Return the command line that starts it. Raises Refused NV512 if the tree has no dynamic loader."""
@@ -104,9 +104,9 @@ class Interpreter:
         program = str(self.tree / f"usr/bin/python{self.python}")
         return [*_emulator(loader), str(loader), "--library-path", self.libraries, program]
 
-    def cached(self, place: str) -> str:
-        """Return the path of the bytecode that this interpreter loads for the module at PLACE."""
-        return _cached(place, self.python)
+    def cached(self, module: str) -> str:
+        """Return the path of the bytecode that this interpreter loads for the module at MODULE."""
+        return _cached(module, self.python)
 
     def compile(self, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
         """Write the bytecode of FILES, image path to member of ARCHIVE or to a path, as the zip OUT.
@@ -120,17 +120,17 @@ class Interpreter:
         try:
             done = proc.run(argv, env=environment, timeout=_TIMEOUT, stdin=json.dumps(job).encode())
         except (OSError, subprocess.TimeoutExpired) as error:
-            found = str(error)
+            problem = str(error)
         else:
             if done.returncode == 0:
                 partial.replace(out)
                 return
             # A process that was killed by a signal prints nothing.
-            found = done.stderr.decode("utf-8", "replace").strip()[-300:] or f"exit status {done.returncode}"
+            problem = done.stderr.decode("utf-8", "replace").strip()[-300:] or f"exit status {done.returncode}"
         finally:
             partial.unlink(missing_ok=True)
         cure = "sudo apt-get install qemu-user-static"
-        raise refuse("NV512", argv[0], "a host that runs the image's interpreter", found, cure)
+        raise refuse("NV512", argv[0], "a host that runs the image's interpreter", problem, cure)
 
 
 def _emulator(loader: Path) -> list[str]:
@@ -142,8 +142,8 @@ def _emulator(loader: Path) -> list[str]:
         machine = elf.machine(stream.read(64))
     if machine is None or machine == os.uname().machine:
         return []
-    found = filter(None, (shutil.which(name.format(machine)) for name in _EMULATORS))
-    return list(itertools.islice(found, 1))
+    programs = filter(None, (shutil.which(name.format(machine)) for name in _EMULATORS))
+    return list(itertools.islice(programs, 1))
 
 
 def compile_all(
@@ -162,12 +162,12 @@ def compile_all(
     missing = [key for key in longest if not (cache / f"{key}.zip").exists()]
     with progress.task("bytecode", len(missing), "files") as task, ThreadPoolExecutor(os.cpu_count()) as pool:
 
-        def one(key: str) -> None:
+        def compile_one(key: str) -> None:
             archive, files = jobs[key]
             interpreter.compile(archive, files, cache / f"{key}.zip")
             task.advance(1)
 
-        for future in [pool.submit(one, key) for key in missing]:
+        for future in [pool.submit(compile_one, key) for key in missing]:
             future.result()
     return [cache / f"{key}.zip" for key in sorted(jobs)]
 

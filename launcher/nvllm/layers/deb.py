@@ -27,49 +27,49 @@ _PLAIN: Mapping[str, Callable[[io.BytesIO], io.BufferedIOBase]] = {
     ".gz": lambda stream: gzip.GzipFile(fileobj=stream),
 }
 _EXPECTED = "a whole Debian package (deb(5)), its tars compressed by xz, gzip or not at all"
-_CURE = "nvllm lock IMAGE --update debs"
+_CURE = "lock another file in its place: nvllm lock IMAGE --update debs"
 
 
-def _members(stream: BinaryIO, shown: str) -> dict[str, tuple[int, int]]:
+def _members(stream: BinaryIO, package: str) -> dict[str, tuple[int, int]]:
     """Return name to (offset, size) of the ``ar`` members of STREAM."""
     if stream.read(len(_MAGIC)) != _MAGIC:
-        raise _damaged(shown, "no ar archive")
-    found: dict[str, tuple[int, int]] = {}
+        raise _damaged(package, "no ar archive")
+    members: dict[str, tuple[int, int]] = {}
     while header := stream.read(_HEADER):
         if len(header) != _HEADER or header[58:] != b"`\n" or not header[48:58].strip().isdigit():
-            raise _damaged(shown, "a torn ar header")
+            raise _damaged(package, "a torn ar header")
         size = int(header[48:58])
-        found[header[:16].decode("ascii", "replace").rstrip().rstrip("/")] = (stream.tell(), size)
+        members[header[:16].decode("ascii", "replace").rstrip().rstrip("/")] = (stream.tell(), size)
         stream.seek(size + size % 2, 1)
-    return found
+    return members
 
 
-def _damaged(shown: str, found: str) -> Refused:
-    return refuse("NV306", shown, _EXPECTED, found, _CURE)
+def _damaged(package: str, problem: str) -> Refused:
+    return refuse("NV306", package, _EXPECTED, problem, _CURE)
 
 
-def _tar(path: Path, part: str, shown: str) -> bytes:
+def _tar(path: Path, part: str, package: str) -> bytes:
     """Return the plain tar PART of the package at PATH.
 
     The whole tar is decompressed first, because only the end of a compressed stream proves that it is undamaged.
     """
     with path.open("rb") as stream:
-        members = _members(stream, shown)
+        members = _members(stream, package)
         suffix = next((suffix for suffix in _PLAIN if part + suffix in members), None)
         if suffix is None:
-            raise _damaged(shown, "members " + " ".join(members))
+            raise _damaged(package, "members " + " ".join(members))
         offset, size = members[part + suffix]
         stream.seek(offset)
         data = stream.read(size)
     if len(data) != size:
-        raise _damaged(shown, f"{len(data)} of {size} bytes of {part}{suffix}")
+        raise _damaged(package, f"{len(data)} of {size} bytes of {part}{suffix}")
     return archives.unpacked(_PLAIN[suffix](io.BytesIO(data)))
 
 
-def _read(path: Path, part: str, shown: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+def _read(path: Path, part: str, package: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
     """Yield every member of the tar PART of the package at PATH with its bytes. Raises Refused NV306."""
-    with archives.whole(ArchiveName(shown, _EXPECTED, _CURE, part=part)):
-        data = _tar(path, part, shown)
+    with archives.whole(ArchiveName(package, _EXPECTED, _CURE, part=part)):
+        data = _tar(path, part, package)
         # Names are bytes in a package. Decoding them by the host's locale would make the image depend on it.
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:", encoding="utf-8", errors="surrogateescape") as tar:
             for member in archives.members(tar):
@@ -78,25 +78,25 @@ def _read(path: Path, part: str, shown: str) -> Iterator[tuple[tarfile.TarInfo, 
             end = data[tar.offset :]
     # tarfile takes a damaged header, except the first, for the end of the archive.
     if not end or end.strip(b"\0"):
-        raise _damaged(shown, f"{part} that does not end as a tar does")
+        raise _damaged(package, f"{part} that does not end as a tar does")
 
 
-def control(path: Path, shown: str) -> str:
-    """Return the control paragraph of the package at PATH, which messages call SHOWN.
+def control(path: Path, package: str) -> str:
+    """Return the control paragraph of the package at PATH, which messages call PACKAGE.
 
     Raises Refused NV306 if it is no whole package.
     """
-    members = _read(path, "control.tar", shown)
-    found = [data for member, data in members if member.isreg() and member.name.removeprefix("./") == "control"]
+    members = _read(path, "control.tar", package)
+    texts = [data for member, data in members if member.isreg() and member.name.removeprefix("./") == "control"]
     try:
-        return found[0].decode()
+        return texts[0].decode()
     except (IndexError, UnicodeDecodeError) as error:
-        raise _damaged(shown, "no control file of UTF-8 text") from error
+        raise _damaged(package, "no control file of UTF-8 text") from error
 
 
-def files(path: Path, shown: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    """Yield every member of the package at PATH, which messages call SHOWN, with its bytes, in the package's order.
+def files(path: Path, package: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """Yield every member of the package at PATH, which messages call PACKAGE, with its bytes, in the package's order.
 
     Raises Refused NV306, possibly after some members, if PATH is no whole package.
     """
-    return _read(path, "data.tar", shown)
+    return _read(path, "data.tar", package)

@@ -76,8 +76,8 @@ def parts(diffs: Sequence[Diff]) -> tuple[PatchedPart, ...]:
             groups.setdefault(touching, []).append(paths)
     if sum(map(len, groups.values())) > MOST:
         groups = {touching: [tuple(sorted(chain.from_iterable(group)))] for touching, group in groups.items()}
-    found = (PatchedPart(paths, touching) for touching, group in groups.items() for paths in group)
-    return tuple(sorted(found, key=lambda part: (part.diffs, part.paths)))
+    parts = (PatchedPart(paths, touching) for touching, group in groups.items() for paths in group)
+    return tuple(sorted(parts, key=lambda part: (part.diffs, part.paths)))
 
 
 def patched(archive: Path, diffs: Sequence[Diff], wheel: Wheel) -> Patched:
@@ -86,8 +86,8 @@ def patched(archive: Path, diffs: Sequence[Diff], wheel: Wheel) -> Patched:
     Raises Refused: NV301 for hunks that do not apply and for files that have to be compiled, NV208 for files that
     differ between the source and WHEEL.
     """
-    wanted = sorted({path for diff in diffs for path in diff.paths})
-    pristine = source.archive(archive, wanted)
+    touched = sorted({path for diff in diffs for path in diff.paths})
+    pristine = source.archive(archive, touched)
     changes = patching.apply_all(pristine, diffs)
     installed = {info.filename: info for info in wheel.zip.infolist()}
     cure = "build the wheel by the native path: docker build --target native"
@@ -96,13 +96,13 @@ def patched(archive: Path, diffs: Sequence[Diff], wheel: Wheel) -> Patched:
         for path in changes
         if path.startswith(_NATIVE)
     ]
-    for path in wanted:
+    for path in touched:
         before = pristine.read(path)
         if not path.startswith(PACKAGE):
             continue
-        found = wheel.read(installed[path]) if path in installed else None
-        if found != before:
-            refusals.append(_not_the_commit(path, before, found, wheel.filename))
+        in_wheel = wheel.read(installed[path]) if path in installed else None
+        if in_wheel != before:
+            refusals.append(_not_the_commit(path, before, in_wheel, wheel.filename))
     refuse_any(refusals)
     files = {path: data for path, data in changes.items() if path.startswith(PACKAGE)}
     return Patched(files, _modes(diffs, installed, files))
@@ -121,13 +121,13 @@ def _modes(
 
 
 def _not_the_commit(path: str, pristine: bytes | None, installed: bytes | None, wheel: str) -> Refusal:
-    expected, found = "no such file, as in the pinned source", "no such file"
+    expected, content = "no such file, as in the pinned source", "no such file"
     if pristine is not None:
         expected = f"the pinned source's file, sha256 {hashlib.sha256(pristine).hexdigest()[:16]}"
     if installed is not None:
-        found = f"sha256 {hashlib.sha256(installed).hexdigest()[:16]}"
+        content = f"sha256 {hashlib.sha256(installed).hexdigest()[:16]}"
     cure = "pin the wheel of the commit, or build the wheel from the source by the native path"
-    return Refusal("NV208", f"{wheel}: {path}", expected, found, cure)
+    return Refusal("NV208", f"{wheel}: {path}", expected, content, cure)
 
 
 def entries(
@@ -140,22 +140,22 @@ def entries(
     with tempfile.TemporaryDirectory(prefix="nvllm-patch-") as scratch:
         copy, out = Path(scratch, "module.py"), Path(scratch, "bytecode.zip")
         for path in sorted(patched.files.keys() & set(paths)):
-            place, data = f"{scheme.site}/{path}", patched.files[path]
+            target, data = f"{scheme.site}/{path}", patched.files[path]
             if data is None:
-                yield whiteout(place)
+                yield whiteout(target)
                 if path.endswith(".py"):
-                    yield whiteout(interpreter.cached(place))
+                    yield whiteout(interpreter.cached(target))
                 continue
-            yield tarlayer.blob(place, data, executable=patched.modes[path] == 0o755)
+            yield tarlayer.blob(target, data, executable=patched.modes[path] == 0o755)
             if path.endswith(".py"):
                 copy.write_bytes(data)
-                interpreter.compile(None, {place: str(copy)}, out)
+                interpreter.compile(None, {target: str(copy)}, out)
                 yield from bytecode.entries(out)
 
 
-def whiteout(place: str) -> TarEntry:
-    """Return the entry that removes the file PLACE of a lower layer (OCI image specification)."""
-    directory, slash, name = place.rpartition("/")
+def whiteout(target: str) -> TarEntry:
+    """Return the entry that removes the file TARGET of a lower layer (OCI image specification)."""
+    directory, slash, name = target.rpartition("/")
     return tarlayer.blob(f"{directory}{slash}.wh.{name}", b"")
 
 

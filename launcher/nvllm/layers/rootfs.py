@@ -89,9 +89,9 @@ def unpack(packages: Sequence[tuple[str, Path]], tree: Path, progress: Progress)
         for base in MERGED:
             if (partial / "usr" / base).is_dir():
                 (partial / base).symlink_to(f"usr/{base}")
-        for place, text in _USERS.items():
-            (partial / place).unlink(missing_ok=True)
-            _put(partial / place, _Node("file", 0o644, text.encode()))
+        for account_file, text in _USERS.items():
+            (partial / account_file).unlink(missing_ok=True)
+            _put(partial / account_file, _Node("file", 0o644, text.encode()))
         for directory in _DIRECTORIES:
             os.makedirs(partial / directory, exist_ok=True)
         shutil.rmtree(tree, ignore_errors=True)
@@ -124,10 +124,14 @@ def _unpack_one(name: str, path: Path, tree: Path, owners: dict[str, str]) -> It
         _put(tree / note, paragraph)
 
 
-def _refusal(package: str, place: str, expected: str, found: str) -> Refusal:
-    shown = place.encode("utf-8", "backslashreplace").decode()
+def _refusal(package: str, path: str, expected: str, problem: str) -> Refusal:
+    printable = path.encode("utf-8", "backslashreplace").decode()
     return Refusal(
-        "NV306", f"{package}: {shown}", expected, found, "take the package out of base.packages, or report it to Debian"
+        "NV306",
+        f"{package}: {printable}",
+        expected,
+        problem,
+        "take the package out of base.packages, or report it to Debian",
     )
 
 
@@ -148,13 +152,13 @@ def _unpack_member(
     obstacle = _obstacle(tree, inside)
     if obstacle is not None:
         return "a path through directories only", f"{obstacle[0]} is a {obstacle[1]}"
-    place = tree / _on_disk(inside)
+    target = tree / _on_disk(inside)
     node = _node(member, data, tree)
     if node is None:
         return "a hard link to a file that was unpacked before it", member.linkname
-    there = _present(place)
+    there = _present(target)
     if there is None:
-        _put(place, node)
+        _put(target, node)
         owners[inside] = package
     elif there != node and (there.kind, node.kind) != ("link", "directory"):
         # dpkg, too, keeps a link where a package has a directory. It refuses everything else, or decides by fields
@@ -194,13 +198,13 @@ def _obstacle(tree: Path, inside: str) -> tuple[str, str] | None:
 def _redirected(tree: Path, owners: Mapping[str, str]) -> Iterator[Refusal]:
     """Yield a refusal for each package whose files are in the way of those that nvllm writes itself."""
     own = (*_DIRECTORIES, "usr", *(f"usr/{base}" for base in MERGED))
-    for place in (*_USERS, *(f"{directory}/x" for directory in own)):
-        obstacle = _obstacle(tree, place)
-        if obstacle is None and place in _USERS and _present(tree / place) == _Node("directory"):
-            obstacle = place, "directory"
+    for path in (*_USERS, *(f"{directory}/x" for directory in own)):
+        obstacle = _obstacle(tree, path)
+        if obstacle is None and path in _USERS and _present(tree / path) == _Node("directory"):
+            obstacle = path, "directory"
         if obstacle is not None:
             where, kind = obstacle
-            yield _refusal(owners.get(where, tree.name), where, f"what nvllm needs for {place}", f"a {kind}")
+            yield _refusal(owners.get(where, tree.name), where, f"what nvllm needs for {path}", f"a {kind}")
 
 
 def _present(path: Path) -> _Node | None:

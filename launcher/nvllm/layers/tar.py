@@ -92,35 +92,35 @@ def complete(entries: Iterable[TarEntry]) -> list[TarEntry]:
     Raises Refused NV306 for unsafe paths, for two entries with one path, and for a file where another entry needs a
     directory.
     """
-    found: dict[str, TarEntry] = {}
+    by_path: dict[str, TarEntry] = {}
     refusals: list[Refusal] = []
     for entry in entries:
         if not safe(entry.path) and (entry.path, entry.kind) != (TOP, "directory"):
-            shown = entry.path.encode("utf-8", "backslashreplace").decode()
-            refusals.append(_unsafe(shown, "a relative path without . or ..", "another path"))
+            printable = entry.path.encode("utf-8", "backslashreplace").decode()
+            refusals.append(_unsafe(printable, "a relative path without . or ..", "another path"))
             continue
-        other = found.get(entry.path)
+        other = by_path.get(entry.path)
         if other is not None and not (other.kind == entry.kind == "directory"):
             refusals.append(
                 _unsafe(entry.path, "one entry of that path", " and ".join(sorted([other.kind, entry.kind])))
             )
         # A sticky /tmp of one package wins over the plain directory that another one lists.
         if other is None or entry.mode == 0o1777:
-            found[entry.path] = entry
-    for path in list(found):
+            by_path[entry.path] = entry
+    for path in list(by_path):
         parts = path.split("/")
         for depth in range(1, len(parts)):
             parent = "/".join(parts[:depth])
-            other = found.setdefault(parent, directory(parent))
+            other = by_path.setdefault(parent, directory(parent))
             if other.kind != "directory":
                 refusals.append(_unsafe(parent, f"a directory, because {path} lies below it", f"a {other.kind}"))
     if refusals:
         raise Refused(refusals)
-    return [found[path] for path in sorted(found, key=encoded)]
+    return [by_path[path] for path in sorted(by_path, key=encoded)]
 
 
-def _unsafe(path: str, expected: str, found: str) -> Refusal:
-    return Refusal("NV306", path, expected, found, "remove the package that brings it from the spec")
+def _unsafe(path: str, expected: str, by_path: str) -> Refusal:
+    return Refusal("NV306", path, expected, by_path, "remove the package that brings it from the spec")
 
 
 class _Hashing(io.RawIOBase):

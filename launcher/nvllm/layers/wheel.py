@@ -26,6 +26,9 @@ from nvllm.layers.tar import TarEntry
 FORMAT = "1"
 
 
+_CURE = "lock another file in its place: nvllm lock IMAGE --update wheels"
+
+
 @dataclass(frozen=True, slots=True)
 class Scheme:
     """The paths of an environment for Python PYTHON (``3.11``), relative to the root of the image."""
@@ -53,13 +56,13 @@ class Scheme:
         return f"{roots[category]}/{rest}" if category in roots else None
 
 
-def _whole(shown: str) -> AbstractContextManager[None]:
+def _whole(member: str) -> AbstractContextManager[None]:
     """Turn the exceptions of a damaged archive into Refused NV306."""
-    return archives.whole(ArchiveName(shown, "a whole wheel (PEP 427)", "nvllm lock IMAGE --update wheels"))
+    return archives.whole(ArchiveName(member, "a whole wheel (PEP 427)", _CURE))
 
 
-def _refusal(where: str, expected: str, found: str, cure: str = "exclude the distribution in the spec") -> Refusal:
-    return Refusal("NV306", where, expected, found, cure)
+def _refusal(where: str, expected: str, problem: str, cure: str = "exclude the distribution in the spec") -> Refusal:
+    return Refusal("NV306", where, expected, problem, cure)
 
 
 class Wheel:
@@ -89,7 +92,7 @@ class Wheel:
         Raises Refused NV306 for members that leave the scheme, that belong to no known category, or of which two
         go to the same place, and for a path to omit that the wheel does not have.
         """
-        found: dict[str, zipfile.ZipInfo] = {}
+        members: dict[str, zipfile.ZipInfo] = {}
         unused = set(self.omitted)
         refusals: list[Refusal] = []
         for info in self.zip.infolist():
@@ -104,19 +107,19 @@ class Wheel:
             if first.endswith(".data") and rest:
                 category, _, inner = rest.partition("/")
                 target = scheme.place(category, inner, first.split("-", 1)[0])
-            shown = f"{self.filename}: {info.filename}"
+            member = f"{self.filename}: {info.filename}"
             if target is None or not tarlayer.safe(info.filename) or not tarlayer.safe(target):
-                refusals.append(_refusal(shown, "a path inside the environment", "one outside it"))
-            elif target in found:
-                refusals.append(_refusal(shown, f"one member for {target}", f"also {found[target].filename}"))
+                refusals.append(_refusal(member, "a path inside the environment", "one outside it"))
+            elif target in members:
+                refusals.append(_refusal(member, f"one member for {target}", f"also {members[target].filename}"))
             else:
-                found[target] = info
+                members[target] = info
         for path in sorted(unused):
             cure = f"remove {path} from python.omit in the spec, and lock again"
             refusals.append(_refusal(f"{self.filename}: {path}", "a file or directory of the wheel", "none", cure))
         if refusals:
             raise Refused(refusals)
-        return found
+        return members
 
     def entries(self, scheme: Scheme) -> Iterator[TarEntry]:
         """Yield the layer's entries: files, rewritten scripts, console entry points."""
@@ -154,23 +157,30 @@ class Wheel:
             if directory.endswith(".dist-info"):
                 return directory
         raise Refused(
-            [_refusal(self.filename, "a .dist-info directory", "none", cure="nvllm lock IMAGE --update wheels")]
+            [
+                _refusal(
+                    self.filename,
+                    "a .dist-info directory",
+                    "none",
+                    cure=_CURE,
+                )
+            ]
         )
 
     def _console_scripts(self, scheme: Scheme) -> Iterator[TarEntry]:
         parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
         parser.optionxform = str  # type: ignore[assignment,method-assign]
-        shown = f"{self.filename}: entry_points.txt"
+        member = f"{self.filename}: entry_points.txt"
         try:
             parser.read_string(self.text("entry_points.txt"))
         except configparser.Error as error:
-            raise Refused([_refusal(shown, "sections of name = module:function", str(error))]) from error
+            raise Refused([_refusal(member, "sections of name = module:function", str(error))]) from error
         if not parser.has_section("console_scripts"):
             return
         for name, reference in sorted(parser.items("console_scripts")):
             module, _, function = (part.strip() for part in reference.partition("[")[0].partition(":"))
             if not all(part.isidentifier() for part in (*module.split("."), *function.split("."))):
-                raise Refused([_refusal(shown, f"{name} = module:function", reference)])
+                raise Refused([_refusal(member, f"{name} = module:function", reference)])
             top = function.partition(".")[0]
             # The guard is needed: a process that vLLM spawns imports this script again.
             text = f"""#!{scheme.interpreter}
@@ -190,20 +200,20 @@ class _MemberOpener:
     info: zipfile.ZipInfo
 
     def __call__(self) -> BinaryIO:
-        shown = f"{self.wheel.filename}: {self.info.filename}"
-        with _whole(shown):
-            return cast("BinaryIO", _Checked(self.wheel.zip.open(self.info), shown))
+        member = f"{self.wheel.filename}: {self.info.filename}"
+        with _whole(member):
+            return cast("BinaryIO", _Checked(self.wheel.zip.open(self.info), member))
 
 
 class _Checked(io.RawIOBase):
     """A member's file object; reading it raises Refused NV306 if the member is damaged."""
 
-    def __init__(self, stream: IO[bytes], shown: str) -> None:
+    def __init__(self, stream: IO[bytes], member: str) -> None:
         self.stream = stream
-        self.shown = shown
+        self.member = member
 
     def read(self, size: int = -1) -> bytes:
-        with _whole(self.shown):
+        with _whole(self.member):
             return self.stream.read(size)
 
     def close(self) -> None:

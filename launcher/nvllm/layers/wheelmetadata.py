@@ -50,14 +50,14 @@ def read(path: Path, filename: str) -> WheelMetadata:
         for name in names:
             if ".dist-info/sboms/" in name:
                 try:
-                    found = list(_parts(canonical.decode(_content(archive, name))))
+                    bundled = list(_parts(canonical.decode(_content(archive, name))))
                 except (ValueError, TypeError, AttributeError, KeyError):  # no JSON, or another form of it
                     unreadable.append(name)
                 else:
-                    parts.update(dict.fromkeys(found))
-    ours = filename.split("-", 1)[0].lower()
+                    parts.update(dict.fromkeys(bundled))
+    own_name = filename.split("-", 1)[0].lower()
     # auditwheel lists the wheel itself too
-    others = tuple(part for part in parts if part.name.replace("-", "_").lower() != ours)
+    others = tuple(part for part in parts if part.name.replace("-", "_").lower() != own_name)
     return WheelMetadata(expression, licenses, others, tuple(unreadable))
 
 
@@ -86,12 +86,12 @@ def _licenses(archive: zipfile.ZipFile, names: list[str]) -> tuple[str | None, t
 def _parts(document: Any) -> Iterator[BundledPart]:
     """Yield the parts in DOCUMENT, a bill of materials of CycloneDX or SPDX. Raises ValueError for another one."""
     if document.get("bomFormat") == "CycloneDX":
-        for one in document.get("components", []):
-            yield BundledPart(_text(one["name"]), _optional(one.get("version")), _optional(one.get("purl")))
+        for part in document.get("components", []):
+            yield BundledPart(_text(part["name"]), _optional(part.get("version")), _optional(part.get("purl")))
     elif str(document.get("spdxVersion")).startswith("SPDX-2"):
-        for one in document.get("packages", []):
-            urls = (ref["referenceLocator"] for ref in one.get("externalRefs", []) if ref["referenceType"] == "purl")
-            yield BundledPart(_text(one["name"]), _optional(one.get("versionInfo")), _optional(next(urls, None)))
+        for part in document.get("packages", []):
+            urls = (ref["referenceLocator"] for ref in part.get("externalRefs", []) if ref["referenceType"] == "purl")
+            yield BundledPart(_text(part["name"]), _optional(part.get("versionInfo")), _optional(next(urls, None)))
     else:
         raise ValueError("neither CycloneDX nor SPDX 2")
 

@@ -16,6 +16,9 @@ _MODULES = ("vllm/engine/arg_utils.py", "vllm/entrypoints/openai/cli_args.py")
 """They make the parser: by calls of ``add_argument``, and from each field of a class that is called so:"""
 _FIELDS = "FrontendArgs"
 
+_DRAIN = "shutdown-timeout"
+"""The argument that a profile's ``limits.drain-timeout`` becomes."""
+
 
 def known(sources: Mapping[str, bytes]) -> tuple[str, ...]:
     """Return the long names of the arguments, without the leading --, sorted; none if SOURCES lack a module of them.
@@ -52,6 +55,10 @@ def unknown(spec: ImageSpec, names: Sequence[str], shown: str) -> Iterator[Refus
     Without NAMES nothing is known, and nothing is refused. What follows a dot is a part of the argument's value.
     """
     for profile, one in spec.profiles.items():
+        if names and one.limits.drain_timeout and _DRAIN not in names:
+            expected = f"0: vllm serve {spec.vllm.version} has no --{_DRAIN}"
+            found = str(one.limits.drain_timeout)
+            yield Refusal("NV603", f"{shown}: .profiles.{profile}.limits.drain-timeout", expected, found, "remove it")
         for argument in one.arguments if names else ():
             head = argument.partition(".")[0]
             if head not in names and head.removeprefix("no-") not in names:

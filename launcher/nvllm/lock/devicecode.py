@@ -71,7 +71,7 @@ def libraries(wheel: Path, filename: str) -> tuple[Library, ...]:
     One library at a time is unpacked, into a temporary file. Raises Refused NV212 for one that cannot be read,
     and NV306 if WHEEL is no whole wheel.
     """
-    found: list[Library] = []
+    with_code: list[Library] = []
     whole = ArchiveName(filename, "a whole wheel", "nvllm lock --update wheels")
     with archives.zipped(wheel, whole) as archive, tempfile.TemporaryDirectory(prefix="nvllm-code-") as scratch:
         copy = Path(scratch, "library")
@@ -82,8 +82,8 @@ def libraries(wheel: Path, filename: str) -> tuple[Library, ...]:
                 shutil.copyfileobj(packed, out, 2**20)
             modules = Counter(_modules(copy, f"{filename}: {name}"))
             if modules:
-                found.append(Library(name, modules))
-    return tuple(found)
+                with_code.append(Library(name, modules))
+    return tuple(with_code)
 
 
 def _is_library(name: str) -> bool:
@@ -91,11 +91,11 @@ def _is_library(name: str) -> bool:
     return last.endswith(".so") or ".so." in last
 
 
-def _modules(path: Path, shown: str) -> tuple[Module, ...]:
+def _modules(path: Path, library: str) -> tuple[Module, ...]:
     if not path.stat().st_size:  # which cannot be mapped
-        return fatbin.modules(b"", shown)
+        return fatbin.modules(b"", library)
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return fatbin.modules(data, shown)
+        return fatbin.modules(data, library)
 
 
 def cached_libraries(wheel: Path, filename: str, sha256: str, cache: Path) -> tuple[Library, ...]:
@@ -107,14 +107,14 @@ def cached_libraries(wheel: Path, filename: str, sha256: str, cache: Path) -> tu
     try:
         return _decode(cast("Any", canonical.decode(reading.content(path, reading.STATE))))
     except (FileNotFoundError, ValueError, TypeError, KeyError):  # damaged: read the wheel again
-        found = libraries(wheel, filename)
+        read = libraries(wheel, filename)
     with durable.writing(path, "NV920"):
         paths.ensure(cache)
-    durable.replace(path, canonical.pretty(_encode(found)).encode(), 0o600, code="NV920")
-    return found
+    durable.replace(path, canonical.pretty(_encode(read)).encode(), 0o600, code="NV920")
+    return read
 
 
-def _encode(found: Sequence[Library]) -> Json:
+def _encode(libraries: Sequence[Library]) -> Json:
     return [
         {
             "path": one.path,
@@ -122,7 +122,7 @@ def _encode(found: Sequence[Library]) -> Json:
                 [count, [[code.kind, code.architecture] for code in module]] for module, count in one.modules.items()
             ],
         }
-        for one in found
+        for one in libraries
     ]
 
 
@@ -159,26 +159,26 @@ def _for(library: Library, target: str) -> CodeFor:
     return CodeFor(counted["cubin"], counted["ptx"], counted["none"])
 
 
-def lacking(found: Iterable[LockedLibrary], rules: DeviceCode, shown: str) -> Iterator[Refusal]:
-    """Yield NV213 for each library of FOUND and target without code, unless RULES, of the spec SHOWN, lists it.
+def lacking(libraries: Iterable[LockedLibrary], rules: DeviceCode, spec: str) -> Iterator[Refusal]:
+    """Yield NV213 for each library of LIBRARIES and target without code, unless RULES, of the spec SPEC, lists it.
 
     Also yields NV214 for each listed library that is missing or has code for all targets: a list with needless entries
     would hide the next library that lacks code.
     """
-    listed = {one.library for one in rules.lacking}
+    listed = {library.library for library in rules.lacking}
     without: set[str] = set()
-    for one in found:
-        for target, code in one.targets.items():
+    for library in libraries:
+        for target, code in library.targets.items():
             if code.cubin or code.ptx:
                 continue
-            without.add(one.path)
-            if one.path not in listed:
-                has = ", ".join(one.architectures)
+            without.add(library.path)
+            if library.path not in listed:
+                has = ", ".join(library.architectures)
                 cure = (
                     f"use a wheel that has it; if nothing calls this library on {target}, leave it out of the image "
-                    f"with python.omit in {shown}, or list it with the reason in .device-code.lacking"
+                    f"with python.omit in {spec}, or list it with the reason in .device-code.lacking"
                 )
-                yield Refusal("NV213", f"{one.wheel}: {one.path}", f"code that runs on {target}", has, cure)
+                yield Refusal("NV213", f"{library.wheel}: {library.path}", f"code that runs on {target}", has, cure)
     for name in sorted(listed - without):
         cure = f"remove {name} from device-code.lacking"
-        yield Refusal("NV214", f"{shown}: .device-code.lacking", "only libraries that lack code", name, cure)
+        yield Refusal("NV214", f"{spec}: .device-code.lacking", "only libraries that lack code", name, cure)

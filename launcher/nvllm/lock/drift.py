@@ -28,7 +28,7 @@ DriftKind = (
     | Literal["deb-added", "deb-moved", "deb-removed", "deb-replaced"]
     | Literal["model-added", "model-moved", "model-removed", "model-replaced"]
     | Literal["patch-added", "patch-changed", "patch-order-changed", "patch-removed"]
-    | Literal["source-moved", "source-replaced"]
+    | Literal["source-moved", "source-replaced", "template-changed"]
     | Literal["wheel-added", "wheel-excluded", "wheel-moved", "wheel-omits", "wheel-removed", "wheel-replaced"]
 )
 """``moved`` is another version or revision; ``replaced`` is other bytes under the same version."""
@@ -55,6 +55,7 @@ def compare(old: Lock, new: Lock) -> tuple[Drift, ...]:
         *_each("wheel-omits", _omitted(old.wheels), _omitted(new.wheels)),
         *_series(old.series, new.series),
         *_models(old.models, new.models),
+        *_each("template-changed", _templates(old), _templates(new)),
     )
     return tuple(sorted(found, key=lambda drift: (drift.kind, drift.name)))
 
@@ -67,6 +68,10 @@ def _whole(old: Lock, new: Lock) -> Iterator[Drift]:
     yield from _each("toolchain-changed", _tools(old), _tools(new))
     yield from _changed("alias-changed", "aliases", _aliases(old), _aliases(new))
     yield from _each("device-code-changed", _device_code(old), _device_code(new))
+
+
+def _templates(lock: Lock) -> Mapping[str, str]:
+    return {template.path: f"sha256 {template.sha256}, {template.size} bytes" for template in lock.templates}
 
 
 def _tools(lock: Lock) -> Mapping[str, str]:

@@ -47,68 +47,70 @@ Module = tuple[Code, ...]
 """One container: the compilations of one translation unit, of which the driver takes one."""
 
 
-def modules(data: mmap.mmap | bytes, shown: str) -> tuple[Module, ...]:
-    """Return the modules in the library DATA, which messages call SHOWN; none if it has no device code.
+def modules(data: mmap.mmap | bytes, library: str) -> tuple[Module, ...]:
+    """Return the modules in the library DATA, which messages call LIBRARY; none if it has no device code.
 
     Raises Refused NV212 if DATA is no ELF file of 64 bits, or holds a container that cannot be read whole.
     """
     try:
-        return tuple(_modules(data, shown))
+        return tuple(_modules(data, library))
     except (struct.error, IndexError, OverflowError) as error:  # the last for an offset that no file can have
-        raise _unreadable(shown, str(error)) from error
+        raise _unreadable(library, str(error)) from error
 
 
-def _modules(data: mmap.mmap | bytes, shown: str) -> Iterator[Module]:
+def _modules(data: mmap.mmap | bytes, library: str) -> Iterator[Module]:
     read = 0
-    for start, size in sorted(_sections(data, shown)):
-        place, end = start, start + size
-        if place < read:
-            raise _unreadable(shown, f"two sections that overlap at {place:#x}")
+    for start, size in sorted(_sections(data, library)):
+        position, end = start, start + size
+        if position < read:
+            raise _unreadable(library, f"two sections that overlap at {position:#x}")
         read = end
         if end > len(data):
-            raise _unreadable(shown, f"a section that ends {end - len(data)} bytes after the file")
-        while place + _CONTAINER.size <= end:
-            magic, _, header, length = _CONTAINER.unpack_from(data, place)
+            raise _unreadable(library, f"a section that ends {end - len(data)} bytes after the file")
+        while position + _CONTAINER.size <= end:
+            magic, _, header, length = _CONTAINER.unpack_from(data, position)
             if magic == 0:  # padding of the linker between two containers
-                place = _after_padding(data, place, end)
+                position = _after_padding(data, position, end)
                 continue
-            if magic != _MAGIC or header < _CONTAINER.size or place + header + length > end:
-                raise _unreadable(shown, f"bytes at {place:#x} that are not a complete container")
-            yield tuple(_entries(data, place + header, place + header + length, shown))
-            place += header + length
+            if magic != _MAGIC or header < _CONTAINER.size or position + header + length > end:
+                raise _unreadable(library, f"bytes at {position:#x} that are not a complete container")
+            yield tuple(_entries(data, position + header, position + header + length, library))
+            position += header + length
 
 
-def _after_padding(data: mmap.mmap | bytes, place: int, end: int) -> int:
-    """Return the next aligned place after PLACE, before END, whose bytes are not all zero, or END."""
-    found = _NOT_ZERO.search(data, place, end)
-    return end if found is None else place + max(_ALIGNMENT, (found.start() - place) // _ALIGNMENT * _ALIGNMENT)
+def _after_padding(data: mmap.mmap | bytes, position: int, end: int) -> int:
+    """Return the next aligned place after POSITION, before END, whose bytes are not all zero, or END."""
+    content = _NOT_ZERO.search(data, position, end)
+    return (
+        end if content is None else position + max(_ALIGNMENT, (content.start() - position) // _ALIGNMENT * _ALIGNMENT)
+    )
 
 
-def _sections(data: mmap.mmap | bytes, shown: str) -> Iterator[tuple[int, int]]:
+def _sections(data: mmap.mmap | bytes, library: str) -> Iterator[tuple[int, int]]:
     """Yield offset and size of each section of device code."""
     identification, headers, entry, count, names = _ELF_HEADER.unpack_from(data, 0)
     if identification != _ELF:
-        raise _unreadable(shown, "no ELF file of 64 bits")
+        raise _unreadable(library, "no ELF file of 64 bits")
     _, strings, _ = _SECTION_HEADER.unpack_from(data, headers + names * entry)
     for index in range(count):
         name, offset, size = _SECTION_HEADER.unpack_from(data, headers + index * entry)
-        wanted = SECTION.encode() + b"\0"
-        if data[strings + name : strings + name + len(wanted)] == wanted:
+        section_name = SECTION.encode() + b"\0"
+        if data[strings + name : strings + name + len(section_name)] == section_name:
             yield offset, size
 
 
-def _entries(data: mmap.mmap | bytes, place: int, end: int, shown: str) -> Iterator[Code]:
-    while place < end:
-        kind, _, header, size, architecture, flags = _ENTRY.unpack_from(data, place)
-        if header < _ENTRY.size or place + header + size > end:
-            raise _unreadable(shown, f"an entry at {place:#x} that leaves its container")
+def _entries(data: mmap.mmap | bytes, position: int, end: int, library: str) -> Iterator[Code]:
+    while position < end:
+        kind, _, header, size, architecture, flags = _ENTRY.unpack_from(data, position)
+        if header < _ENTRY.size or position + header + size > end:
+            raise _unreadable(library, f"an entry at {position:#x} that leaves its container")
         if kind not in _KINDS:
-            raise _unreadable(shown, f"an entry of kind {kind} at {place:#x}")
+            raise _unreadable(library, f"an entry of kind {kind} at {position:#x}")
         suffix = "a" if flags & _EXACT else "f" if flags & _FAMILY else ""
         yield Code(_KINDS[kind], f"sm_{architecture}{suffix}")
-        place += header + size
+        position += header + size
 
 
-def _unreadable(shown: str, found: str) -> Refused:
+def _unreadable(library: str, problem: str) -> Refused:
     cure = "use another wheel; if `cuobjdump --list-elf` reads this one, its container is of a newer, unknown kind"
-    return refuse("NV212", shown, "device code that can be read", found, cure)
+    return refuse("NV212", library, "device code that can be read", problem, cure)

@@ -35,7 +35,7 @@ from nvllm.patches.source import Overlay
 from nvllm.sources import commits
 from nvllm.sources.wheels import Resolved
 from nvllm.spec import file as specfile
-from nvllm.spec import template
+from nvllm.spec import projectfile, template
 
 _NAME = re.compile(r"[^a-z0-9]+")
 _PROOF = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)=(.+)", re.DOTALL)
@@ -411,6 +411,7 @@ def _files(
             files[f"images/{path.name.replace(f'{spec.name}-', f'{name}-', 1)}"] = reading.content(
                 path, reading.CONFIGURATION
             )
+    files[projectfile.NAME] = projectfile.written(name)
     files["Dockerfile"] = reading.content(root / "Dockerfile", reading.CONFIGURATION)
     place = f"patches/{values.series}"
     heading = [

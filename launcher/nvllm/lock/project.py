@@ -12,7 +12,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import HubModel, ImageSpec
-from nvllm.lock import document, providers, resolve, wheel_matches_source
+from nvllm.lock import document, providers, resolve, templates, wheel_matches_source
 from nvllm.patches import patchset, seriesfile, source
 from nvllm.patches.series import Series
 from nvllm.sources.store import Store
@@ -85,6 +85,7 @@ def lock_image(
     update: Collection[str] = (),
     compiled: Path | None = None,
     later: Collection[str] = (),
+    again: Collection[str] = (),
     *,
     offline: bool,
     progress: Progress,
@@ -93,23 +94,35 @@ def lock_image(
 
     What PREVIOUS, the lock before, pins stays where the spec still allows it, except for the parts in UPDATE (see
     `resolve.PARTS`, or ``all``). COMPILED is a wheel that was compiled from the pinned commit. Models of the hub in
-    LATER are left out of the lock if no lock before has one of that name; `nvllm lock` without it adds them. Without
-    PREVIOUS, the versions come from a lock of the image for another platform, if there is one. Raises Refused as
-    `resolve.lock` does, and NV107 for another name in LATER.
+    LATER are left out of the lock if no lock before has one of that name; `nvllm lock` without it adds them. Models in
+    AGAIN are pinned as they are now. Without PREVIOUS, the versions come from a lock of the image for another platform,
+    if there is one. Raises Refused as `resolve.lock` does, NV107 for another name in LATER and AGAIN, and NV405 for a
+    chat template that cannot be read.
     """
     project, spec = inputs.project, inputs.spec
     connected = providers.connect(spec, places, compiled, offline=offline, progress=progress)
     kept = previous or _other_platform(inputs, progress)
     shown, hashed = project.show(project.spec(spec.name)), specfile.inputs(spec, project.platform)
     refuse_any(_unknown_model(spec, name, shown) for name in later if not isinstance(spec.models.get(name), HubModel))
+    refuse_any(_no_model(spec, name, shown) for name in again if name not in spec.models)
+    pinned_templates = templates.of(project, spec)
+    if kept is not None:
+        left = {name: model for name, model in kept.models.items() if name not in again}
+        kept = dataclasses.replace(kept, models=left)
     put_off = set(later) - (kept.models.keys() if kept is not None else set())
     spec = dataclasses.replace(spec, models={name: one for name, one in spec.models.items() if name not in put_off})
-    return resolve.lock(spec, project.platform, shown, inputs.series, hashed, kept, frozenset(update), connected)
+    new = resolve.lock(spec, project.platform, shown, inputs.series, hashed, kept, frozenset(update), connected)
+    return dataclasses.replace(new, templates=pinned_templates)
 
 
 def _unknown_model(spec: ImageSpec, name: str, shown: str) -> Refusal:
     known = ", ".join(name for name, one in spec.models.items() if isinstance(one, HubModel)) or "none"
     return Refusal("NV107", f"{shown}: .models", f"a model of the hub: {known}", name, "leave --later out")
+
+
+def _no_model(spec: ImageSpec, name: str, shown: str) -> Refusal:
+    known = ", ".join(spec.models) or "none"
+    return Refusal("NV107", f"{shown}: .models", f"one of {known}", name, f"nvllm lock {spec.name}")
 
 
 def _other_platform(inputs: LockInputs, progress: Progress) -> Lock | None:

@@ -91,7 +91,7 @@ def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: 
         return replace(found, follow=model.follow)
 
     def directory_model(of: ImageSpec, name: str) -> tuple[ModelFile, ...]:
-        directory = location.plain_directory(name, places, os.environ)
+        directory = location.model_directory(of, name, places)
         return models.tree_of(directory, cure=location.model_cure(of, name), progress=progress)[1]
 
     return Providers(

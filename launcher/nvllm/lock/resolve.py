@@ -372,12 +372,12 @@ def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedMode
         return before if before is not None and _fits(before, model) else job.providers.hub(model)
     if model.recipe is not None:  # a recipe makes the same files on any host, so they need not exist yet
         files = recipes.recipe(model.recipe).files()
-    elif before is not None and before.tree == model.tree and before.files:
+    elif before is not None and before.kind == "directory" and model.tree in {None, before.tree} and before.files:
         return before
     else:
         files = job.providers.directory_model(job.spec, name)
     tree = models.tree_hash(files)
-    if tree != model.tree:
+    if model.tree not in {None, tree}:
         raise Refused([recipes.other_tree(job.shown, name, model.tree, tree)])
     return LockedModel("directory", tree, files)
 

@@ -13,12 +13,13 @@ from nvllm.core.spec import DirectoryModel, ImageSpec
 def model_directory(spec: ImageSpec, name: str, places: Places) -> Path:
     """Return where the model NAME of SPEC lies on this host.
 
-    A plain directory lies below the first directory of NVLLM_MODELS (separated by ``:``) that has it, else where
-    `nvllm model make` puts it; a model of the hub lies in the hub client's own cache.
+    A plain directory lies where the spec says; else below the first directory of NVLLM_MODELS (separated by ``:``) that
+    has it; else where `nvllm model make` puts it. A model of the hub lies in the hub client's own cache.
     """
-    if not isinstance(spec.models[name], DirectoryModel):
+    model = spec.models[name]
+    if not isinstance(model, DirectoryModel):
         return hub_cache(os.environ)
-    return plain_directory(name, places, os.environ)
+    return Path(model.path) if model.path is not None else plain_directory(name, places, os.environ)
 
 
 def plain_directory(name: str, places: Places, env: Mapping[str, str]) -> Path:
@@ -38,6 +39,18 @@ def hub_cache(env: Mapping[str, str]) -> Path:
 def model_cure(spec: ImageSpec, name: str) -> str:
     """Return the command that brings the model NAME of SPEC."""
     model = spec.models[name]
+    if isinstance(model, DirectoryModel) and model.path is not None:
+        return f"put the model's files into {model.path}, or correct its `path:` in images/{spec.name}.yaml"
     if isinstance(model, DirectoryModel) and model.recipe is None:
         return f"put the model's files into a directory {name}, and its parent into NVLLM_MODELS"
     return f"nvllm model {'make' if isinstance(model, DirectoryModel) else 'fetch'} {spec.name} {name}"
+
+
+def changed_cure(spec: ImageSpec, name: str) -> str | None:
+    """Return the command that pins the files of the model NAME of SPEC as they are; None for a model of nvllm's own.
+
+    A model without a recipe is its owner's: nvllm cannot bring it back, and never asks to remove a file of it.
+    """
+    model = spec.models[name]
+    own = isinstance(model, DirectoryModel) and model.recipe is None
+    return f"nvllm lock {spec.name} --model {name}" if own else None

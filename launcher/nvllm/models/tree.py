@@ -110,12 +110,19 @@ def tree_of(
 
 
 def verify(
-    locked: LockedModel, directory: Path, cache: HashCache, *, cure: str, progress: Progress | None = None
+    locked: LockedModel,
+    directory: Path,
+    cache: HashCache,
+    *,
+    cure: str,
+    changed: str | None = None,
+    progress: Progress | None = None,
 ) -> list[Refusal]:
     """Return every difference between the model at DIRECTORY and LOCKED; an empty list if there is none.
 
     DIRECTORY is the model itself, or for a model of the hub the client's cache. CURE is the command that brings a
-    plain directory (a model of the hub has its own). CACHE saves reading a file twice; it is written.
+    plain directory (a model of the hub has its own), and CHANGED the one that pins what is in it, if it is the user's.
+    CACHE saves reading a file twice; it is written.
 
     NV401: the model is not here. NV402: another revision is. NV403: a file is extra, missing, changed, or
     not a regular file of its own; each of these is one refusal.
@@ -124,7 +131,8 @@ def verify(
         scan = _scan(locked, directory, cure)
     except Refused as refused:
         return list(refused.refusals)
-    again = cure if locked.kind == "directory" else f"{_download(locked)} --force-download"
+    again = changed or cure if locked.kind == "directory" else f"{_download(locked)} --force-download"
+    away = changed or f"move it out of {shlex.quote(str(scan.top))}"
     expected = {file.path: file for file in locked.files}
     found = _read_all(scan, [path for path in scan.real if path in expected], cache, progress or Silent())
     cache.save()
@@ -132,7 +140,7 @@ def verify(
     unfit = {refusal.where for refusal in refusals}  # already refused, so not missing as well
     for path in scan.real.keys() - expected.keys():
         place = str(scan.top / path)
-        refusals.append(Refusal("NV403", place, "no such file", "an extra file", f"rm {shlex.quote(place)}"))
+        refusals.append(Refusal("NV403", place, "no such file", "an extra file", away))
     for path, file in expected.items():
         if path in found:
             refusals.extend(_difference(scan.top / path, file, found[path], again))
@@ -255,13 +263,16 @@ def _blob(root: Path, link: str, blobs: str) -> str:
         return link
     blob = _target(root, link)
     if os.path.dirname(blob) != blobs:
-        raise _UnusableFile(f"a link to {os.readlink(root / link)}, which is no blob of the repository", "rm {}")
+        raise _UnusableFile(
+            f"a link to {os.readlink(root / link)}, which is no blob of the repository", "move it away: {}"
+        )
     if not os.path.islink(root / blob):
         return blob
     shared = _target(root, blob)
     if not _SHARED_BLOB.fullmatch(shared):
         raise _UnusableFile(
-            f"a link to a blob that is a link to {os.readlink(root / blob)}", f"rm {shlex.quote(str(root / blob))}"
+            f"a link to a blob that is a link to {os.readlink(root / blob)}",
+            f"move it away: {shlex.quote(str(root / blob))}",
         )
     return shared
 

@@ -72,6 +72,9 @@ def process(user: str, waivers: set[str]) -> list[Finding]:
     found.extend(finding(f"{STATUS} {name}", "no capability", status[name]) for name in held)
     if status["NoNewPrivs"] != "1":
         found.append(finding(f"{STATUS} NoNewPrivs", "1", status["NoNewPrivs"]))
+    # 2 is a filter. A kernel that was built without seccomp has no such line.
+    if "no-seccomp" not in waivers and status.get("Seccomp") != "2":
+        found.append(finding(f"{STATUS} Seccomp", "2, a filter of system calls", status.get("Seccomp")))
     if "writable-root" not in waivers and not read_only("/"):
         found.append(finding("/", "a read-only root", "a writable one"))
     return found

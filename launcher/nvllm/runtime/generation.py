@@ -22,9 +22,13 @@ def tokens(probe: dict[str, Any], timeout: float = _TIMEOUT) -> int:
         "max_tokens": probe["max_tokens"],
         "ignore_eos": True,
     }
+    headers = {"Content-Type": "application/json"}
+    if "key_file" in probe:
+        with open(probe["key_file"], encoding="ascii") as stream:
+            headers["Authorization"] = f"Bearer {stream.read().strip()}"
     connection = http.client.HTTPConnection("127.0.0.1", probe["port"], timeout=timeout)
     try:
-        connection.request("POST", "/v1/completions", json.dumps(question), {"Content-Type": "application/json"})
+        connection.request("POST", "/v1/completions", json.dumps(question), headers)
         answer = connection.getresponse().read(_LONGEST)
     except http.client.HTTPException as error:
         raise ValueError(repr(error)) from error

@@ -1,4 +1,6 @@
-"""Compile the kernels of a series, or prove that a cache holds them; runs under the host's Python, with Triton alone.
+"""Compile the kernels of a series, or prove that a cache holds them; runs with Triton alone.
+
+It runs under the image's own Python, or under the host's where that one cannot run (`nvllm.kernels.layer`).
 
 One job on stdin, as JSON; one line of JSON on stdout. There is no GPU, and neither vLLM nor torch: the modules that
 launch the kernels are the patched ones, loaded from the job's tree, and what they import besides is stood in for as

@@ -1,7 +1,8 @@
 """Serving a profile: an engine that answers, or every reason at once why it must not start.
 
 In: project, image, profile and host. Out: a launch plan; from it a running, supervised engine and its run directory.
-`planner` makes the plan, `examine` decides whether it may start, `startup` starts it, `supervisor` watches it.
+`service` says in which order: `planner` makes the plan, `examine` decides whether it may start, `startup` starts it,
+`supervisor` watches it, `stopping` ends it.
 """
 
 from typing import TYPE_CHECKING
@@ -12,6 +13,9 @@ __all__ = ["Preview", "Supervisor", "preview", "stop"]
 
 if TYPE_CHECKING:
     from nvllm.serve.examine import Preview, preview
-    from nvllm.serve.supervisor import Supervisor, stop
+    from nvllm.serve.stopping import stop
+    from nvllm.serve.supervisor import Supervisor
 else:
-    __getattr__ = exports.lazy(__name__, {"examine": ["Preview", "preview"], "supervisor": ["Supervisor", "stop"]})
+    __getattr__ = exports.lazy(
+        __name__, {"examine": ["Preview", "preview"], "supervisor": ["Supervisor"], "stopping": ["stop"]}
+    )

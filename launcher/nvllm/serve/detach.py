@@ -19,7 +19,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse
-from nvllm.serve import examine, planner
+from nvllm.serve import examine, owners
 from nvllm.serve.rundir import private_directory
 from nvllm.spec import file as specfile
 
@@ -40,7 +40,8 @@ def detached(
     named = ["--project", str(project.root)] if project.own else []  # it finds the one that nvllm came with itself
     argv = [sys.executable, "-m", "nvllm", "--json", *named, "--platform", project.platform]
     argv += ["serve", image, "--profile", profile, *(["--paranoid"] if paranoid else [])]
-    log = private_directory(places.state / "supervisors") / f"{planner.instance_name(spec.name, profile)}.log"
+    name = owners.instance_name(project, places, spec.name, profile)
+    log = private_directory(places.state / "supervisors") / f"{name}.log"
     document, child = followed(argv, log, progress)
     if document.get("ok"):
         return cast("dict[str, Json]", document["result"])

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nvllm.cache.blessings import BlessingQuery, Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.store import TreeStore
 from nvllm.core import canonical
-from nvllm.core.lock import Lock, LockedModel
+from nvllm.core.lock import Lock, LockedModel, ModelFile
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse
-from nvllm.core.spec import DirectoryModel, GateRules, ImageSpec, Model, Profile
+from nvllm.core.spec import Access, DirectoryModel, GateRules, ImageSpec, Model, Profile
 from nvllm.host import checks, gate_records, locks
 from nvllm.host import facts as host
 from nvllm.host.checks import DiskNeed, Outcome, Subject
@@ -33,19 +33,23 @@ from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine, connect
 from nvllm.image.identity import Build
-from nvllm.lock import document
+from nvllm.lock import document, templates
 from nvllm.lock.project import read_lock
 from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.models.memo import HashCache
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
-from nvllm.serve import planner, servehash
-from nvllm.serve.planner import LocalModel, PlannedImage
+from nvllm.serve import access, owners, planner, servehash, stopping
+from nvllm.serve.planner import LocalModel, LocalTemplate, PlannedImage
+from nvllm.serve.stopping import Orphan
 from nvllm.spec import file as specfile
 
 _RUN_BYTES = 200 * 2**20
 """Disk space for a run directory: two rotated logs of the engine, evidence and sentinels."""
+
+ADAPTER_FILE = "adapter_config.json"
+"""The file that every LoRA adapter has, in the form of the library peft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Instance:
     name: str
     profile: str
     port: int
+    access: Access = field(default_factory=Access)
+    """Who may ask it. A trial is nobody's but nvllm's: it is published on 127.0.0.1, and needs no key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,8 @@ class Examination:
     engine: Engine | None
     manifest: Manifest | None = None
     """The bless manifest that the profile is served by, if it is a blessed one."""
+    orphan: Orphan | None = None
+    """A container that nobody supervises, which `serve` ends before it starts."""
 
 
 def examine(
@@ -92,9 +100,25 @@ def examine_without_cache(
     `serve` hashes the cache while it copies it (`staged_cache.staged`), so hashing it here would be wasted. Raises
     Refused as `examine_unblessed` does.
     """
-    return blessed(
-        project, places, examine_unblessed(project, places, image, profile, paranoid=paranoid, progress=progress)
-    )
+    found = _examined(project, places, image, profile, alone=False, paranoid=paranoid, progress=progress)
+    return blessed(project, places, after_orphan(places, found))
+
+
+def after_orphan(places: Places, examination: Examination) -> Examination:
+    """Return EXAMINATION with the orphan of its instance, if any, and without the refusals that end with it."""
+    engine, instance = examination.engine, examination.plan.instance
+    left = None if engine is None else stopping.orphan(engine, places, instance)
+    if left is None:
+        return examination
+    ended = f"container {left.container[:12]} is an orphan, which `nvllm serve` ends first"
+    outcomes = [
+        Outcome(one.code, one.name, "ok", ended)
+        if one.refusals and all(left.explains(refusal, examination.plan) for refusal in one.refusals)
+        else one
+        for one in examination.outcomes
+    ]
+    refusals = tuple(one for one in examination.refusals if not left.explains(one, examination.plan))
+    return replace(examination, outcomes=tuple(outcomes), refusals=refusals, orphan=left)
 
 
 def blessed(project: Project, places: Places, found: Examination) -> Examination:
@@ -138,13 +162,24 @@ def examine_unblessed(
 ) -> Examination:
     """Examine PROFILE of IMAGE on this host, but not whether it is blessed. `bless` starts from this.
 
+    Only nvllm itself asks what it starts, so no key is needed.
     PARANOID hashes every file of the model again, instead of trusting the hashes on record. Raises Refused if
     there is nothing to examine: no such image, profile, lock or patch set.
     """
+    return _examined(project, places, image, profile, alone=True, paranoid=paranoid, progress=progress)
+
+
+def _examined(
+    project: Project, places: Places, image: str, profile: str, *, alone: bool, paranoid: bool, progress: Progress
+) -> Examination:
+    """Do what `examine_unblessed` does. ALONE: only nvllm itself asks what is started, so no key is needed."""
     build, stale = identity.load_build(project, image, None)
-    port = named_profile(project, build.spec, profile).port
+    served = named_profile(project, build.spec, profile)
     hashes = HashCache.none() if paranoid else HashCache.load(places.state / "verified.json")
-    instance, engine = Instance(planner.instance_name(build.spec.name, profile), profile, port), connect()
+    name = owners.instance_name(project, places, build.spec.name, profile)
+    instance, engine = Instance(name, profile, served.port), connect()
+    if not alone:
+        instance = replace(instance, access=served.access)
     try:
         found = examine_build(project, places, build, instance, engine, hashes, progress)
     except Refused as refused:  # there is no plan; what this host lacks in any case is said all the same
@@ -166,7 +201,7 @@ def examine_build(
 
     A model file whose hash is in HASHES is not hashed again. Raises Refused NV202 if the lock lacks a model.
     """
-    build = _on_port(build, instance)
+    build = _for_instance(build, instance)
     refusals: list[Refusal] = []
     record = buildrecord.read(places.builds, build.build_hash)
     if not isinstance(engine, EngineProblem):
@@ -180,9 +215,15 @@ def examine_build(
         files, wrong = _model_files(build, name, build.lock.models[name], places, hashes, progress)
         refusals.extend(wrong)
         local[name] = LocalModel(build.lock.models[name], files)
+    refusals += _no_adapters(project, build, profile)
+    template = None
+    if profile.chat_template is not None:
+        template = LocalTemplate(templates.locked(build.lock, profile), project.root / profile.chat_template)
+        refusals += templates.changed(project, build.lock, profile)
     facts = host_facts(places, engine)
     image = PlannedImage(build.spec, build.build_hash, build.scheme, record.ids if record else ())
-    plan = _plan(image, instance, local, facts, places)
+    plan = _plan(image, instance, local, template, facts, places)
+    refusals += access.refusals(plan.access, plan.user, project.root)
     of_plan = tuple(build.lock.models[one.name] for one in plan.models)
     outcomes = host_outcomes(plan, facts, build.patches, places, profile.gates)
     refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
@@ -190,8 +231,24 @@ def examine_build(
     return Examination(build, plan, of_plan, outcomes, tuple(refusals), answering)
 
 
+def _no_adapters(project: Project, build: Build, profile: Profile) -> list[Refusal]:
+    """Return NV404 for each adapter of PROFILE whose locked files are not those of a LoRA adapter."""
+    where = f"{project.show(project.lock(build.spec.name))}: .models"
+    expected, found = f"a LoRA adapter, with {ADAPTER_FILE}", f"no {ADAPTER_FILE}"
+    return [
+        Refusal("NV404", f"{where}.{name}", expected, found, f"nvllm lock {build.spec.name} --model {name}")
+        for name in profile.adapters
+        if all(file.path != ADAPTER_FILE for file in build.lock.models[name].files)
+    ]
+
+
 def _plan(
-    image: PlannedImage, instance: Instance, local: Mapping[str, LocalModel], facts: HostFacts, places: Places
+    image: PlannedImage,
+    instance: Instance,
+    local: Mapping[str, LocalModel],
+    template: LocalTemplate | None,
+    facts: HostFacts,
+    places: Places,
 ) -> LaunchPlan:
     """Return the launch plan of INSTANCE; LOCAL has the models of its profile by name."""
     profile = image.spec.profiles[instance.profile]
@@ -204,6 +261,8 @@ def _plan(
         gpus=facts.gpus,
         cpu=facts.cpu,
         run_directory=places.run(instance.name) / "run",
+        adapters=[local[name] for name in profile.adapters],
+        template=template,
     )
     return replace(planner.plan(request), instance=instance.name)
 
@@ -222,10 +281,10 @@ def host_outcomes(
     return checks.outcomes(Subject(plan, facts, disk=(need,), sentinels=read, gates=state))
 
 
-def _on_port(build: Build, instance: Instance) -> Build:
-    """Return BUILD with the port of INSTANCE in its profile: with host networking the engine's command names it."""
+def _for_instance(build: Build, instance: Instance) -> Build:
+    """Return BUILD with port and access of INSTANCE in its profile: the engine's command depends on both."""
     profiles = build.spec.profiles
-    moved = replace(profiles[instance.profile], port=instance.port)
+    moved = replace(profiles[instance.profile], port=instance.port, access=instance.access)
     return replace(build, spec=replace(build.spec, profiles={**profiles, instance.profile: moved}))
 
 
@@ -288,7 +347,8 @@ def _model_files(
     build: Build, name: str, locked: LockedModel, places: Places, hashes: HashCache, progress: Progress
 ) -> tuple[Sequence[tuple[str, Path]], list[Refusal]]:
     directory, cure = location.model_directory(build.spec, name, places), location.model_cure(build.spec, name)
-    refusals = models.verify(locked, directory, hashes, cure=cure, progress=progress)
+    changed = location.changed_cure(build.spec, name)
+    refusals = models.verify(locked, directory, hashes, cure=cure, changed=changed, progress=progress)
     try:
         return models.located(locked, directory, cure=cure), refusals
     except Refused as refused:
@@ -336,11 +396,14 @@ def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, r
     """Return the preview of PROFILE of SPEC, whose models are not all locked, with REFUSALS and those found here."""
     series, shown = seriesfile.of(project, spec.patches.series), project.show(project.spec(spec.name))
     patches = patchset.choose(series, spec.patches.enable, where=f"{shown}: .patches.enable")
-    instance = Instance(planner.instance_name(spec.name, profile), profile, spec.profiles[profile].port)
+    served, name = spec.profiles[profile], owners.instance_name(project, places, spec.name, profile)
+    instance = Instance(name, profile, served.port, served.access)
     facts = host_facts(places, connect())
     local = {name: LocalModel(_unlocked_model(spec.models[name]), ()) for name in spec.profiles[profile].models}
     planned = PlannedImage(spec, "", identity.scheme(spec.base.python), ())
-    plan = replace(_plan(planned, instance, local, facts, places), serve_hash="")
+    file = spec.profiles[profile].chat_template
+    template = None if file is None else LocalTemplate(ModelFile(file, 0, ""), project.root / file)
+    plan = replace(_plan(planned, instance, local, template, facts, places), serve_hash="")
     outcomes = host_outcomes(plan, facts, patches, places, spec.profiles[profile].gates)
     return Preview(
         plan,
@@ -349,6 +412,7 @@ def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, r
             *refusals,
             *missing_models(spec, profile, None, places),
             *_no_blessing(project, places, spec, profile),
+            *access.refusals(plan.access, plan.user, project.root),
             *(refusal for outcome in outcomes for refusal in outcome.refusals),
         ),
     )
@@ -357,7 +421,7 @@ def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, r
 def _unlocked_model(model: Model) -> LockedModel:
     """Return what is known of MODEL before a lock: a directory's tree, or a hub model's pinned revision."""
     if isinstance(model, DirectoryModel):
-        return LockedModel("directory", model.tree, ())
+        return LockedModel("directory", model.tree or "", ())
     return LockedModel("huggingface", "", (), model.repo, model.follow, model.revision)
 
 

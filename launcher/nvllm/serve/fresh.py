@@ -74,7 +74,8 @@ class FreshInstances:
                 self.engine.remove(one.id)
 
     def _prefix(self, image: str, profile: str) -> str:
-        return f"{planner.instance_name(image, profile)}-{self.purpose}-"
+        # With the project: `clear` must not end what another project's bisect has started.
+        return f"{planner.instance_name(image, profile)}-{self.purpose}-{self.project.id[:7]}-"
 
 
 def with_profile(build: Build, name: str, profile: Profile) -> Build:

@@ -3,7 +3,8 @@
 Ready means that one real generation came back at the settings that are served. ``/health`` answers 200 over engines
 that die at their first request, that hang, or that will never generate another token.
 
-Alive means that work moves. By vLLM's own metrics, requests are running, and for a long time no token was generated,
+Alive means that the engine answers and that work moves. An engine that answers neither ``/health`` nor ``/metrics``
+for a long time is silent. By vLLM's own metrics, requests are running, and for a long time no token was generated,
 no prompt was finished, and not one block of the key-value cache was filled or freed: then the engine is stuck. The
 last of these moves at every step of a long prompt. The metrics are what the engine's core reported at its last step.
 So a core that stops in the middle of its work is seen; one that stops at its first step after it was idle is not,
@@ -24,6 +25,8 @@ from typing import Any, TypeAlias, TypeVar
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
+from nvllm.core.spec import LOOPBACK
+from nvllm.serve import access
 
 T = TypeVar("T")
 
@@ -71,18 +74,34 @@ class EngineAnswer:
     seconds: float
 
 
-def answer(method: str, port: int, path: str, document: Json, timeout: float) -> EngineAnswer:
-    """Return the answer of the engine on 127.0.0.1:PORT to METHOD and PATH, with the JSON DOCUMENT unless it is None.
+def url(host: str, port: int, path: str) -> str:
+    """Return the address of PATH, which has no leading slash, on PORT of HOST."""
+    return f"http://{host}:{port}/{path}"
 
-    All of it must come within TIMEOUT seconds. Raises httpx2.HTTPError if it does not, or has more than 16 MiB.
+
+def answer(
+    method: str,
+    port: int,
+    path: str,
+    document: Json,
+    timeout: float,
+    header: Mapping[str, str] = MappingProxyType({}),
+    *,
+    host: str = LOOPBACK,
+) -> EngineAnswer:
+    """Return the answer of the engine on PORT of HOST to METHOD and PATH, with the JSON DOCUMENT unless it is None.
+
+    HEADER shows that the request may be made; `access.header` makes it. All of the answer must come within TIMEOUT
+    seconds. Raises httpx2.HTTPError if it does not, or has more than 16 MiB.
     """
     import httpx2
 
-    # Loopback and plain HTTP: no certificates are loaded, which would take longer than a request. A content coding
+    # This host and plain HTTP: no certificates are loaded, which would take longer than a request. A content coding
     # could make gigabytes of a kilobyte.
-    client = httpx2.Client(timeout=timeout, trust_env=False, verify=False, headers={"Accept-Encoding": "identity"})
+    headers = {"Accept-Encoding": "identity", **header}
+    client = httpx2.Client(timeout=timeout, trust_env=False, verify=False, headers=headers)
     began = time.monotonic()
-    with client, client.stream(method, f"http://127.0.0.1:{port}/{path}", json=document) as response:
+    with client, client.stream(method, url(host, port, path), json=document) as response:
         data = bytearray()
         for chunk in response.iter_raw():
             data += chunk
@@ -127,13 +146,13 @@ def complete(
     import httpx2
 
     question: dict[str, Json] = {
-        "model": plan.model.name,
+        "model": plan.request_name,
         "prompt": prompt,
         "max_tokens": plan.probe.max_tokens,
         "ignore_eos": True,
     }
     try:
-        found = answer("POST", plan.port, _COMPLETIONS, {**question, **settings}, timeout)
+        found = answer("POST", plan.port, _COMPLETIONS, {**question, **settings}, timeout, access.header(plan.access))
     except httpx2.TimeoutException as error:
         raise NotReady(f"no generation within {timeout:.0f} s", final=True) from error
     except httpx2.HTTPError as error:
@@ -154,12 +173,27 @@ def ask(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float) -> tuple[i
     import httpx2
 
     try:
-        found = answer("POST", plan.port, _COMPLETIONS, {"model": plan.model.name, **fields}, timeout)
+        question = {"model": plan.request_name, **fields}
+        found = answer("POST", plan.port, _COMPLETIONS, question, timeout, access.header(plan.access))
     except httpx2.TimeoutException as error:
         raise NotInTime(f"no answer within {timeout:g} s", final=True) from error
     except httpx2.HTTPError as error:
         raise NotReady(str(error) or type(error).__name__, final=True) from error
     return found.status, found.text
+
+
+REFUSED = "HTTP 401"
+"""How an engine answers a request that lacks its key."""
+
+
+def without_key(port: int) -> str:
+    """Return how the engine on 127.0.0.1:PORT answers a request for its models that carries no key."""
+    import httpx2
+
+    try:
+        return f"HTTP {answer('GET', port, 'v1/models', None, _TIMEOUT).status}"
+    except httpx2.HTTPError as error:
+        return str(error) or type(error).__name__
 
 
 def longest(port: int) -> int:
@@ -196,10 +230,10 @@ def generate(plan: LaunchPlan, timeout: float, sampling: Mapping[str, float] = A
 # Liveness
 
 METRICS_INTERVAL = 15.0
-"""Seconds between two requests for metrics."""
+"""Most seconds between two looks at an engine; a short stall timeout has shorter ones."""
 
 _LONGEST = 2 * METRICS_INTERVAL
-"""Seconds that count at most between two requests: a supervisor that was itself stopped saw nothing meanwhile."""
+"""Seconds that count at most between two looks: a supervisor that was itself stopped saw nothing meanwhile."""
 
 _RUNNING = "vllm:num_requests_running"
 _PROGRESS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total", "vllm:kv_cache_usage_perc")
@@ -251,12 +285,54 @@ def read_metrics(port: int) -> Metrics:
     return parse_metrics(metrics_page(port))
 
 
-class StallDetector:
-    """Finds engines behind one front end that have requests and make no progress."""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look at an engine: its METRICS, and the requests that FAILED, each with its address and why.
 
-    def __init__(self) -> None:
+    None failed if it answered. An engine that reports no metrics may answer all the same.
+    """
+
+    metrics: Metrics
+    failed: tuple[str, ...] = ()
+
+
+def interval(stall_timeout: int) -> float:
+    """Return the seconds between two looks at an engine with that STALL_TIMEOUT in seconds: at least four fit in."""
+    return min(METRICS_INTERVAL, stall_timeout / 4)
+
+
+def look(host: str, port: int, stall_timeout: int) -> Look:
+    """Return whether the engine on PORT of HOST answers /metrics or /health, and its metrics.
+
+    Both together take at most a quarter of STALL_TIMEOUT seconds.
+    """
+    import httpx2
+
+    failed = []
+    for name in ("metrics", "health"):
+        try:
+            page = answer("GET", port, name, None, min(_TIMEOUT, stall_timeout / 8), host=host)
+        except httpx2.HTTPError as error:
+            failed.append(f"{url(host, port, name)}: {str(error) or type(error).__name__}")
+            continue
+        if page.status == _OK:
+            return Look(parse_metrics(page.text) if name == "metrics" else {})
+        failed.append(f"{url(host, port, name)}: HTTP {page.status}")
+    return Look({}, tuple(failed))
+
+
+class StallDetector:
+    """Finds engines behind one front end that have requests and make no progress, and a front end that is silent.
+
+    STALL_TIMEOUT is the profile's, in seconds. BEGAN is when the engine last answered, by a monotonic clock.
+    """
+
+    def __init__(self, stall_timeout: int, began: float) -> None:
+        self.silent = 0.0
+        """Seconds since the front end last answered."""
         self._last: Metrics = {}
-        self._when = 0.0
+        self._when = began
+        self._longest = min(_LONGEST, stall_timeout / 2)
         self._stuck: dict[str, float] = {}
 
     @property
@@ -264,12 +340,14 @@ class StallDetector:
         """Seconds for which an engine has had requests and made no progress; of several engines the longest."""
         return max(self._stuck.values(), default=0.0)
 
-    def observe(self, when: float, metrics: Metrics) -> None:
-        """Add METRICS that were read at WHEN, in seconds of a monotonic clock.
+    def observe(self, when: float, seen: Look) -> None:
+        """Add what was SEEN at WHEN, in seconds of a monotonic clock.
 
-        An engine that did not answer may be stuck or not, so the time without an answer does not count.
+        An engine that did not answer may be stuck or not, so the time without an answer counts as silence alone.
         """
-        passed, self._when = min(when - self._when, _LONGEST), when
+        passed, self._when = min(when - self._when, self._longest), when
+        self.silent = self.silent + passed if seen.failed else 0.0
+        metrics = seen.metrics
         for number, engine in metrics.items():
             still = engine.running > 0 and engine == self._last.get(number)
             self._stuck[number] = self._stuck.get(number, 0.0) + passed if still else 0.0

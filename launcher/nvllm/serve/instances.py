@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from nvllm.core.paths import Places
 from nvllm.host import locks
 from nvllm.image.engine import Engine
+from nvllm.serve import health
 from nvllm.serve.rundir import InstanceState, all_below
 
 
 @dataclass(frozen=True, slots=True)
 class SeenInstance:
     """An instance called NAME at its STAGE; SUPERVISED says whether a process looks after it.
+
+    The stage is that of its state, but "gone" without its container, and "silent" if it is ready and does not answer.
 
     STATE is None for a container of another home, which has no state here; CONTAINER is its id.
     """
@@ -37,8 +40,11 @@ def seen(engine: Engine, places: Places) -> tuple[SeenInstance, ...]:
     found = []
     for state in states:
         running = state.instance in containers and containers[state.instance].running
-        stage = current_stage(state, running=running)
-        found.append(SeenInstance(state.instance, stage, state.instance in locked, state.container, state))
+        supervised = state.instance in locked
+        stage = current_stage(state, running=running, supervised=supervised)
+        if stage == "ready" and not health.healthy(state.port):
+            stage = "silent"
+        found.append(SeenInstance(state.instance, stage, supervised, state.container, state))
     known = {state.instance for state in states}
     for name, one in containers.items():
         if name not in known:
@@ -46,6 +52,10 @@ def seen(engine: Engine, places: Places) -> tuple[SeenInstance, ...]:
     return tuple(found)
 
 
-def current_stage(state: InstanceState, *, running: bool) -> str:
-    """Return the stage of STATE, or "gone" if it should have a container and none is RUNNING."""
-    return "gone" if state.stage in {"starting", "ready"} and not running else state.stage
+def current_stage(state: InstanceState, *, running: bool, supervised: bool) -> str:
+    """Return the stage of STATE, or "gone" if it should have a container and none is RUNNING.
+
+    Between two engines of a service there is no container, but it is SUPERVISED.
+    """
+    lost = {"starting": not running, "ready": not running, "restarting": not supervised}
+    return "gone" if lost.get(state.stage, False) else state.stage

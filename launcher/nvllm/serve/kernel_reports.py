@@ -47,7 +47,8 @@ class KernelReports:
     def settle(self, serve_hash: str, tree: Tree) -> tuple[MissingKernel, ...]:
         """Forget the kernels of SERVE_HASH that TREE has; return the ones that it lacks, whose report is kept."""
         reported = self.read(serve_hash)
-        keys = {PurePosixPath(file.path).parent.name for file in tree.files}
+        paths = [PurePosixPath(file.path) for file in tree.files]
+        keys = {path.parent.name for path in paths} | {path.stem for path in paths if path.suffix == ".py"}
         left = tuple(one for one in reported if one.key not in keys)
         self.clear(serve_hash)
         if left:

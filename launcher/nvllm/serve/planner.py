@@ -6,31 +6,39 @@ that `serve` carries out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+import hashlib
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import Tree
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
-from nvllm.core.lock import LockedModel
+from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.plan import (
+    ACCESS,
+    ACCESS_ARGUMENTS,
+    ACCESS_ENVIRONMENT,
+    ACCESS_PROGRAM,
     BLESSED_ENVIRONMENT,
     CACHE,
     CONTAINER_PORT,
     ENGINE_ENVIRONMENT,
     FORCE_LOAD,
     HOME,
+    KEY_FILE,
     RUN_DIRECTORY,
     SCHEMA,
     SEEDS,
+    TEMPLATES,
     CpuLayout,
     LaunchPlan,
     Mount,
     PlannedCache,
     PlannedCpu,
     PlannedGpu,
+    PlannedTemplate,
     Scratch,
     ServedModel,
 )
@@ -38,11 +46,12 @@ from nvllm.core.spec import ImageSpec, Missing, Profile
 from nvllm.host.facts import Cpu, Gpu
 from nvllm.image import identity
 from nvllm.layers.wheel import Scheme
-from nvllm.serve import servehash
+from nvllm.runtime import seed
+from nvllm.serve import access, servehash
 from nvllm.spec import speculative
 
-_MODELS, _DRAFTS = "/models", "/drafts"
-"""The directories inside the container of the served model and of the draft model."""
+_MODELS, _DRAFTS, _ADAPTERS = "/models", "/drafts", "/adapters"
+"""The directories inside the container of the served model, of the draft model and of the adapters."""
 _HOME_SIZE = 512 * 2**20
 _LOCKS_SIZE = 2**20
 """The size of a directory for lock files, which are empty."""
@@ -70,6 +79,14 @@ class LocalModel:
 
 
 @dataclass(frozen=True, slots=True)
+class LocalTemplate:
+    """A chat template: its LOCKED form, and the FILE of the project."""
+
+    locked: ModelFile
+    file: Path
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRequest:
     """What is to be served: a profile of IMAGE."""
 
@@ -83,6 +100,9 @@ class PlanRequest:
     cpu: Cpu
     run_directory: Path
     """On this host; it is mounted at /run/nvllm."""
+    adapters: Sequence[LocalModel] = ()
+    """In the order of the profile's."""
+    template: LocalTemplate | None = None
 
     @property
     def profile(self) -> Profile:
@@ -99,11 +119,23 @@ def container_user(uid: int, gid: int) -> str:
 
 
 def engine_arguments(profile: Profile) -> list[str]:
-    """Return the profile's arguments, with its draft model, as vLLM takes them; sorted by name."""
-    arguments = profile.arguments
+    """Return the profile's arguments, with its draft model, as vLLM takes them; sorted by name, adapters last."""
+    arguments = dict(profile.arguments)
     if profile.draft is not None:
         arguments = speculative.drafting(arguments, f"{_DRAFTS}/{profile.draft}")
-    return [part for name, value in sorted(arguments.items()) for part in _argument(name, value)]
+    if profile.chat_template is not None:
+        arguments["chat-template"] = _template_path(profile.chat_template)
+    if profile.adapters:
+        arguments["enable-lora"] = True
+    adapters = [f"{name}={_ADAPTERS}/{name}" for name in profile.adapters]
+    return [
+        *(part for name, value in sorted(arguments.items()) for part in _argument(name, value)),
+        *(["--lora-modules", *adapters] if adapters else []),
+    ]
+
+
+def _template_path(file: str) -> str:
+    return f"{TEMPLATES}/{PurePosixPath(file).name}"
 
 
 def _argument(name: str, value: bool | int | float | str) -> list[str]:  # noqa: FBT001 - a value of the spec
@@ -119,18 +151,22 @@ def plan(request: PlanRequest) -> LaunchPlan:
     """Return the launch plan of REQUEST."""
     profile, image, spec = request.profile, request.image, request.image.spec
     path = f"{_MODELS}/{profile.model}"
-    seeding = [image.scheme.interpreter, "-I", f"/{identity.SEED_PATH}"]
     engine = [
         # Also in a bootstrap, where there is nothing to copy: it and the serves have one command, and one hash.
-        *(seeding if profile.blessed and profile.gpu is not None and spec.targets else ()),
+        *(_seeding(image) if profile.blessed else ()),
         *spec.runtime.entrypoint,
         path,
         "--served-model-name",
-        profile.model,
+        profile.served_name or profile.model,
         *_listening(profile),
+        *_draining(profile),
         *engine_arguments(profile),
+        # Last: of several, the last one that is added sees a request first.
+        *(() if profile.access.key_file is None else ACCESS_ARGUMENTS),
     ]
     environment = {**identity.environment(spec), **profile.environment, **ENGINE_ENVIRONMENT}
+    if profile.access.key_file is not None:
+        environment.update(ACCESS_ENVIRONMENT)
     scratch = [Scratch("/tmp", profile.limits.temporary), Scratch(HOME, _HOME_SIZE)]  # noqa: S108
     if profile.blessed:
         environment.update({name: text for name, text in BLESSED_ENVIRONMENT.items() if name != FORCE_LOAD})
@@ -139,6 +175,10 @@ def plan(request: PlanRequest) -> LaunchPlan:
     served = [(_served(profile.model, path, request.model), request.model)]
     if profile.draft is not None and request.draft is not None:
         served.append((_served(profile.draft, f"{_DRAFTS}/{profile.draft}", request.draft), request.draft))
+    adapters = [
+        (_served(name, f"{_ADAPTERS}/{name}", local), local)
+        for name, local in zip(profile.adapters, request.adapters, strict=True)
+    ]
     unhashed = LaunchPlan(
         schema=SCHEMA,
         instance=instance_name(spec.name, request.profile_name),
@@ -152,7 +192,12 @@ def plan(request: PlanRequest) -> LaunchPlan:
         environment=dict(sorted(environment.items())),
         mounts=(
             Mount(str(request.run_directory), RUN_DIRECTORY),
-            *(Mount(str(real), f"{one.path}/{inside}") for one, local in served for inside, real in local.files),
+            *(
+                Mount(str(real), f"{model.path}/{inside}")
+                for model, local in (*served, *adapters)
+                for inside, real in local.files
+            ),
+            *_own_mounts(request),
         ),
         scratch=tuple(scratch),
         user=container_user(*request.user),
@@ -168,17 +213,44 @@ def plan(request: PlanRequest) -> LaunchPlan:
         waivers=profile.waivers,
         probe=profile.probe,
         manifest_id=next(iter(image.ids[1:]), ""),
+        adapters=tuple(adapter for adapter, _ in adapters),
+        template=_template(request.template),
+        served_name=profile.served_name or "",
+        access=profile.access,
     )
     return replace(unhashed, serve_hash=servehash.serve_hash(unhashed))
 
 
+def _own_mounts(request: PlanRequest) -> list[Mount]:
+    """Return the mounts of the chat template, of the program that asks for the API key, and of the key."""
+    mounts = []
+    if request.template is not None:
+        mounts.append(Mount(str(request.template.file), _template_path(request.template.locked.path)))
+    key_file = request.profile.access.key_file
+    if key_file is not None:
+        program = request.run_directory.parent / ACCESS_PROGRAM
+        mounts += [Mount(str(program), f"{ACCESS}/{ACCESS_PROGRAM}"), Mount(key_file, KEY_FILE)]
+    return mounts
+
+
+def _template(local: LocalTemplate | None) -> PlannedTemplate | None:
+    if local is None:
+        return None
+    locked = local.locked
+    return PlannedTemplate(locked.path, _template_path(locked.path), locked.size, locked.sha256)
+
+
+def _seeding(image: PlannedImage) -> list[str]:
+    """Return the command that runs `runtime/seed.py` in a container of IMAGE; the engine's command follows it."""
+    start = [image.scheme.interpreter, "-I"]
+    if image.spec.targets:
+        return [*start, f"/{identity.SEED_PATH}"]
+    # Only an image with targets has the file. The gate compares the command, and so the program, word by word.
+    return [*start, "-c", inspect.getsource(seed)]
+
+
 def _served(name: str, path: str, local: LocalModel) -> ServedModel:
     return ServedModel(name, path, local.locked.tree, local.locked.revision)
-
-
-def written(plan: LaunchPlan) -> Set[str]:
-    """Return the names of the directories that the engine of PLAN writes into when it loads a cache."""
-    return cachetree.ON_GPU if f"/{identity.SEED_PATH}" in plan.command else cachetree.ON_CPU
 
 
 def loading(plan: LaunchPlan, tree: Tree, missing: Missing = "report") -> LaunchPlan:
@@ -201,7 +273,7 @@ def loading(plan: LaunchPlan, tree: Tree, missing: Missing = "report") -> Launch
 def mounting(plan: LaunchPlan, copy: Path) -> LaunchPlan:
     """Return PLAN, which is `loading` a cache, with the staged COPY of that cache mounted read-only."""
     assert plan.cache is not None
-    seeds = [Mount(str(copy / path), f"{SEEDS}/{number}") for number, path in enumerate(plan.cache.seeds)]
+    seeds = [Mount(str(copy), SEEDS)] if plan.cache.seeds else []
     return replace(plan, mounts=(*plan.mounts, Mount(str(copy), plan.cache.target), *seeds))
 
 
@@ -216,10 +288,19 @@ def running_in(plan: LaunchPlan, run_directory: Path) -> LaunchPlan:
 
 
 def _listening(profile: Profile) -> list[str]:
-    """Return where vLLM listens: on all addresses of its own network, or on loopback with host networking."""
+    """Return where vLLM listens: on all addresses of its own network, or on loopback with host networking.
+
+    From outside, it is reached only where the container's port is published.
+    """
     if any(waiver.name == "host-network" for waiver in profile.waivers):
         return ["--host", "127.0.0.1", "--port", str(profile.port)]
-    return ["--host", "0.0.0.0", "--port", str(CONTAINER_PORT)]  # noqa: S104 - published on 127.0.0.1 only
+    return ["--host", "0.0.0.0", "--port", str(CONTAINER_PORT)]  # noqa: S104 - inside the container
+
+
+def _draining(profile: Profile) -> list[str]:
+    """Return how long vLLM, when it is asked to stop, lets requests finish; its own default is not at all."""
+    seconds = profile.limits.drain_timeout
+    return ["--shutdown-timeout", str(seconds)] if seconds else []
 
 
 def _planned_gpus(request: PlanRequest) -> Sequence[Gpu]:
@@ -259,14 +340,35 @@ def expectations(plan: LaunchPlan, models: Sequence[LockedModel], cache: Tree | 
             }
             for one, locked in zip(plan.models, models, strict=True)
         ]
-        + _seeds(cache),
+        + _seeds(cache)
+        + _own_files(plan),
         "cache": _cache(plan, cache),
     }
     return canonical.encode(document)
 
 
+def _own_files(plan: LaunchPlan) -> list[Json]:
+    """Return what the gate expects of the chat template and of the program that asks for the API key.
+
+    Each is a directory with one read-only file, which the gate checks as it checks a model. The key itself is not among
+    them: its hash would be one more place to keep it.
+    """
+    expected: list[Json] = []
+    if plan.template is not None:
+        name = PurePosixPath(plan.template.path).name
+        expected.append(_directory(TEMPLATES, name, plan.template.size, plan.template.sha256))
+    if plan.access.key_file is not None:
+        program = access.program()
+        expected.append(_directory(ACCESS, ACCESS_PROGRAM, len(program), hashlib.sha256(program).hexdigest()))
+    return expected
+
+
+def _directory(path: str, name: str, size: int, sha256: str) -> Json:
+    return {"path": path, "files": [{"path": name, "size": size, "sha256": sha256}]}
+
+
 def _seeds(tree: Tree | None) -> list[Json]:
-    """Return what the gate expects at each mount of blessed files that are copied from there, as it does of a model.
+    """Return what the gate expects of each directory whose files are copied, where they come from, as of a model.
 
     Each is a directory with an exact set of read-only files, and the gate, whose own bytes decide the build hash of
     every image, checks such directories already.
@@ -275,10 +377,10 @@ def _seeds(tree: Tree | None) -> list[Json]:
         return []
     return [
         {
-            "path": f"{SEEDS}/{number}",
+            "path": f"{SEEDS}/{path}",
             "files": [{"path": one.path, "size": one.size, "sha256": one.sha256} for one in tree.below(path)],
         }
-        for number, path in enumerate(tree.seeds)
+        for path in tree.seeds
     ]
 
 
@@ -299,8 +401,6 @@ def _cache(plan: LaunchPlan, tree: Tree | None) -> Json:
         ],
         "directories": [{"path": one.path, "mode": one.mode} for one in tree.directories if mounted(one.path)],
         "locks": [*tree.lock_directories, *seeds],
-        "seeds": [
-            {"from": f"{SEEDS}/{number}", "to": f"{target}/{path}"} for number, path in enumerate(plan.cache.seeds)
-        ],
+        "seeds": [{"from": f"{SEEDS}/{path}", "to": f"{target}/{path}"} for path in seeds],
         "missing": plan.cache.missing,
     }

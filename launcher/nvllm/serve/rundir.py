@@ -4,6 +4,7 @@
 
     <state>/runs/<instance>/
         run/              mounted read-only at /run/nvllm: launch.json and the sentinels
+        nvllm_access.py   the program that asks for the API key, if the profile names a key file
         plan.json         the launch plan, as carried out
         state.json        the state of the instance; replaced whole, never edited
         evidence.jsonl    what happened, one JSON object a line, appended
@@ -29,16 +30,26 @@ import cattrs
 
 from nvllm.core import canonical, durable, paths, reading, trusted
 from nvllm.core.canonical import Json
+from nvllm.core.plan import ACCESS_PROGRAM
 from nvllm.core.refusal import refuse
 from nvllm.runtime import gate
 from nvllm.serve.timeline import MissingKernel
 
-Stage = Literal["starting", "ready", "stopped", "failed"]
+Stage = Literal["starting", "ready", "restarting", "stopped", "failed"]
 
 LOG = 64 * reading.MB
 """Bytes of a log after which another one is begun."""
 
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of an engine that is started again: WHEN in seconds since 1970, the REASON, the last LINES of its log."""
+
+    when: float
+    reason: str
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,10 @@ class InstanceState:
     """The label of its blessing; empty if its profile is not a blessed one."""
     kernels: tuple[MissingKernel, ...] = ()
     """Kernels that a blessed cache lacked, so that requests had to wait for their compilation."""
+    drain: int = 0
+    """Seconds in which its requests may finish when it is asked to stop."""
+    deaths: tuple[Death, ...] = ()
+    """The engines before this one that died, those that count towards the limit of the profile's `restart`."""
 
 
 class RunDirectory:
@@ -84,8 +99,10 @@ class RunDirectory:
     def older_log(self) -> Path:
         return self.path / "engine.log.1"
 
-    def prepare(self, plan: Json, expectations: bytes, sentinels: Sequence[str]) -> None:
+    def prepare(self, plan: Json, expectations: bytes, sentinels: Sequence[str], asking: bytes | None = None) -> None:
         """Make the directory for a start, and remove what an earlier start left in it.
+
+        ASKING is the program that asks for the API key, if there is one.
 
         What is mounted is readable by every user, because the engine runs as its own user; it holds no secret, and
         its parent directory keeps other users of this host out. Raises Refused NV513 if another user can write to the
@@ -96,11 +113,27 @@ class RunDirectory:
             if self.path.exists():
                 shutil.rmtree(self.path)
             os.mkdir(self.path, 0o700)
+        self.prepare_again(plan, expectations, sentinels, asking)
+
+    def prepare_again(
+        self, plan: Json, expectations: bytes, sentinels: Sequence[str], asking: bytes | None = None
+    ) -> None:
+        """Make what a container gets of the directory anew, for a restart: state, log and evidence stay.
+
+        Raises Refused NV920 if it cannot be written.
+        """
+        with durable.writing(self.path, "NV920"):
+            if self.mounted.exists():
+                shutil.rmtree(self.mounted)
             os.mkdir(self.mounted)
             for name, data in [(gate.EXPECTATIONS, expectations), *((sentinel, b"") for sentinel in sentinels)]:
                 (self.mounted / name).write_bytes(data)
                 (self.mounted / name).chmod(0o444)
             self.mounted.chmod(0o755)
+            if asking is not None:
+                (self.path / ACCESS_PROGRAM).unlink(missing_ok=True)
+                (self.path / ACCESS_PROGRAM).write_bytes(asking)
+                (self.path / ACCESS_PROGRAM).chmod(0o444)
             (self.path / "plan.json").write_text(canonical.pretty(plan))
 
     def write_state(self, state: InstanceState) -> None:

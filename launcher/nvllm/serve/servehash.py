@@ -11,12 +11,12 @@ from types import MappingProxyType
 
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
-from nvllm.core.plan import LaunchPlan, PlannedCpu, PlannedGpu, ServedModel
+from nvllm.core.plan import ACCESS_ARGUMENTS, ACCESS_ENVIRONMENT, LaunchPlan, PlannedCpu, PlannedGpu, ServedModel
 
 DOMAIN = "nvllm.serve/2"
 
-EXCLUDED_ARGUMENTS = ("--served-model-name", "--host", "--port")
-"""Names and addresses of the front end; the model's own hash stands for the model."""
+EXCLUDED_ARGUMENTS = ("--served-model-name", "--host", "--port", "--shutdown-timeout")
+"""Names and addresses of the front end, and how it ends; the model's own hash stands for the model."""
 
 EXCLUDED_ENVIRONMENT = ("VLLM_LOGGING_LEVEL", "VLLM_FORCE_AOT_LOAD")
 """What is logged, not what is done; and that nothing but the blessed code is loaded, which a bootstrap, where
@@ -35,6 +35,8 @@ EXCLUDED_FIELDS: Mapping[str, str] = MappingProxyType(
         "scratch": "follows from the limits",
         "user": "who the operator is",
         "port": "where the engine is reached",
+        "served_name": "what requests call the model: the front end compares it, and the engine never gets it",
+        "access": "who may ask and at which address; a request that may is answered as without a key",
         "host": "asked of the host before the start",
         "gpu": "asked of the host before the start; the GPUs that are taken are hashed",
         "probe": "asked of the engine after the start",
@@ -43,18 +45,30 @@ EXCLUDED_FIELDS: Mapping[str, str] = MappingProxyType(
 )
 """Of a plan, and why each cannot matter."""
 
-EXCLUDED_LIMITS = ("start_timeout", "stall_timeout")
-"""Of the limits: how long somebody waits."""
+EXCLUDED_LIMITS = ("start_timeout", "stall_timeout", "drain_timeout", "open_files")
+"""Of the limits: how long somebody waits, and how many connections an engine takes."""
 
 
 def factors(plan: LaunchPlan) -> dict[str, Json]:
-    """Return the factors of the serve hash of PLAN, as JSON. The hash that PLAN carries is not looked at."""
+    """Return the factors of the serve hash of PLAN, as JSON. The hash that PLAN carries is not looked at.
+
+    Adapters and a chat template are in it only if the plan has them: the hash of a plan without them never changed.
+    """
+    command, environment = plan.command, dict(plan.environment)
+    if plan.access.key_file is not None:  # a blessing must not depend on whether a key is asked for
+        if command[-len(ACCESS_ARGUMENTS) :] == ACCESS_ARGUMENTS:
+            command = command[: -len(ACCESS_ARGUMENTS)]
+        environment = {name: text for name, text in environment.items() if name not in ACCESS_ENVIRONMENT}
+    own: dict[str, Json] = {"adapters": [_model(adapter) for adapter in plan.adapters]} if plan.adapters else {}
+    if plan.template is not None:
+        own["template"] = {"path": plan.template.path, "sha256": plan.template.sha256}
     return {
+        **own,
         "build_hash": plan.build_hash,
         "model": _model(plan.model),
         "draft": None if plan.draft is None else _model(plan.draft),
-        "command": _without(plan.command, EXCLUDED_ARGUMENTS),
-        "environment": {name: text for name, text in plan.environment.items() if name not in EXCLUDED_ENVIRONMENT},
+        "command": _without(command, EXCLUDED_ARGUMENTS),
+        "environment": {name: text for name, text in environment.items() if name not in EXCLUDED_ENVIRONMENT},
         "sentinels": sorted(plan.sentinels),
         "gpus": [gpu(one) for one in plan.gpus],
         "cpu": cpu(plan.cpu),

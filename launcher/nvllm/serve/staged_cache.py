@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -12,7 +12,7 @@ from nvllm.cache import staging
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.staging import Staged
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import Tree
+from nvllm.cache.tree import INDUCTOR, Tree
 from nvllm.core.paths import Places
 from nvllm.core.plan import CACHE, LaunchPlan
 from nvllm.core.refusal import Refusal
@@ -38,6 +38,11 @@ class MountedCache:
         return slow_start.slow(
             slow_start.times(timeline.phases), [slow_start.times(trial.phases) for trial in self.manifest.trials]
         )
+
+    def new_graphs(self, scratch: Sequence[str]) -> list[str]:
+        """Return the graphs in SCRATCH, the files that the engine wrote, that were compiled since it started."""
+        blessed = {f"{CACHE}/{file.path}" for file in self.manifest.tree.files}
+        return [path for path in graphs(scratch) if path not in blessed]
 
     def problems(self, timeline: Timeline, scratch: list[str], processor: float, log: str) -> list[Refusal]:
         """Return NV705 for every way in which the start of a ready engine differs from the blessed ones.
@@ -94,6 +99,11 @@ def reuse(timeline: Timeline, scratch: list[str], tree: Tree) -> list[tuple[str,
     new = (path for path in scratch if path not in code and _is_code(path))
     found += [("no output of a compiler in the scratch", path) for path in new]
     return [*found, *(("nothing saved", text) for text in timeline.saved)]
+
+
+def graphs(scratch: Sequence[str]) -> tuple[str, ...]:
+    """Return the paths in SCRATCH of the graphs that Inductor compiled: it writes one module of Python for each."""
+    return tuple(path for path in scratch if f"/{INDUCTOR}/" in path and path.endswith(".py"))
 
 
 def _is_code(path: str) -> bool:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from nvllm.cache.tree import Tree
 from nvllm.core.lock import LockedModel
@@ -21,17 +22,17 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.plan import encode as plan_encode
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.core.spec import MEMORY_FLOOR
-from nvllm.host.facts import INSTANCE_LABEL, TREE_LABEL, ContainerState
+from nvllm.core.spec import LOOPBACK, MEMORY_FLOOR
+from nvllm.host.facts import INSTANCE_LABEL, RUN_LABEL, TREE_LABEL, ContainerState
 from nvllm.host.locks import HeldLocks
 from nvllm.image.engine import Engine
-from nvllm.serve import health, planner, timeline
-from nvllm.serve.rundir import InstanceState, RunDirectory, Stage
+from nvllm.serve import access, health, planner, timeline
+from nvllm.serve.rundir import Death, InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import Timeline
 from nvllm.serve.watchdog import MemoryWatch
 
 STOP_PATIENCE = 10
-"""Seconds that an engine may take to end before it is killed."""
+"""Seconds that an engine may take to end, once its requests are done, before it is killed."""
 
 POLL = 0.2
 """Seconds between two looks at an engine that starts."""
@@ -46,11 +47,15 @@ _LINE = 1 << 20
 _TAIL = 12
 """Lines of the engine's log that a failed start shows."""
 
+LAST_LINES = "; its last lines:"
+"""What stands between why an engine died and those lines."""
 
-def labels(plan: LaunchPlan) -> dict[str, str]:
-    """Return the labels that mark the container of PLAN as one of nvllm's."""
+
+def labels(plan: LaunchPlan, run: Path) -> dict[str, str]:
+    """Return the labels that mark the container of PLAN as one of nvllm's, started from the run directory RUN."""
     return {
         INSTANCE_LABEL: plan.instance,
+        RUN_LABEL: str(run),
         "nvllm.image": plan.image,
         "nvllm.profile": plan.profile,
         "nvllm.build-hash": plan.build_hash,
@@ -58,6 +63,20 @@ def labels(plan: LaunchPlan) -> dict[str, str]:
         "nvllm.dev": str(plan.dev).lower(),
         **({TREE_LABEL: plan.cache.tree} if plan.cache is not None else {}),
     }
+
+
+def answers_without_key(plan: LaunchPlan, log: Path) -> list[Refusal]:
+    """Return NV605 if the engine of PLAN, whose log is LOG, needs a key and answers a request without one.
+
+    What asks for the key is a part of vLLM's HTTP server. A setting of vLLM may start another server in its place.
+    """
+    if plan.access.key_file is None:
+        return []
+    found = health.without_key(plan.port)
+    if found == health.REFUSED:
+        return []
+    where, expected = health.url(LOOPBACK, plan.port, "v1/models"), f"{health.REFUSED} without the API key"
+    return [Refusal("NV605", where, expected, found, shlex.join(["less", str(log)]))]
 
 
 @dataclass(eq=False)
@@ -77,6 +96,8 @@ class EngineStart:
     label: str = ""
     memory_floor: int = MEMORY_FLOOR
     """Bytes of MemAvailable below which `running` ends the engine."""
+    deaths: tuple[Death, ...] = ()
+    """The engines that died before it in the same service; then its log and evidence go on where theirs ended."""
 
     def __post_init__(self) -> None:
         self.container = ""
@@ -92,11 +113,13 @@ class EngineStart:
     def start(self) -> health.Generation:
         """Start the container, wait until the engine is ready, and return its first generation.
 
-        Raises Refused: NV701 (the gate refused), NV702 (not ready in time), NV703 (the container ended) or NV704 (it
-        answers, but not with a generation). The container is removed before.
+        Raises Refused: NV605 (it answers without its key), NV701 (the gate refused), NV702 (not ready in time), NV703
+        (the container ended) or NV704 (it answers, but not with a generation). The container is removed before.
         """
         expectations = planner.expectations(self.plan, self.models, self.cache)
-        self.run.prepare(plan_encode(self.plan), expectations, self.plan.sentinels)
+        asking = None if self.plan.access.key_file is None else access.program()
+        prepare = self.run.prepare_again if self.deaths else self.run.prepare
+        prepare(plan_encode(self.plan), expectations, self.plan.sentinels, asking)
         self._under_way = True
         self._state("starting")
         try:
@@ -106,6 +129,7 @@ class EngineStart:
             self._say("started", container=self.container)
             self._reader.start()
             generation = self._wait()
+            refuse_any(answers_without_key(self.plan, self.run.log))
             self._accept()
             missed = len(self.timeline.missed)
             self._say("ready", tokens=generation.tokens, seconds=generation.seconds, kernels_missed=missed)
@@ -128,7 +152,7 @@ class EngineStart:
             return
         if self.container:
             if stage == "stopped":
-                self.engine.stop(self.container, STOP_PATIENCE)
+                self.engine.stop(self.container, STOP_PATIENCE + self.plan.limits.drain_timeout)
             else:
                 self.engine.kill(self.container)
                 self.engine.remove(self.container)
@@ -202,7 +226,7 @@ class EngineStart:
 
     def _create(self) -> str:
         """Create and start the container, and return its id."""
-        return self.engine.start(self.plan, labels(self.plan))
+        return self.engine.start(self.plan, labels(self.plan, self.run.path))
 
     def _accept(self) -> None:
         """Raise Refused if the engine is ready but did not start as it should have."""
@@ -212,7 +236,7 @@ class EngineStart:
 
         This process holds the lock of the serve hash, so no other one has a container with these labels.
         """
-        wanted = labels(self.plan).items()
+        wanted = labels(self.plan, self.run.path).items()
         return next((one.id for one in self.engine.containers() if wanted <= one.labels.items()), "")
 
     def _wait(self) -> health.Generation:
@@ -246,8 +270,9 @@ class EngineStart:
             )
             for one in self.timeline.gate_findings
         )
-        # An engine whose core failed may hang instead of ending, so its log decides.
-        if ended or self.timeline.fatal is not None:
+        # An engine whose core failed may hang instead of ending, so its log decides. `nvllm stop` may have come before
+        # the container, between two engines of a service.
+        if ended or self.timeline.fatal is not None or self.run.asked_to_stop:
             raise Refused([self._died(state)])
 
     def _wait_for_generation(self, deadline: float) -> health.Generation:
@@ -285,7 +310,7 @@ class EngineStart:
             "NV703",
             f"container {self.plan.instance}",
             "an engine that runs",
-            f"{found}; its last lines:\n{shown}",
+            f"{found}{LAST_LINES}\n{shown}",
             shlex.join(["less", str(self.run.log)]),
         )
 
@@ -356,6 +381,8 @@ class EngineStart:
             ready=self.ready,
             reason=reason,
             kernels=tuple(self.timeline.kernels.values()) if self.cache is not None else (),
+            drain=plan.limits.drain_timeout,
+            deaths=self.deaths,
         )
         self.run.write_state(state)
 

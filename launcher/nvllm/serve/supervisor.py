@@ -11,26 +11,24 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
 
 from nvllm.cache import staging
 from nvllm.core import clock
 from nvllm.core.paths import Places
-from nvllm.core.plan import LaunchPlan
+from nvllm.core.plan import CONTAINER_PORT, LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.spec import LOOPBACK
 from nvllm.host import locks
 from nvllm.host.locks import HeldLocks, Holder, Key
-from nvllm.image.engine import Engine
 from nvllm.serve import health
 from nvllm.serve.examine import Examination
 from nvllm.serve.health import StallDetector
 from nvllm.serve.kernel_reports import KernelReports
-from nvllm.serve.rundir import RunDirectory, Stage
+from nvllm.serve.rundir import Death, RunDirectory, Stage
 from nvllm.serve.slow_start import SlowPhase
 from nvllm.serve.staged_cache import MountedCache
-from nvllm.serve.startup import STOP_PATIENCE, EngineStart
+from nvllm.serve.startup import EngineStart
 from nvllm.serve.timeline import MissingKernel
 
 PAUSE = 1.0
@@ -73,7 +71,7 @@ class Supervisor(EngineStart):
     """The supervisor of one instance: `start` it, then `watch` it, or do both with `serve`.
 
     MOUNTED is the staged cache of a blessed profile, None for any other profile. RUN is its run directory, if it is
-    another one than the instance's, as for evidence that is kept.
+    another one than the instance's, as for evidence that is kept. DEATHS are the engines that it follows in a service.
     """
 
     def __init__(
@@ -84,6 +82,7 @@ class Supervisor(EngineStart):
         progress: Progress,
         mounted: MountedCache | None = None,
         run: RunDirectory | None = None,
+        deaths: tuple[Death, ...] = (),
     ) -> None:
         assert examination.engine is not None  # without an engine the examination was refused
         plan = examination.plan if mounted is None else mounted.plan
@@ -91,12 +90,14 @@ class Supervisor(EngineStart):
         cache = None if mounted is None else mounted.manifest.tree
         label = "" if mounted is None else mounted.manifest.label
         floor = examination.build.spec.profiles[plan.profile].campaign.memory_floor
-        super().__init__(examination.engine, plan, examination.models, run, held_locks, progress, cache, label, floor)
+        super().__init__(
+            examination.engine, plan, examination.models, run, held_locks, progress, cache, label, floor, deaths
+        )
         self.mounted = mounted
         self.slow: tuple[SlowPhase, ...] = ()
         """Phases of the start that took much longer than in the trials."""
         self._checked = self._looked = time.monotonic()
-        self._stalls = StallDetector()
+        self._stalls = StallDetector(plan.limits.stall_timeout, self._looked)
         self._warned = False
         self._reported: tuple[MissingKernel, ...] = ()
         self.reports = KernelReports(places.kernels)
@@ -122,8 +123,9 @@ class Supervisor(EngineStart):
         """Watch the engine, and return when `nvllm stop` has asked for its end.
 
         Raises Refused: NV703 if the engine ends by itself, NV907 if the mounted cache was changed, NV913 if its
-        requests make no progress, NV920 if its log or evidence cannot be written. The container is removed before
-        any of these is raised. If the Docker engine does not answer (NV510) it may still run; `status` shows it.
+        requests make no progress or it answers nothing, NV920 if its log or evidence cannot be written. The container
+        is removed before any of these is raised. If the Docker engine does not answer (NV510) it may still run;
+        `status` shows it.
         """
         with self._ending():
             self._watch()
@@ -134,11 +136,14 @@ class Supervisor(EngineStart):
         try:
             yield
         except BaseException as error:
-            self.fail(error, *_ended_by(error))
+            self.fail(error, *ended_by(error))
             raise
 
     def _watch(self) -> None:
-        if not health.read_metrics(self.plan.port):
+        patience, self._looked = self.plan.limits.stall_timeout, time.monotonic()
+        self._stalls = StallDetector(patience, self._looked)
+        seen = health.look(LOOPBACK, self.plan.port, patience)
+        if not (seen.metrics or seen.failed):
             self._say("no vitals")
             self.progress.note(f"{self.plan.instance} reports no metrics, so nvllm cannot see whether it hangs")
         while True:
@@ -157,7 +162,7 @@ class Supervisor(EngineStart):
             time.sleep(PAUSE)
 
     def _report_kernels(self) -> None:
-        """Report each kernel that a request needed and the blessed cache lacks; `status` shows them."""
+        """Report what a request needed and the blessed cache lacks: kernels and graphs; `status` shows them."""
         now = () if self.mounted is None else tuple(self.timeline.kernels.values())
         new = [one for one in now if one not in self._reported]
         if not new:
@@ -175,29 +180,67 @@ class Supervisor(EngineStart):
             return
         self._checked = time.monotonic()
         refuse_any(staging.recheck(self.mounted.staged, self.mounted.manifest.cure))
+        try:
+            scratch = self.engine.scratch_files(self.container, self.plan.command[0]) or []
+        except Refused:  # a report that has to wait; whether the container lives is the watch's question
+            return
+        for graph in self.mounted.new_graphs(scratch):
+            self.timeline.note_graph(time.time(), graph)
 
     def _check_progress(self) -> None:
-        """Raise Refused NV913 if the engine has requests and makes no progress; report it at half of that time."""
+        """Raise Refused NV913 if the engine answers nothing, or has requests and makes no progress.
+
+        It is reported at half of that time.
+        """
         now, patience = time.monotonic(), self.plan.limits.stall_timeout
-        if now - self._looked < health.METRICS_INTERVAL:
+        if now - self._looked < health.interval(patience):
             return
         self._looked = now
-        self._stalls.observe(now, health.read_metrics(self.plan.port))
+        seen = health.look(LOOPBACK, self.plan.port, patience)
+        self._stalls.observe(now, seen)
+        if self._stalls.silent >= patience:
+            raise Refused([self._silent(seen)])
         stuck = self._stalls.stuck
         if stuck >= patience:
             found = f"requests are running, but made no progress for {stuck:.0f} s"
-            where, cure = f"http://127.0.0.1:{self.plan.port}/metrics", shlex.join(["less", str(self.run.log)])
+            where = health.url(LOOPBACK, self.plan.port, "metrics")
             expected = f"tokens generated within {patience} s while requests run"
-            raise refuse("NV913", where, expected, found, cure)
-        if stuck >= patience / 2 and not self._warned:
-            self._say("stalling", seconds=stuck)
-            self.progress.note(
-                f"STALLING {self.plan.instance}: requests are running, but have made no progress for {stuck:.0f} s"
-            )
-        self._warned = stuck >= patience / 2
+            raise refuse("NV913", where, expected, found, shlex.join(["less", str(self.run.log)]))
+        seconds, problem = max(
+            (stuck, "requests are running, but have made no progress"), (self._stalls.silent, "it has answered nothing")
+        )
+        if seconds >= patience / 2 and not self._warned:
+            self._say("stalling", seconds=seconds, problem=problem)
+            self.progress.note(f"STALLING {self.plan.instance}: {problem} for {seconds:.0f} s")
+        self._warned = seconds >= patience / 2
+
+    def _silent(self, seen: health.Look) -> Refusal:
+        """Return NV913 for an engine whose published port was SEEN not to answer; it says which address still does."""
+        plan = self.plan
+        state = self.engine.state(self.container)
+        own = state.address if state is not None else None
+        cure = shlex.join(["less", str(self.run.log)])
+        if own is None:
+            beside = "the container has no address of its own"
+        else:
+            direct = health.look(own, CONTAINER_PORT, plan.limits.stall_timeout)
+            beside = f"the container's own address: {'; '.join(direct.failed)}"
+            if not direct.failed:
+                beside = (
+                    f"the container's own address {own}:{CONTAINER_PORT} answers, so what publishes the port "
+                    "(docker-proxy) is dead or full"
+                )
+                cure = shlex.join(["nvllm", "serve", plan.image, "--profile", plan.profile])
+        return Refusal(
+            "NV913",
+            health.url(LOOPBACK, plan.port, "health"),
+            f"an answer on /metrics or /health within {plan.limits.stall_timeout} s",
+            f"none for {self._stalls.silent:.0f} s; the published port: {'; '.join(seen.failed)}; {beside}",
+            cure,
+        )
 
 
-def _ended_by(error: BaseException) -> tuple[Stage, str]:
+def ended_by(error: BaseException) -> tuple[Stage, str]:
     """Return the final stage of an instance that ERROR ended, and the reason."""
     if isinstance(error, Refused):
         return "failed", "; ".join(one.found for one in error.refusals)
@@ -206,36 +249,3 @@ def _ended_by(error: BaseException) -> tuple[Stage, str]:
     if isinstance(error, BrokenPipeError):
         return "stopped", "the reader of its output has gone"
     return "failed", type(error).__name__
-
-
-def stop(engine: Engine, places: Places, instance: str) -> str:
-    """Stop INSTANCE, and return the id of its container.
-
-    Raises Refused NV107 if nvllm runs no container of that name, and NV920 if its state cannot be written.
-    """
-    ours = {one.name: one for one in engine.containers() if one.ours}
-    if instance not in ours:
-        said = ", ".join(ours) or "nothing is being served"
-        raise refuse("NV107", "docker engine", f"an instance: {said}", instance, "nvllm status")
-    run = RunDirectory(places.run(instance))
-    unwritten: list[Refusal] = []
-    if run.path.is_dir():
-        try:
-            run.ask_to_stop()
-        except Refused as refused:  # it is stopped anyway; its supervisor then reports that it ended by itself
-            unwritten.extend(refused.refusals)
-    engine.stop(ours[instance].id, STOP_PATIENCE)
-    _wait_for_supervisor(places.locks, instance)
-    state = run.read_state()
-    if state is not None and state.stage in {"starting", "ready"}:
-        run.write_state(replace(state, stage="stopped", reason="stopped; its supervisor was gone"))
-    refuse_any(unwritten)
-    return ours[instance].id
-
-
-def _wait_for_supervisor(directory: Path, instance: str) -> None:
-    """Wait, for 5 s at most, until INSTANCE holds no lock in DIRECTORY, so that it can be served again at once."""
-    for _ in range(50):
-        if not any(one.holder is not None and one.holder.instance == instance for one in locks.status(directory)):
-            return
-        time.sleep(0.1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import re
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Literal
 
 from nvllm.core import canonical
@@ -62,9 +63,10 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class MissingKernel:
-    """A kernel, or another thing that Triton compiles, that was in no cache: its KEY there and its NAME.
+    """A kernel or graph that was compiled because it was in no cache: its KEY there and its NAME.
 
-    WHEN is in seconds since 1970. ARGUMENTS are those that it was compiled for; empty until it is.
+    WHEN is in seconds since 1970. ARGUMENTS are those that it was compiled for, empty until it is. A graph has its path
+    there.
     """
 
     key: str
@@ -131,6 +133,12 @@ class Timeline:
             kernel = _kernel(made[1], when)
             if kernel is not None:
                 self._keep_kernel(kernel)
+
+    def note_graph(self, when: float, path: str) -> None:
+        """Note that at WHEN the graph at PATH was there, which Inductor compiled; Inductor logs nothing of it."""
+        key = PurePosixPath(path).stem
+        if key not in self.kernels:
+            self._keep_kernel(MissingKernel(key, "a graph of Inductor", when, path))
 
     def _keep_kernel(self, kernel: MissingKernel) -> None:
         if kernel.key in self.kernels or len(self.kernels) < _MOST:

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 import filelock
 import httpx2
 
+from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress, Task
@@ -160,6 +161,19 @@ class _UnservedError(Exception):
 def missing(files: Sequence[LockedFile], store: Store) -> tuple[LockedFile, ...]:
     """Return those of FILES that STORE lacks, or has with another size than locked, each sha256 once, in order."""
     return tuple({file.sha256: file for file in files if _size(store.path(file.sha256)) != file.size}.values())
+
+
+def damaged(files: Sequence[LockedFile], store: Store, progress: Progress) -> tuple[LockedFile, ...]:
+    """Hash those of FILES that STORE has and return the ones with other bytes, each sha256 once, in order."""
+    lacking = {file.sha256 for file in missing(files, store)}
+    present = {file.sha256: file for file in files if file.sha256 not in lacking}.values()
+    changed = []
+    with progress.task("hash what is there", sum(file.size for file in present), "B") as task:
+        for file in present:
+            if sha256_file(store.path(file.sha256)) != file.sha256:
+                changed.append(file)
+            task.advance(file.size)
+    return tuple(changed)
 
 
 def fetch(files: Sequence[LockedFile], store: Store, source: Source, progress: Progress, *, offline: bool) -> None:

@@ -102,7 +102,7 @@ def extra_indexes(aliases: Mapping[str, str]) -> dict[str, str]:
 
 def index_cure(index: str) -> str:
     """Return the cure for a missing INDEX (a value of `extra_indexes`): the command that tells pip of it."""
-    return f"give pip {index}: pip config set global.extra-index-url URL (URL being {index})"
+    return f"give pip the URL of {index}: pip config set global.extra-index-url URL"
 
 
 def read_configuration() -> Configuration:

@@ -113,8 +113,8 @@ class Store:
         durable.sync_directory(place.parent)
         return place
 
-    def verify(self, sha: str) -> None:
-        """Read the file of SHA again. Raises Refused NV204 if it is missing, NV205 if its bytes changed.
+    def verify(self, sha: str, cure: str = "run the command again, which fetches the file") -> None:
+        """Read the file of SHA again. Raises Refused NV204 if it is missing, NV205 with CURE if its bytes changed.
 
         A damaged file is removed, so that it is fetched again.
         """
@@ -126,7 +126,6 @@ class Store:
             if found == sha:
                 return
             place.unlink()
-        cure = "run the command again, which fetches the file"
         raise refuse("NV205", str(place), f"sha256 {sha}", f"sha256 {found}; the damaged file was removed", cure)
 
     def remove(self, sha: str) -> int:

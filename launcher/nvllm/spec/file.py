@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from nvllm.core import canonical, documents, reading, schemas, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.core.spec import FORM, DebianBase, ImageSpec, PythonSet, RegistryBase, VllmPin
+from nvllm.core.spec import FORM, DebianBase, ImageSpec, Model, PythonSet, RegistryBase, VllmPin
 from nvllm.spec import profile as specprofile
 from nvllm.spec.profile import Draft, Step
 
@@ -24,12 +24,17 @@ INPUTS_DOMAIN = "nvllm.lock-inputs/1"
 
 
 def load(path: Path, shown: str) -> ImageSpec:
-    """Return the image spec in the file PATH, which messages call SHOWN.
+    """Return the image spec in the file PATH, which messages call SHOWN. Raises what `written` and `parse` raise."""
+    return parse(written(path, shown), shown)
 
-    Raises Refused NV107 if there is no such file, NV109 if it is no file to read, and what `parse` raises.
+
+def written(path: Path, shown: str) -> str:
+    """Return the text of the image spec PATH, which messages call SHOWN.
+
+    Raises Refused NV107 if there is no such file, NV109 if it is no file to read, and NV103 if it is not UTF-8.
     """
     try:
-        text = reading.text(path, reading.SPEC)
+        return reading.text(path, reading.SPEC)
     except FileNotFoundError as error:
         images = [other.stem for other in reading.listed(path.parent, "*.yaml")]
         expected = f"one of the images {', '.join(images)}" if images else "an image spec"
@@ -43,7 +48,6 @@ def load(path: Path, shown: str) -> ImageSpec:
         found = f"the byte 0x{error.object[error.start]:02x}, which is not UTF-8"
         cure = "save the file as UTF-8"
         raise Refused([Refusal("NV103", f"{shown}:{line}", "text in UTF-8", found, cure)]) from error
-    return parse(text, shown)
 
 
 def parse(text: str, shown: str) -> ImageSpec:
@@ -73,7 +77,8 @@ def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:
 def inputs(spec: ImageSpec, platform: str) -> str:
     """Return the hex sha256 of the part of SPEC that decides its lock for PLATFORM.
 
-    Profiles, runtime and the enabled patches are not in it: they need no locked file. Targets, `brings`, a source,
+    Runtime and the enabled patches are not in it, and of profiles only their chat templates: they need no locked file.
+    Nor is where a model lies on this host. Targets, `brings`, a source,
     security updates and `omit` are in it only if the spec has them: the hash of a spec without them never changed.
     """
     part = {
@@ -83,8 +88,10 @@ def inputs(spec: ImageSpec, platform: str) -> str:
         "vllm": _used(spec.vllm),
         "python": _used(spec.python),
         "series": spec.patches.series,
-        "models": {name: dataclasses.asdict(model) for name, model in spec.models.items()},
+        "models": {name: _pinned(model) for name, model in spec.models.items()},
     }
+    if templates := sorted({one.chat_template for one in spec.profiles.values() if one.chat_template is not None}):
+        part["templates"] = templates
     if spec.targets:
         part["targets"] = list(spec.targets)
     if spec.device_code is not None:
@@ -96,6 +103,11 @@ def _used(part: DebianBase | RegistryBase | VllmPin | PythonSet) -> dict[str, An
     """Return PART as a mapping, without the fields that came later and that it does not use."""
     later = {"brings", "source", "security", "omit"}
     return {name: value for name, value in dataclasses.asdict(part).items() if value or name not in later}
+
+
+def _pinned(model: Model) -> dict[str, Any]:
+    """Return MODEL as a mapping, without the place where it lies."""
+    return {name: value for name, value in dataclasses.asdict(model).items() if name != "path"}
 
 
 def _by_schema(draft: Draft) -> Iterator[Refusal]:
@@ -141,6 +153,7 @@ def _doubles(draft: Draft) -> Iterator[Refusal]:
         lists.append((("profiles", profile, "sentinels"), None))
         lists.append((("profiles", profile, "gpu", "capabilities"), None))
         lists.append((("profiles", profile, "waivers"), "name"))
+        lists.append((("profiles", profile, "adapters"), None))
     for steps, key in lists:
         is_distribution = steps[0] == "python"
         seen: dict[str, int] = {}
@@ -213,8 +226,22 @@ def _device_code(draft: Draft) -> Iterator[Refusal]:
 
 def _model(draft: Draft, name: str) -> Iterator[Refusal]:
     model = draft.mapping("models", name)
-    if model.get("kind") != "huggingface":
-        return
+    if model.get("kind") == "directory":
+        yield from _directory(draft, name, model)
+    elif model.get("kind") == "huggingface":
+        yield from _hub(draft, name, model)
+
+
+def _directory(draft: Draft, name: str, model: Mapping[str, Json]) -> Iterator[Refusal]:
+    if "path" in model and "recipe" in model:
+        cure = "remove `path:`, or `recipe:` to serve what lies there"
+        yield draft.bad(["models", name, "path"], "one of path and recipe", "both", cure)
+    elif "path" not in model and "tree" not in model:
+        cure = "write `path:` with the directory, whose tree the lock then pins, or `tree:`"
+        yield draft.bad(["models", name], "one of path and tree", "neither", cure)
+
+
+def _hub(draft: Draft, name: str, model: Mapping[str, Json]) -> Iterator[Refusal]:
     if "revision" in model and "follow" in model:
         cure = "remove `follow:` to stay at the revision, or `revision:` to let the lock pin what it follows"
         yield draft.bad(["models", name, "follow"], "one of revision and follow", "both", cure)

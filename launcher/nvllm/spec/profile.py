@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 from nvllm.core import schemas, secret, yamlnodes
 from nvllm.core.canonical import Json
-from nvllm.core.plan import BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, KV_CACHE_SIZES, UNCACHED
+from nvllm.core.plan import ACCESS_ENVIRONMENT, BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, KV_CACHE_SIZES, UNCACHED
 from nvllm.core.refusal import Refusal
 from nvllm.spec import speculative
-from nvllm.spec.waivers import TRUST_REMOTE_CODE, WAIVERS
+from nvllm.spec.waivers import TRUST_REMOTE_CODE, WAIVERS, WITHOUT_KEY
 
 Step: TypeAlias = "str | int"
 
@@ -23,16 +23,32 @@ RESERVED: Mapping[str, str] = {
     "port": "write the profile's `port:` instead",
     "uds": "the engine is reached by its port",
     "model": "write the profile's `model:` instead",
-    "served-model-name": "the model is served under its name in the spec",
+    "served-model-name": "write the profile's `served-name:` instead",
     "revision": "the lock pins the model's revision",
     "tokenizer-revision": "the lock pins the model's revision",
     "download-dir": "the engine downloads nothing",
-    "api-key": "no secret enters an engine",
+    "api-key": "write the profile's `access: {key-file: PATH}` instead",
     "hf-token": "no secret enters an engine",
     "spec-model": "write the profile's `draft:` instead",
+    "chat-template": "write the profile's `chat-template:` instead, with a file of the project",
+    "lora-modules": "write the profile's `adapters:` instead, with models of the spec",
+    "shutdown-timeout": "write the profile's `limits.drain-timeout:` instead",
     "config": "write its arguments into the profile, where they are hashed",
 }
 """Arguments of vllm serve that nvllm decides, so that a profile may not have them, and why."""
+
+
+_PATHS = ("/", "~", "./", "../", "file:")
+_INSIDE = ("/adapters/", "/dev/", "/drafts/", "/home/nvllm/", "/models/", "/opt/", "/tmp/", "/usr/")  # noqa: S108
+"""How paths begin, and how those begin that are inside the container: of the image, of a model, of a scratch."""
+_NO_PATHS = frozenset({"root-path"})
+"""Arguments that begin with a slash and are no paths of files."""
+_FIELDS: Mapping[str, str] = {
+    "tokenizer": "remove it: the tokenizer is that of the profile's `model:`; put its files into the model's directory",
+    "hf-config-path": "remove it: the configuration is that of the profile's `model:`",
+    "generation-config": "put generation_config.json into the directory of the profile's `model:`",
+}
+"""Arguments that often have a path of the host, and the field to use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +93,12 @@ class Draft:
 
 def check(draft: Draft, profile: str) -> Iterator[Refusal]:
     """Yield what is wrong with PROFILE of DRAFT."""
-    yield from _model(draft, profile, "model")
-    yield from _model(draft, profile, "draft")
+    yield from _model(draft, ["profiles", profile, "model"])
+    yield from _model(draft, ["profiles", profile, "draft"])
+    for index in range(len(draft.items("profiles", profile, "adapters"))):
+        yield from _model(draft, ["profiles", profile, "adapters", index])
+    yield from _adapters(draft, profile)
+    yield from _access(draft, profile)
     yield from _arguments(draft, profile)
     yield from _speculation(draft, profile)
     yield from environment(draft, "profiles", profile, "environment")
@@ -86,14 +106,46 @@ def check(draft: Draft, profile: str) -> Iterator[Refusal]:
     yield from _blessed(draft, profile)
 
 
-def _model(draft: Draft, profile: str, field: str) -> Iterator[Refusal]:
-    name = draft.word("profiles", profile, field)
+def _model(draft: Draft, steps: list[Step]) -> Iterator[Refusal]:
+    name = draft.word(*steps)
     known = sorted(model for model in draft.mapping("models") if model.isprintable())
     if name is not None and name not in known:
         expected = f"one of the spec's models: {', '.join(known)}" if known else "a model that the spec has"
         meant = schemas.nearest(name, known)
         cure = f"write {meant}" if meant is not None else f"add {name} to `models:`"
-        yield draft.bad(["profiles", profile, field], expected, schemas.show(name), cure)
+        yield draft.bad(steps, expected, schemas.show(name), cure)
+
+
+def _adapters(draft: Draft, profile: str) -> Iterator[Refusal]:
+    """Refuse adapters that requests could not tell from the model, and an argument that the adapters decide."""
+    adapters = draft.items("profiles", profile, "adapters")
+    served = draft.at("profiles", profile, "served-name") or draft.at("profiles", profile, "model")
+    for index, name in enumerate(adapters):
+        if name in {served, draft.at("profiles", profile, "model")}:
+            here: list[Step] = ["profiles", profile, "adapters", index]
+            yield draft.bad(here, "a model besides the served one", schemas.show(name), "remove it")
+    steps: list[Step] = ["profiles", profile, "arguments", "enable-lora"]
+    if adapters and draft.at(*steps) is not None:
+        yield draft.bad(steps, "no such argument: the profile has adapters", "enable-lora", "remove it")
+
+
+def _access(draft: Draft, profile: str) -> Iterator[Refusal]:
+    """Refuse to publish beyond this host without a key or a waiver, and what would leave the key unasked for."""
+    publish = draft.word("profiles", profile, "access", "publish")
+    keyed, waived = draft.at("profiles", profile, "access", "key-file") is not None, _waived(draft, profile)
+    here: list[Step] = ["profiles", profile, "access", "publish"]
+    if publish is not None and not publish.startswith("127."):
+        if "host-network" in waived:
+            cure = "remove the waiver host-network, or `publish:`"
+            yield draft.bad(here, "127.0.0.1: with host-network nothing is published", publish, cure)
+        if not keyed and WITHOUT_KEY not in waived:
+            expected = f"a `key-file:` beside it, or the waiver {WITHOUT_KEY} in the profile's `waivers:`"
+            cure = f"add `key-file:`, or add `{{name: {WITHOUT_KEY}, reason: ...}}` to the profile's `waivers:`"
+            yield draft.refusal("NV601", here, expected, f"{publish} without either", cure)
+    for places in (("runtime", "environment"), ("profiles", profile, "environment")):
+        for name in sorted(ACCESS_ENVIRONMENT.keys() & draft.mapping(*places).keys()) if keyed else ():
+            expected = "a variable that nvllm does not decide itself: by it the engine finds what asks for the key"
+            yield draft.bad([*places, name], expected, name, f"remove it, or `key-file:` in the profile {profile}")
 
 
 def _arguments(draft: Draft, profile: str) -> Iterator[Refusal]:
@@ -116,6 +168,16 @@ def _arguments(draft: Draft, profile: str) -> Iterator[Refusal]:
             yield draft.refusal("NV601", steps, expected, f"{schemas.show(argument)} without it", cure)
         else:
             yield from _secret(draft, steps, value)
+            yield from _host_path(draft, steps, value)
+
+
+def _host_path(draft: Draft, steps: list[Step], value: Json) -> Iterator[Refusal]:
+    """Refuse a path of the host as the VALUE at STEPS: the container has nothing of the host but what fields name."""
+    option = str(steps[-1])
+    if not isinstance(value, str) or option in _NO_PATHS or not value.startswith(_PATHS) or value.startswith(_INSIDE):
+        return
+    cure = _FIELDS.get(option.partition(".")[0], "remove it: only what fields of the profile name is in the container")
+    yield draft.bad(steps, "no path of the host", schemas.show(value), cure)
 
 
 def _secret(draft: Draft, steps: list[Step], value: Json) -> Iterator[Refusal]:

@@ -35,7 +35,8 @@ COMMENTS: Mapping[tuple[str, ...], str] = {
         "The ways to serve the image; `nvllm serve IMAGE --profile NAME` starts one. `arguments` are those of "
         "`vllm serve`, `sentinels` the switchable patches that are on, `limits` what the container may use, `host` "
         "what must be free before the start, and `probe` the request that must be answered before it is ready. "
-        "`dev: true` allows what production may not do, `blessed: true` loads a cache that `nvllm bless` proved."
+        "`dev: true` allows what production may not do, `blessed: true` loads a cache that `nvllm bless` proved. "
+        "`restart: {attempts: 3}` starts an engine that died again, after every check."
     ),
 }
 """What the parts of a spec are for, by their steps. A new spec has each as a comment above its part."""

@@ -60,7 +60,7 @@ def test_the_bootstrap_writes_and_the_trials_cannot(made: World) -> None:
         (mounted,) = [mount for mount in plan.mounts if mount.target == CACHE]
         assert isinstance(mounted, Mount)
         assert mounted.source != bench.directory
-        assert f"{CACHE}/{blessings_world.LOCKS}" in {one.target for one in plan.scratch}
+        assert f"{CACHE}/{blessings_world.AOT}/inductor_cache" in {one.target for one in plan.scratch}
         assert servehash.serve_hash(plan) == servehash.serve_hash(bench.plan) == made.found.plan.serve_hash
 
 
@@ -91,7 +91,7 @@ def test_a_bless_that_is_rejected_leaves_the_logs_of_the_manifest_in_force(made:
     new = blessing.new_manifest(made.found, made.held, made.work.run(request), request, time.time())
     blessing.promote(made.held, new, None, None)
     made.engine.warm = READY
-    again = Bless(made.found, made.places, made.work.held_locks, Silent())
+    again = Bless(made.found, made.places, made.work.held_locks, Silent(), made.pin)
     with pytest.raises(Refused):
         again.run(BlessRequest(boots=5))
     (in_force,) = made.held.all()

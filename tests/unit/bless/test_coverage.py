@@ -16,13 +16,15 @@ from nvllm.bless.preflight import BlessRequest, preflight
 from nvllm.cache import manifest
 from nvllm.cache.blessings import Blessing
 from nvllm.cache.manifest import Manifest
+from nvllm.core import workload
+from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.serve import staged_cache
 from nvllm.serve.kernel_reports import KernelReports
 from nvllm.serve.timeline import MissingKernel
-from support import bless_world
-from support.bless_world import Kernels, World
+from support import bless_world, blessings_world
+from support.bless_world import FakeEngine, Kernels, World
 from support.plansamples import FrontEnd
 
 REQUEST = BlessRequest(boots=2, unsafe=True)
@@ -34,7 +36,7 @@ def kernels(made: World, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setattr(coverage, "LOG_DELAY", 0.05)
     front.longest = 32
     found = bless_world.on_a_gpu(made.found)
-    made.found, made.work = found, Bless(found, made.places, made.work.held_locks, Silent())
+    made.found, made.work = found, Bless(found, made.places, made.work.held_locks, Silent(), made.pin)
     compiled = Kernels(made.engine)
     front.at_request = compiled.launch
     yield compiled
@@ -43,7 +45,7 @@ def kernels(made: World, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> It
 
 def blessed(made: World, request: BlessRequest = REQUEST, old: Blessing | None = None) -> Manifest:
     base = old.manifest if old is not None else None
-    made.work = Bless(made.found, made.places, made.work.held_locks, Silent())
+    made.work = Bless(made.found, made.places, made.work.held_locks, Silent(), made.pin)
     new = blessing.new_manifest(made.found, made.held, made.work.run(request, base), request, time.time())
     place = blessing.promote(made.held, new, old, None)
     assert manifest.read(place, str(place)) == new
@@ -163,7 +165,50 @@ def test_an_engine_that_does_not_say_how_long_requests_may_be(made: World, kerne
     assert "no list of models" in caught.value.refusals[0].found
 
 
-def test_without_a_gpu_nothing_is_asked_and_the_manifest_has_no_such_field(made: World, tmp_path: Path) -> None:
+class Graphs:
+    """Inductor in the made-up ENGINE: compiles a graph at the first request with ``logprobs``, and at no other one."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self._engine = engine
+        self.forgetful = False
+        """Whether a start that loads compiles the graph again."""
+
+    def compile(self, body: bytes) -> None:
+        if b'"logprobs"' not in body or (self._engine.plans and not self.forgetful):
+            return
+        path = f"{blessings_world.AOT}/inductor_cache/xy/cxy{len(self._engine.plans)}.py"
+        if not self._engine.plans:
+            place = Path(self._engine.benches[-1].directory) / path
+            place.parent.mkdir(exist_ok=True)
+            place.write_text("call = None")
+        self._engine.scratch = tuple({*self._engine.scratch, f"{CACHE}/{path}"})
+
+
+@pytest.fixture
+def graphs(made: World, front: FrontEnd) -> Iterator[Graphs]:
+    compiled = Graphs(made.engine)
+    front.at_request = compiled.compile
+    yield compiled
+    front.at_request = None
+
+
+def test_on_the_cpu_each_sampling_setting_is_asked_until_no_graph_is_new(
+    made: World, graphs: Graphs, front: FrontEnd
+) -> None:
     new = blessed(made)
-    assert new.coverage is None
-    assert b"coverage" not in manifest.encode(new)
+    assert new.coverage is not None
+    assert (new.coverage.new, new.coverage.kernels) == ((1, 0), ())
+    assert new.coverage.requests == 2 * 2 * len(workload.SETTINGS)
+    assert any(file.path.endswith("/cxy0.py") for file in new.tree.files)
+    asked = [json.loads(body) for body in front.asked]
+    names = {name for settings in workload.SETTINGS for name in settings}
+    assert names <= {name for body in asked for name in body}
+
+
+def test_on_the_cpu_a_trial_that_compiles_a_graph_is_rejected_with_its_path(made: World, graphs: Graphs) -> None:
+    graphs.forgetful = True
+    with pytest.raises(Refused) as caught:
+        blessed(made)
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.expected) == ("NV912", "no output of a compiler in the scratch")
+    assert refusal.found.endswith("/cxy1.py")

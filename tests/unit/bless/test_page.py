@@ -55,5 +55,5 @@ def test_what_is_plotted_is_in_a_table() -> None:
 def test_the_kernels_of_a_gpu() -> None:
     covered = Coverage((3, 1, 0), 24, (KernelVariants("zero_pages", 4),))
     text = drawn(bless(TREE, coverage=covered))
-    assert "24 requests in 3 rounds; new kernels in each round: 3, 1, 0." in text
+    assert "24 requests in 3 rounds; newly compiled in each round: 3, 1, 0." in text
     assert table(text, "kernels")[1] == ["zero_pages", "4"]

@@ -33,7 +33,7 @@ def test_a_tree_is_its_files_and_all_of_its_directories(tmp_path: Path) -> None:
         path: (len(data), f"{mode:04o}") for path, (data, mode) in FILES.items()
     }
     assert {LOCKS, ".", f"{AOT}/rank_0_0", "modelinfos"} <= {one.path for one in tree.directories}
-    assert tree.sealed().lock_directories == (LOCKS,)
+    assert tree.sealed().seeds == (LOCKS.rpartition("/")[0],)
     assert tree.size == sum(len(data) for data, _ in FILES.values())
     assert list(cachetree.problems(tree)) == []
 
@@ -213,12 +213,12 @@ def test_attributes_and_capabilities_are_refused(tmp_path: Path, name: str, valu
     assert found(root) == {"modelinfos/Lfm2.json": f"a file with {name}"}
 
 
-def test_inductors_directory_is_written_into_only_on_a_gpu(tmp_path: Path) -> None:
+def test_inductors_directory_is_written_into_but_not_in_trees_of_earlier_versions(tmp_path: Path) -> None:
     tree = read_tree(cache(tmp_path / "cache"), CURE)
     inductor = LOCKS.rpartition("/")[0]
-    on_cpu, on_gpu = tree.sealed(), tree.sealed(cachetree.ON_GPU)
-    assert (on_cpu.lock_directories, on_cpu.seeds) == ((LOCKS,), ())
-    assert (on_gpu.lock_directories, on_gpu.seeds) == ((), (inductor,))
-    assert {one.path for one in on_gpu.below(inductor)} == {"c4/c45.so", "c4/c45.cpp", "locks/c45.lock"}
-    assert on_gpu.hash != on_cpu.hash
-    assert on_gpu.sealed(cachetree.ON_GPU) == on_gpu
+    earlier, now = tree.sealed({cachetree.LOCKS}), tree.sealed()
+    assert (earlier.lock_directories, earlier.seeds, earlier.written) == ((LOCKS,), (), {"locks"})
+    assert (now.lock_directories, now.seeds, now.written) == ((), (inductor,), {"locks", "inductor_cache"})
+    assert {one.path for one in now.below(inductor)} == {"c4/c45.so", "c4/c45.cpp", "locks/c45.lock"}
+    assert now.hash != earlier.hash
+    assert [one.is_sealed for one in (earlier, now, tree)] == [True, True, False]

@@ -6,8 +6,10 @@ The engine is out of reach of unit tests, so sets are built and tried by a simul
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ import pytest
 from nvllm.bisect import journal, trials
 from nvllm.bisect.problem import Trial
 from nvllm.cli.main import main
-from nvllm.core.paths import Project
+from nvllm.core.paths import Project, places
+from nvllm.host import locks
+from nvllm.host.locks import Holder, Key
 from support.bisect_world import Judge, SimulatedBench, all_of
 from support.plansamples import project, shorten_series, write_lock
 
@@ -40,6 +44,11 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text("#!/bin/sh\nexit 0\n")
     path.chmod(0o755)
     return path
+
+
+def bisects(tmp_path: Path) -> Path:
+    """The bisects of the project that the test stands in."""
+    return places({"NVLLM_HOME": str(tmp_path / "home")}).work(Project(Path.cwd())) / "bisect"
 
 
 def with_judge(monkeypatch: pytest.MonkeyPatch, judge: Judge) -> Bench:
@@ -100,7 +109,7 @@ def test_from_start_to_report(
     assert f"nvllm bisect start demo --test {probe} --find break --bad first,second --good none" in script
     assert "nvllm build demo --patches first" in script
     assert answer(capsys, "bisect", "why", "first")["verdict"] == "good"
-    journal = tmp_path / "home/state/bisect/demo/journal.jsonl"
+    journal = bisects(tmp_path) / "demo/journal.jsonl"
     assert answer(capsys, "bisect", "replay", str(journal))["found"] == found
 
 
@@ -196,7 +205,7 @@ def test_a_disk_that_fills_costs_no_journal(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert answer(capsys, "bisect", "status")["found"] == found
-    directory = tmp_path / "home/state/bisect/demo"
+    directory = bisects(tmp_path) / "demo"
     assert [one.name for one in directory.iterdir()] == ["journal.jsonl"]
     answer(capsys, *start, "--discard")
     answer(capsys, *start, "--discard")
@@ -209,7 +218,7 @@ def test_a_journal_of_another_image_is_not_gone_on_with(
 ) -> None:
     answer(capsys, "bisect", "start", "demo", "--test", str(probe))
     bench = with_judge(monkeypatch, all_of(frozenset({"second"})))
-    state = tmp_path / "home/state/bisect"
+    state = bisects(tmp_path)
     (state / "demo").rename(state / "other")
     for image in ([], ["--image", "other"]):
         for command in (["run"], ["status"], ["back"], ["skip", "first"], ["plan"], ["log"], ["report"]):
@@ -236,7 +245,7 @@ def test_the_evidence_is_shown_although_an_end_is_wrong(
     answer(capsys, "bisect", "start", "demo", "--test", str(probe))
     with_judge(monkeypatch, all_of(frozenset({"nothing"})))
     assert codes(capsys, "bisect", "run") == ["NV801"]
-    page, journal = tmp_path / "report.html", tmp_path / "home/state/bisect/demo/journal.jsonl"
+    page, journal = tmp_path / "report.html", bisects(tmp_path) / "demo/journal.jsonl"
     assert text(capsys, "bisect", "report", "--html", str(page)) == f"wrote {page}\n"
     assert "NV801 end not as declared: the bad end" in page.read_text()
     for command in (["status"], ["report"], ["replay", str(journal)]):
@@ -262,7 +271,7 @@ def test_an_end_that_does_not_follow_is_refused(
     answer(capsys, "bisect", "start", "demo", "--test", str(probe))
     with_judge(monkeypatch, all_of(frozenset({"second"})))
     answer(capsys, "bisect", "run")
-    path = tmp_path / "home/state/bisect/demo/journal.jsonl"
+    path = bisects(tmp_path) / "demo/journal.jsonl"
     assert text(capsys, "bisect", "replay", str(path)).endswith("the decisions are the same; the end is the same\n")
     *lines, end = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines))
@@ -281,7 +290,7 @@ def test_patches_that_conflict_are_in_no_set(
     start = ["bisect", "start", "demo", "--test", str(probe)]
     assert codes(capsys, *start) == ["NV106"]  # all of them
     answer(capsys, *start, "--bad", "second")
-    journal = tmp_path / "home/state/bisect/demo/journal.jsonl"
+    journal = bisects(tmp_path) / "demo/journal.jsonl"
     begun = json.loads(journal.read_text())
     assert begun["conflicts"] == {"first": ["second"], "second": ["first"]}
     for command in ("why", "skip"):
@@ -300,7 +309,7 @@ def test_a_verdict_by_hand_counts_and_is_accepted_by_replay(
     answer(capsys, "bisect", "good", "first")  # the user knows better than the probe
     assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["second"]
     assert bench.tries == []
-    answer(capsys, "bisect", "replay", str(tmp_path / "home/state/bisect/demo/journal.jsonl"))
+    answer(capsys, "bisect", "replay", str(bisects(tmp_path) / "demo/journal.jsonl"))
     answer(capsys, "bisect", "back", "first")
     assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["first"]
 
@@ -324,7 +333,7 @@ def test_a_corrected_probe_keeps_the_verdicts_that_still_hold(
         capsys, "bisect", "status"
     )
     assert answer(capsys, "bisect", "status")["corrections"] == ["good"]
-    answer(capsys, "bisect", "replay", str(tmp_path / "home/state/bisect/demo/journal.jsonl"))
+    answer(capsys, "bisect", "replay", str(bisects(tmp_path) / "demo/journal.jsonl"))
     page = tmp_path / "report.html"
     text(capsys, "bisect", "report", "--html", str(page))
     assert page.read_text().count(", withdrawn") == 6
@@ -436,7 +445,7 @@ def test_a_journal_from_elsewhere_is_adopted_and_continued(
     answer(capsys, "bisect", "start", "demo", "--test", str(probe))
     bench = with_judge(monkeypatch, all_of(frozenset({"second"})))
     found = answer(capsys, "bisect", "run")["found"]
-    place = tmp_path / "home/state/bisect/demo/journal.jsonl"
+    place = bisects(tmp_path) / "demo/journal.jsonl"
     whole = place.read_bytes()
     lines = whole.splitlines(keepends=True)
     elsewhere = tmp_path / "elsewhere.jsonl"
@@ -461,8 +470,62 @@ def test_the_image_of_an_adopted_journal_is_one_of_the_project(
     probe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], image: str, code: str
 ) -> None:
     answer(capsys, "bisect", "start", "demo", "--test", str(probe))
-    start = journal.load(tmp_path / "home/state/bisect/demo/journal.jsonl").state.start
+    start = journal.load(bisects(tmp_path) / "demo/journal.jsonl").state.start
     elsewhere = tmp_path / "elsewhere.jsonl"
     journal.create(elsewhere, replace(start, image=image))
     assert codes(capsys, "bisect", "replay", str(elsewhere), "--adopt") == [code]
     assert not (tmp_path / "home/evil").exists()
+
+
+# Two clones side by side
+
+
+@pytest.fixture
+def clones(probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The project of the test, and a copy of it; the test stands in the first."""
+    first, second = Path.cwd(), tmp_path / "second"
+    shutil.copytree(first, second)
+    return first, second
+
+
+def test_a_second_clone_never_sees_the_bisect_of_the_first(
+    clones: tuple[Path, Path], probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    first, second = clones
+    start = ["bisect", "start", "demo", "--test", str(probe)]
+    answer(capsys, *start)
+    before = (bisects(tmp_path) / "demo/journal.jsonl").read_bytes()
+    monkeypatch.chdir(second)
+    for command in (["run"], ["status"], ["back"], ["plan"], ["log"], ["report"]):
+        assert codes(capsys, "bisect", *command) == ["NV107"], command
+        assert codes(capsys, "bisect", *command, "--image", "demo") == ["NV107"], command
+    assert answer(capsys, "bisect", "list")["bisects"] == []
+    answer(capsys, *start, "--set")  # nothing is in its way
+    with_judge(monkeypatch, all_of(frozenset({"second"})))
+    assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["second"]
+    monkeypatch.chdir(first)
+    assert (bisects(tmp_path) / "demo/journal.jsonl").read_bytes() == before
+    assert answer(capsys, "bisect", "status")["found"] is None
+
+
+def test_a_clone_that_is_reached_by_a_link_is_the_same_project(
+    clones: tuple[Path, Path], probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    answer(capsys, "bisect", "start", "demo", "--test", str(probe))
+    (link := tmp_path / "link").symlink_to(clones[0])
+    assert answer(capsys, "--project", str(link), "bisect", "status")["image"] == "demo"
+
+
+def test_both_may_search_at_once(
+    clones: tuple[Path, Path], probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    start = ["bisect", "start", "demo", "--test", str(probe)]
+    places_of = places({"NVLLM_HOME": str(tmp_path / "home")})
+    holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm bisect of demo")
+    with locks.acquire_all(places_of.locks, [Key("bisect", f"demo-{Project(clones[1]).id}")], holder):
+        answer(capsys, *start)
+        monkeypatch.chdir(clones[1])
+        assert codes(capsys, *start) == ["NV508"]

@@ -76,4 +76,4 @@ def test_an_export_is_read_by_the_container_whatever_the_umask_and_whoever_copie
     assert {modes[name] for name in ("run/launch.json", "programs/machine.py")} == {0o444}
     said = capsys.readouterr().out.splitlines()
     assert said[0] == str(out / "nvllm-demo-eager.container")
-    assert said[-1] == "guarantees that are not held there: 5 of 24; --explain lists them"
+    assert said[-1] == "guarantees that are not held there: 5 of 27; --explain lists them"

@@ -62,6 +62,35 @@ def test_what_is_missing_is_counted_refused_offline_and_fetched(
     assert demo.nvllm(capsys, "fetch", IMAGE)[1]["result"]["missing_files"] == 0
 
 
+def test_a_damaged_file_is_not_there(
+    demo: Buildable, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel, package = demo.lock.wheels[0].file, demo.lock.files[0]
+    places = {file.sha256: demo.places.store / "sha256" / file.sha256[:2] / file.sha256 for file in (wheel, package)}
+    elsewhere = tmp_path / "good"
+    elsewhere.mkdir()
+    for sha, place in places.items():
+        good = place.read_bytes()
+        (elsewhere / sha).write_bytes(good)
+        place.chmod(0o644)
+        place.write_bytes(bytes([good[0] ^ 1]) + good[1:])  # of the same length
+    _, said = demo.nvllm(capsys, "fetch", IMAGE, "--dry-run")
+    assert (said["result"]["missing_files"], said["result"]["missing_bytes"]) == (2, wheel.size + package.size)
+    assert all(place.exists() for place in places.values())
+    status, said = demo.nvllm(capsys, "fetch", IMAGE)
+    assert (status, {one["where"] for one in said["refusals"]}) == (3, {str(place) for place in places.values()})
+    assert {one["code"] for one in said["refusals"]} == {"NV205"}
+    assert {one["cure"] for one in said["refusals"]} == {f"nvllm fetch {IMAGE} --platform linux/amd64"}
+    assert not any(place.exists() for place in places.values())
+    # The cure, on a host with a network.
+    monkeypatch.setattr(indexes.Sources, "locate", lambda _, file: [(elsewhere / file.sha256).as_uri()])
+    monkeypatch.setattr(demo, "arguments", lambda *words: online(demo, *words))
+    assert demo.nvllm(capsys, "fetch", IMAGE)[1]["result"]["missing_files"] == 2
+    assert {
+        place: place.read_bytes() == (elsewhere / sha).read_bytes() for sha, place in places.items()
+    } == dict.fromkeys(places.values(), True)
+
+
 def online(demo: Buildable, *words: str) -> list[str]:
     return [one for one in Buildable.arguments(demo, *words) if one != "--offline"]
 
@@ -81,6 +110,7 @@ def lacking(demo: Buildable, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     """A project whose store lacks the wheels; what is returned lets pip have the index at an address, and no other."""
     for wheel in demo.lock.wheels:
         (demo.places.store / "sha256" / wheel.file.sha256[:2] / wheel.file.sha256).unlink(missing_ok=True)
+    monkeypatch.setenv("NVLLM_HOME", str(demo.home))
     monkeypatch.setattr(demo, "arguments", lambda *words: online(demo, *words))
     monkeypatch.setattr(clients, "CONNECT", 0.5)
     monkeypatch.setattr(clients, "PATIENCE", 0.5)

@@ -22,9 +22,10 @@ from nvllm.core import canonical, catalogue
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import encode
 from nvllm.core.refusal import Refusal, Refused
+from nvllm.gc.projects import Projects
 from nvllm.host import facts as host
 from nvllm.host import gate_records
-from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts
+from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts, StoredImage
 from nvllm.image import engine, identity
 from nvllm.image.record import Record, RecordedLayer
 from nvllm.image.record import write as write_record
@@ -264,11 +265,11 @@ def test_a_code_that_is_none_names_the_nearest(capsys: pytest.CaptureFixture[str
 class FakeEngine:
     """An engine with images and containers that a test names."""
 
-    held: list[ImageFacts] = field(default_factory=list)
+    held: list[StoredImage] = field(default_factory=list)
     running: list[ContainerFact] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
 
-    def images(self) -> tuple[ImageFacts, ...]:
+    def stored(self) -> tuple[StoredImage, ...]:
         return tuple(self.held)
 
     def containers(self) -> tuple[ContainerFact, ...]:
@@ -279,9 +280,10 @@ class FakeEngine:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+def fake(monkeypatch: pytest.MonkeyPatch, world: Project, places: Places) -> FakeEngine:
     made = FakeEngine()
     monkeypatch.setattr(engine, "require", lambda: made)
+    Projects(places.projects).remember(world)  # as each build does
     return made
 
 
@@ -296,14 +298,15 @@ def put(path: Path, data: bytes = b"12345") -> Path:
     return age(path)
 
 
-def generation(places: Places, build_hash: str, *tags: str) -> ImageFacts:
+def generation(places: Places, build_hash: str, *tags: str) -> StoredImage:
     """Put a build on record, and return its image."""
     layer = RecordedLayer("base", f"sha256:layer-{build_hash[:4]}", 5)
     write_record(places.builds, Record("demo", build_hash, f"sha256:{build_hash}", (layer,)))
     age(places.builds / f"{build_hash}.json")
     put(places.layers / f"{build_hash[:4]}.json", json.dumps({"diff_id": layer.diff_id}).encode())
     put(places.layers / f"{build_hash[:4]}.tar")
-    return ImageFacts(f"sha256:{build_hash}", (), tags, 1000)
+    facts = ImageFacts(f"sha256:{build_hash}", (), tags, 1000)
+    return StoredImage(facts, (("sha256:base", 900), (f"sha256:top-{build_hash}", 100)))
 
 
 def test_nothing_is_removed_without_an_engine(capsys: pytest.CaptureFixture[str]) -> None:
@@ -364,17 +367,24 @@ def test_what_a_damaged_journal_needs_is_not_known(
     fake.held = [generation(places, "0" * 64, "nvllm:demo-trial")]
     put(places.state / "bisect" / "other" / "journal.jsonl", b"damaged\n")
     assert main(["gc", "--json"]) == 3
-    (refusal,) = document(capsys)["refusals"]
+    shown = document(capsys)
+    (refusal,) = shown["refusals"]
     assert refusal["where"] == f"{places.state}/bisect/other/journal.jsonl:1"
+    assert shown["result"]["pieces"] == []
     assert fake.removed == []
 
 
+@pytest.mark.parametrize("older", [False, True])
 @pytest.mark.parametrize("over", [False, True])
 def test_what_a_bisect_has_built_stays_until_it_is_over(
-    capsys: pytest.CaptureFixture[str], places: Places, fake: FakeEngine, over: bool
+    capsys: pytest.CaptureFixture[str], world: Project, places: Places, fake: FakeEngine, over: bool, older: bool
 ) -> None:
+    """Also what a bisect of another project has built, and one of an older nvllm."""
+    another = project(world.root.parent / "another")
+    Projects(places.projects).remember(another)
+    directory = places.state / "bisect" if older else places.work(another) / "bisect"
     fake.held = [generation(places, "0" * 64, "nvllm:demo-trial")]
-    log = journal.create(places.state / "bisect" / "demo" / "journal.jsonl", begun(free(3)))
+    log = journal.create(directory / "demo" / "journal.jsonl", begun(free(3)))
     log.append(Built(("p01",), "", "0" * 64, "sha256:" + "0" * 64, 1.0))
     if over:
         log.append(End(("p01",), True, True))
@@ -393,7 +403,7 @@ def test_what_is_young_stays_unless_it_is_asked_for(
     assert main(["gc"]) == 0
     assert capsys.readouterr().out == "nothing to remove\n"
     assert main(["gc", "--keep-younger", "0"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "1 removed, 5 B"
+    assert capsys.readouterr().out.splitlines()[-1] == "1 removed, 4.1 kB"
     assert not path.exists()
 
 

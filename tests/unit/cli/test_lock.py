@@ -88,7 +88,7 @@ def test_a_damaged_lock_keeps_nothing(project: Path, capsys: pytest.CaptureFixtu
     assert (project / "manifests/cpu.lock.json").read_text() == "{"
 
 
-@pytest.mark.parametrize(("argv", "code"), [(["gpu"], "NV107"), (["cpu", "--update", "hats"], "NV108"), ([], "NV108")])
+@pytest.mark.parametrize(("argv", "code"), [(["gpu"], "NV107"), (["cpu", "--update", "hats"], "NV108")])
 def test_names_that_do_not_exist(argv: list[str], code: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lock", "--offline", *argv]) == 2
     assert capsys.readouterr().err.startswith(code)

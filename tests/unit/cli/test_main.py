@@ -311,7 +311,7 @@ def test_a_line_that_cannot_be_used(
         (["--jsn", "status"], "nvllm --json status"),
         (["sample", "a b", "--nummer", "3"], "nvllm sample 'a b' --number 3"),
         (["sample", "a b", "--nummer=3"], "nvllm sample 'a b' --number=3"),
-        (["bench", "cpu", "--dry-run"], "nvllm bench --help"),
+        (["sbom", "cpu", "--dry-run"], "nvllm sbom --help"),
     ],
 )
 def test_a_misspelt_option_is_mended_in_the_line_that_was_typed(

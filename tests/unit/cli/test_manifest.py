@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from nvllm.cache.tree import Tree
 from nvllm.cli.main import main
 from nvllm.core.refusal import Refused
 from support.blessings_world import FILES, NOW, TREE, as_another_user, bless, cache, other_tree, query, writable
-from support.fork_samples import document, fork_cache
 
 
 @pytest.fixture
@@ -240,40 +238,6 @@ def test_a_name_of_several_trees_revokes_none(
     now.path.unlink()
     assert said(capsys, "revoke", "demo-eager", "--reason", "wrong tokens", status=2) == ["NV107"]
     assert not held.revocations.project.exists()
-
-
-def test_import(world: tuple[Blessings, TreeStore, Tree], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    held, _, _ = world
-    (tmp_path / "fork.json").write_text(json.dumps(document(2)))
-    root = fork_cache(tmp_path / "c")
-    found = said(capsys, "import", str(tmp_path / "fork.json"), "--cache", str(root))
-    assert found["servable"] is False
-    assert found["files"] == 3
-    assert found["profile"]["environment"]["CUTE_ATTN_FUSION"] == "1"
-    assert main(["manifest", "import", str(tmp_path / "fork.json"), "--cache", str(root)]) == 0
-    out = capsys.readouterr().out
-    assert "not servable" in out
-    assert "--kv-cache-dtype" in out
-    assert len(held.all()) == 1, "nothing that is imported comes into force"
-    (root / "model").write_bytes(b"tampered")
-    assert said(capsys, "import", str(tmp_path / "fork.json"), "--cache", str(root), status=3) == ["NV907"]
-
-
-def test_import_against_a_profile(
-    world: tuple[Blessings, TreeStore, Tree], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copy(Path(__file__).parents[3] / "images/gb10.yaml", tmp_path / "project/images")
-    (tmp_path / "fork.json").write_text(json.dumps(document(2)))
-    argv = ["import", str(tmp_path / "fork.json"), "--cache", str(fork_cache(tmp_path / "forked"))]
-    found = said(capsys, *argv, "--against", "gb10/phaseE-off")["against"]
-    differing = [one for one in found["keys"] if not one["agrees"]]
-    assert differing == [{"key": "cute_phase_e_fusion", "fork": "1", "profile": "0", "agrees": False}]
-    assert main(["manifest", *argv, "--against", "gb10/lower8"]) == 0
-    out = capsys.readouterr().out
-    assert "17 of 17 keys agree" in out
-    assert "nvllm bless gb10 --profile lower8" in out
-    assert said(capsys, *argv, "--against", "gb10/other", status=2) == ["NV107"]
-    assert said(capsys, *argv, "--against", "gb10", status=2) == ["NV108"]
 
 
 def test_a_manifest_is_the_same_on_the_command_line(

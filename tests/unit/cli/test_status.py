@@ -1,15 +1,17 @@
-"""What `nvllm status` says of a blessed instance whose cache lacked a kernel. The container engine is made up."""
+"""What `nvllm status`, `logs` and `stop` make of instances. The container engine is made up."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nvllm.cli.main import main
 from nvllm.image import engine
-from nvllm.serve.rundir import InstanceState, RunDirectory
+from nvllm.serve import instances
+from nvllm.serve.rundir import Death, InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import MissingKernel
 from support.plansamples import PLAN, places
 from support.serve_world import FakeEngine
@@ -79,3 +81,91 @@ def test_one_document_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert len(json.loads(capsys.readouterr().out)["result"]["instances"]) == 1
     assert main(["status", "--metrics-file", str(tmp_path / "no/such/nvllm.prom")]) == 1
     assert "NV920" in capsys.readouterr().err
+
+
+def state_of(tmp_path: Path) -> InstanceState:
+    state = RunDirectory(places(tmp_path).runs / PLAN.instance).read_state()
+    assert state is not None
+    return state
+
+
+@pytest.mark.usefixtures("served")
+def test_the_deaths_of_earlier_engines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    death = Death(86_400.0, "NV703 engine died: exit status 139", ("Segmentation fault",))
+    run = RunDirectory(places(tmp_path).runs / PLAN.instance)
+    run.write_state(replace(state_of(tmp_path), stage="failed", deaths=(death,)))
+    assert main(["status"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith(f"{PLAN.instance}: an engine died at 1970-01-0")
+    assert line.endswith(": NV703 engine died: exit status 139")
+    assert main(["status", "--json"]) == 0
+    (instance,) = json.loads(capsys.readouterr().out)["result"]["instances"]
+    assert instance["deaths"] == [{"when": 86400.0, "reason": death.reason, "lines": ["Segmentation fault"]}]
+
+
+@pytest.mark.usefixtures("served")
+def test_an_instance_that_is_gone_is_stopped_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stop", PLAN.instance]) == 0
+    assert capsys.readouterr().out == f"stopped {PLAN.instance}\n"
+    assert (state_of(tmp_path).stage, state_of(tmp_path).reason) == ("stopped", "stopped; its container was gone")
+    assert main(["stop", PLAN.instance, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["refusals"][0]["code"] == "NV107"
+
+
+@pytest.mark.usefixtures("served")
+def test_all_are_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("nvllm-demo-other", "nvllm-demo-ended"):
+        run = RunDirectory(places(tmp_path).runs / name)
+        run.prepare({}, b"{}", ())
+        ended = name.endswith("ended")
+        run.write_state(replace(state_of(tmp_path), instance=name, stage="failed" if ended else "restarting"))
+    assert main(["stop", "--all", "--json"]) == 0
+    stopped = json.loads(capsys.readouterr().out)["result"]["instances"]
+    assert stopped == [{"instance": name, "container": ""} for name in (PLAN.instance, "nvllm-demo-other")]
+    assert main(["stop", "--all"]) == 0
+    assert capsys.readouterr().out == "nothing is being served\n"
+    assert main(["stop", "--all", PLAN.instance, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["refusals"][0]["code"] == "NV108"
+
+
+@pytest.mark.usefixtures("served")
+def test_one_that_cannot_be_stopped_does_not_keep_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stuck = RunDirectory(places(tmp_path).runs / "nvllm-demo-a")
+    stuck.prepare({}, b"{}", ())
+    stuck.write_state(replace(state_of(tmp_path), instance="nvllm-demo-a"))
+    (stuck.path / "stop").symlink_to(tmp_path / "no such directory" / "stop")
+    assert main(["stop", "--all", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert [one["code"] for one in document["refusals"]] == ["NV920"]
+    assert [one["instance"] for one in document["result"]["instances"]] == [PLAN.instance]
+    assert state_of(tmp_path).stage == "stopped"
+
+
+@pytest.mark.usefixtures("served")
+def test_f_follows_a_log_until_the_instance_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDirectory(places(tmp_path).runs / PLAN.instance)
+    run.keep([b"one", b"two"])
+    run.write_state(replace(state_of(tmp_path), stage="stopped"))
+    assert main(["logs", PLAN.instance, "-f", "--tail", "1"]) == 0
+    assert capsys.readouterr().out == "two\n"
+
+
+def test_what_a_stage_is_without_a_container_or_a_supervisor() -> None:
+    """One list of all that are called otherwise."""
+    state = InstanceState(PLAN.instance, "demo", "eager", False, "ready", "", "", 8000, 1, "", 1.0)
+    table: list[tuple[Stage, bool, bool, str]] = [
+        ("starting", True, False, "starting"),
+        ("starting", False, True, "gone"),
+        ("ready", False, True, "gone"),
+        ("restarting", False, True, "restarting"),
+        ("restarting", False, False, "gone"),
+        ("failed", False, False, "failed"),
+    ]
+    wrong = [
+        row
+        for row in table
+        if instances.current_stage(replace(state, stage=row[0]), running=row[1], supervised=row[2]) != row[3]
+    ]
+    assert wrong == []

@@ -70,6 +70,15 @@ def test_what_stands_before_does_not_hide_it(before: str, name: str) -> None:
         ("see http://me:hunter2@proxy:3128/x", "a URL with a password"),
         ('{"connector": {"list": [{"api_key": "hunter2"}]}}', "a value for api_key"),
         ('[{"password": 7}]', "a value for password"),
+        ("hf_" + "a1" * 17, "a token that begins with hf_"),
+        ("--x=hf_" + "a1" * 17, "a token that begins with hf_"),
+        ("sk-proj-" + "a1" * 17, "a token that begins with sk-"),
+        ("ghp_" + "a1" * 18, "a token that begins with ghp_"),
+        ("github_pat_" + "a1" * 18, "a token that begins with github_pat_"),
+        ("glpat-" + "a1" * 10, "a token that begins with glpat-"),
+        ("nvapi-" + "a1" * 20, "a token that begins with nvapi-"),
+        ("AKIA" + "A1" * 8, "a token that begins with AKIA"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "a token that begins with eyJ"),
     ],
 )
 def test_a_secret_inside_a_value(text: str, found: str) -> None:

@@ -110,7 +110,7 @@ def test_a_sweep_holds_every_profile_against_the_first_and_that_against_itself()
     wanted, legs = swept(1.05, lambda *_: True)
     found = conclusion.of(wanted, legs)
     assert {one.factor: one.finding for one in found.findings} == {"B / A": "loss", "A-2 / A": "neutral within noise"}
-    assert "A-2 is A once more: what they differ by is noise" in found.notes
+    assert "A-2 is A once more: any difference between them is noise" in found.notes
     assert any("identical runs are one sample" in one for one in found.notes)
     facts = dict(summary.facts(wanted))
     assert facts["order"].startswith(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.cache.blessings import Blessings
+from nvllm.cache.pins import Pins
 from nvllm.cache.store import TreeStore
 from nvllm.cache.tree import Tree
 from nvllm.core.paths import Places, Project
@@ -36,7 +37,10 @@ class World:
 
     def pull(self, digest: str, tree: Tree | None = None) -> None:
         repository = self.kept.repository()
-        candidates.pull_candidate(repository, digest, tree or self.tree, "demo-eager", CURE, self.other, Silent())
+        with Pins(self.other.pins).held() as pin:
+            candidates.pull_candidate(
+                repository, digest, tree or self.tree, "demo-eager", CURE, self.other, Silent(), pin
+            )
 
     def refused(self, digest: str, tree: Tree | None = None) -> set[str]:
         """Return the codes that a pull is refused with. The store has no tree then."""

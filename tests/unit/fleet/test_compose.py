@@ -33,6 +33,7 @@ def test_the_service_is_what_nvllm_asks_docker_for() -> None:
         "environment": "environment",
     }.items():
         assert found[ours] == asked[theirs], ours
+    assert found["ulimits"] == {one["Name"]: one["Hard"] for one in asked["ulimits"]}
     assert found["tmpfs"] == [f"{path}:{options}" for path, options in asked["tmpfs"].items()]
     assert found["image"] == f"{REPOSITORY}@{PLAN.manifest_id}"
     assert found["ports"] == [f"127.0.0.1:{PLAN.port}:8000"]

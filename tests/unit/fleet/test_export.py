@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.core.refusal import Refusal
+from nvllm.core.spec import RestartRules
 from nvllm.fleet import compose, export, kubernetes, quadlet, systemd
 from nvllm.serve import planner
 from support import export_world
@@ -100,3 +101,35 @@ def test_the_page_says_of_every_platform_what_it_holds() -> None:
         kept = [one[name] for one in KEPT.values()]
         cells = [one.by if one.held else f"**not held**: {one.by}" for one in kept]
         assert f"| {' | '.join([f'{name}: {text}', *cells])} |\n" in page
+
+
+def test_a_restart_and_a_drain_are_exported_as_far_as_the_platform_has_them() -> None:
+    """One list of every line that is not there."""
+    limits = dataclasses.replace(BLESSED.plan.limits, drain_timeout=30)
+    again = dataclasses.replace(
+        export_world.blessed(limits=limits), restart=RestartRules(attempts=4, within=900, pause=7)
+    )
+    written = {
+        "kubernetes": kubernetes.exported(again, (1, 36)),
+        "quadlet": quadlet.exported(again),
+        "compose": compose.exported(again),
+        "systemd": systemd.exported(again, SERVICE),
+    }
+    expected = {
+        "kubernetes": ["terminationGracePeriodSeconds: 40"],
+        "quadlet": [
+            "Restart=on-failure", "RestartSec=7", "StartLimitIntervalSec=900", "StartLimitBurst=5", "StopTimeout=40",
+            "TimeoutStopSec=60",
+        ],
+        "compose": ["restart: on-failure:4", "stop_grace_period: 40s"],
+        "systemd": ["Restart=on-abnormal", "TimeoutStopSec=90"],
+    }  # fmt: skip
+    missing = [
+        (platform, line)
+        for platform, lines in expected.items()
+        for line in lines
+        if line not in [text.strip() for text in written[platform].files[0].data.decode().splitlines()]
+    ]
+    assert missing == []
+    lost = {platform for platform, made in written.items() if not made.guarantees["restart"].held}
+    assert lost == {"kubernetes", "quadlet", "compose"}, "only nvllm serve checks everything before a restart"

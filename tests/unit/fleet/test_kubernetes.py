@@ -79,16 +79,16 @@ def test_a_cache_is_copied_where_it_cannot() -> None:
     assert b"# A server 1.31 mounts images only with the feature gate ImageVolume.\n" in old.data
 
 
-def test_what_the_engine_writes_into_on_a_gpu_is_mounted_twice() -> None:
+def test_a_cache_with_a_directory_that_the_engine_writes_into_is_mounted_twice() -> None:
     tree = cachetree.of(
         [TreeFile("a/inductor_cache/x.so", 4, "0555", "d" * 64)],
         [TreeDirectory(".", "0555"), TreeDirectory("a", "0555"), TreeDirectory("a/inductor_cache", "0755")],
     )
     plan = planner.mounting(planner.loading(PLAN, tree), Path("/host/staged/cache"))
     source = dataclasses.replace(BLESSED, plan=plan, tree=tree)
-    for server, volume, path in ((EXECUTABLE, "blessing", ""), (COPIED, "placed", "cache/")):
+    for server, volume, path in ((EXECUTABLE, "blessing", ""), (COPIED, "placed", "cache")):
         (engine,) = pod(source, server)["containers"]
-        assert mounts(engine)["/blessed/0"] == (volume, f"{path}a/inductor_cache", True)
+        assert mounts(engine)["/blessed"] == (volume, path, True)
 
 
 def test_nothing_is_writable_but_scratch() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import TreeDirectory, TreeFile
-from nvllm.core.plan import PlannedGpu
+from nvllm.core.plan import CACHE, PlannedGpu
 from nvllm.fleet import quadlet
 from nvllm.fleet.export import ExportSource
 from nvllm.serve import planner
@@ -32,6 +32,7 @@ def test_the_unit_is_the_plan() -> None:
     assert (found["User"], found["Group"]) == (["1234"], ["1235"])
     assert found["PublishPort"] == [f"127.0.0.1:{PLAN.port}:8000"]
     assert (found["PidsLimit"], found["ShmSize"]) == ([str(limits.pids)], [str(limits.shared_memory)])
+    assert found["Ulimit"] == ["core=0:0", "nofile=16384:16384"]
     assert (found["ReadOnly"], found["DropCapability"], found["NoNewPrivileges"]) == (["true"], ["all"], ["true"])
     assert found["TimeoutStartSec"] == [str(limits.start_timeout)]
     assert [one.partition(":")[0] for one in found["Tmpfs"]] == [one.target for one in BLESSED.plan.scratch]
@@ -61,12 +62,14 @@ def test_systemd_replaces_nothing_in_a_value() -> None:
     assert settings(source)["Environment"] == ['"A=50%% of $$HOME"']
 
 
-def test_a_part_that_is_mounted_twice_is_refused() -> None:
+def test_a_cache_with_a_directory_that_the_engine_writes_into_is_mounted_twice() -> None:
     tree = cachetree.of(
         [TreeFile("a/inductor_cache/x.so", 4, "0555", "d" * 64)],
         [TreeDirectory(".", "0555"), TreeDirectory("a", "0555"), TreeDirectory("a/inductor_cache", "0755")],
     )
     plan = planner.mounting(planner.loading(PLAN, tree), Path("/host/staged/cache"))
-    (refusal,) = quadlet.refusals(dataclasses.replace(BLESSED, plan=plan, tree=tree))
-    assert (refusal.code, refusal.expected) == ("NV333", "a cache that is mounted as one image")
-    assert quadlet.refusals(BLESSED) == []
+    source = dataclasses.replace(BLESSED, plan=plan, tree=tree)
+    assert quadlet.refusals(source) == []
+    mounts = [one.split(",") for one in settings(source)["Mount"]]
+    assert [one[2] for one in mounts] == [f"destination={CACHE}", "destination=/blessed"]
+    assert mounts[0][:2] == mounts[1][:2]

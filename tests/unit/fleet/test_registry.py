@@ -72,6 +72,24 @@ def test_what_is_no_name_of_a_repository_is_refused(text: str) -> None:
     assert [one.code for one in refused.value.refusals] == ["NV108"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://me:hunter2@registry.example/nvllm",
+        "me:hunter2@registry.example/nvllm",
+        "https://me:hun/ter2@registry.example/nvllm",
+        "https://me:hunter2@registry.example",
+        "hunter2@registry.example/nvllm@sha256:" + "a" * 64,
+    ],
+)
+def test_a_password_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(Refused) as refused:
+        registry.parse(text)
+    (refusal,) = refused.value.refusals
+    assert refusal.code == "NV108"
+    assert "ter2" not in str(refusal)
+
+
 def test_only_what_the_registry_lacks_travels(kept: Registry, tmp_path: Path) -> None:
     path = tmp_path / "blob"
     path.write_bytes(DATA)

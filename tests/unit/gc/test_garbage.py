@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from nvllm.cache.store import TreeStore
 from nvllm.core import clock
-from nvllm.core.paths import Places
-from nvllm.core.refusal import Refused
+from nvllm.core.paths import Places, Project
+from nvllm.core.refusal import Refusal, Refused
 from nvllm.gc import garbage
 from nvllm.gc.garbage import Kind, Piece, References
 from nvllm.host import gate_records
-from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts
+from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts, StoredImage
 from nvllm.image import record as buildrecord
 from nvllm.image.record import Record
 from nvllm.serve import planner, startup
@@ -115,11 +115,14 @@ def test_exactly_what_nothing_refers_to(cache: Cache) -> None:
 
 def test_sizes_are_those_of_the_files(cache: Cache) -> None:
     found = {one.kind: one for one in garbage.files(cache.places, filled(cache), (), NOW)}
-    assert (found["locked file"].size, found["layer"].size) == (5, 5)
-    directories = sum(
-        path.lstat().st_size for path in (cache.places.layers / "tree-b.tree").rglob("*") if path.is_dir()
-    )
-    assert found["base tree"].size == 10 + directories
+    tree = cache.places.layers / "tree-b.tree"
+    named: dict[Kind, list[Path]] = {
+        "locked file": [cache.places.store / "sha256/bb" / sha("b")],
+        "layer": [cache.places.layers / "layer-b.tar", cache.places.layers / "layer-b.json"],
+        "base tree": [tree, *tree.rglob("*")],
+    }
+    for kind, paths in named.items():
+        assert found[kind].size == sum(path.lstat().st_blocks * 512 for path in paths) > 0, kind
 
 
 def test_what_is_younger_stays(cache: Cache) -> None:
@@ -165,7 +168,7 @@ def test_a_cache_that_a_manifest_names_stays(cache: Cache) -> None:
     assert cache.pieces(replace(NOTHING, blessed=frozenset({tree.hash}))) == []
     assert cache.pieces() == [("blessed cache", tree.hash)]
     for piece in garbage.files(cache.places, NOTHING, (), NOW):
-        garbage.remove(piece)
+        garbage.remove(piece, cache.places)
     assert store.list() == []
     assert blessings_world.leftovers(store) == []
 
@@ -176,9 +179,11 @@ def test_the_cache_that_is_mounted_in_a_container_stays(cache: Cache) -> None:
     tree = store.adopt(blessings_world.cache(cache.places.cache / "fresh"), blessings_world.CURE)
     os.utime(store.path(tree.hash), (OLD, OLD))
     served = planner.loading(PLAN, tree)
-    running = ContainerFact(served.instance, startup.labels(served), True, "4f" * 32)
+    running = ContainerFact(served.instance, startup.labels(served, Path("/runs/it")), True, "4f" * 32)
     assert cache.pieces(NOTHING, running) == []
-    assert cache.pieces(NOTHING, replace(running, labels=startup.labels(PLAN))) == [("blessed cache", tree.hash)]
+    assert cache.pieces(NOTHING, replace(running, labels=startup.labels(PLAN, Path("/runs/it")))) == [
+        ("blessed cache", tree.hash)
+    ]
 
 
 def test_a_cache_that_only_an_archived_manifest_names_goes_and_that_is_said(cache: Cache) -> None:
@@ -202,7 +207,7 @@ def test_staged_copies_of_what_runs_or_is_being_blessed_stay(cache: Cache) -> No
     referred = replace(NOTHING, blessed=frozenset({tree.hash}), instances=frozenset({"nvllm-demo-tried"}))
     assert cache.pieces(referred, ours("nvllm-demo-eager")) == [("staged cache", "nvllm-demo-ended")]
     (piece,) = garbage.files(cache.places, referred, [ours("nvllm-demo-eager")], NOW)
-    garbage.remove(piece)
+    garbage.remove(piece, cache.places)
     assert not (cache.places.staged / "nvllm-demo-ended").exists()
     assert (cache.places.staged / "nvllm-demo-eager").is_dir()
 
@@ -238,15 +243,15 @@ def test_evidence_that_a_manifest_names_stays_and_so_does_the_last(cache: Cache)
     ]
     assert cache.pieces(replace(NOTHING, instances=frozenset({"nvllm-demo-eager"}))) == []
     for piece in garbage.files(cache.places, named, (), NOW):
-        garbage.remove(piece)
+        garbage.remove(piece, cache.places)
     assert sorted(path.name for path in instance.iterdir()) == ["2", "4"]
 
 
 # Images
 
 
-def image(build_hash: str, *tags: str) -> ImageFacts:
-    return ImageFacts("sha256:" + build_hash, (), tags, 7)
+def image(build_hash: str, *tags: str) -> StoredImage:
+    return StoredImage(ImageFacts("sha256:" + build_hash, (), tags, 7), ((f"sha256:layer-{build_hash}", 7),))
 
 
 def recorded(cache: Cache, *builds: str, when: float = OLD) -> None:
@@ -255,7 +260,7 @@ def recorded(cache: Cache, *builds: str, when: float = OLD) -> None:
         os.utime(cache.places.builds / f"{build_hash}.json", (when, when))
 
 
-def image_names(cache: Cache, found: list[ImageFacts], containers: list[ContainerFact], *builds: str) -> list[str]:
+def image_names(cache: Cache, found: list[StoredImage], containers: list[ContainerFact], *builds: str) -> list[str]:
     referred = replace(NOTHING, builds=frozenset(builds))
     return [one.name for one in garbage.images(cache.places, found, containers, referred, NOW)]
 
@@ -270,7 +275,8 @@ def test_an_image_is_known_by_whichever_of_its_ids_the_engine_says(cache: Cache)
     buildrecord.write(cache.places.builds, Record("cpu", "b", "sha256:config", (), "sha256:manifest"))
     os.utime(cache.places.builds / "b.json", (OLD, OLD))
     for name in ("sha256:config", "sha256:manifest"):
-        assert image_names(cache, [replace(image("b", "nvllm:cpu-b"), id=name)], [], "a") == ["nvllm:cpu-b"]
+        named = StoredImage(ImageFacts(name, (), ("nvllm:cpu-b",), 7), ())
+        assert image_names(cache, [named], [], "a") == ["nvllm:cpu-b"]
 
 
 def test_an_image_that_was_just_built_stays(cache: Cache) -> None:
@@ -292,6 +298,32 @@ def test_an_image_that_a_container_was_started_from_stays(cache: Cache, running:
     assert cache.pieces(NOTHING, used) == [("record", "c.json")]
 
 
+def test_beside_a_project_that_cannot_be_read_only_that_goes_which_it_cannot_need(cache: Cache) -> None:
+    recorded(cache, "known", "unknown", "both", "older")
+    mine, gone = Project(cache.places.cache / "mine"), Project(cache.places.cache / "gone")
+    for build_hash, makers in {"known": [mine], "unknown": [gone], "both": [mine, gone]}.items():
+        for one in makers:
+            buildrecord.use(cache.places, one, build_hash)
+    filled(cache)
+    cache.run("nvllm-demo-other")
+    vanished = Refusal("NV914", str(gone.root), "the project", "nothing", "nvllm gc --forget it")
+    referred = replace(NOTHING, projects=frozenset({mine.id}), unknown=(vanished,))
+    stored = [image(name, f"nvllm:cpu-{name}") for name in ("known", "unknown", "both", "older")]
+    pieces = garbage.images(cache.places, stored, [], referred, NOW)
+    assert [piece.name for piece in pieces] == ["nvllm:cpu-known"]
+    assert cache.pieces(referred) == [
+        ("partial download", sha("c")),
+        ("record", "known.json"),
+        ("differing build", "0123456789ab"),
+        ("run directory", "nvllm-demo-other"),
+    ]
+    forgotten = replace(referred, projects=frozenset({mine.id, gone.id}), unknown=())
+    assert len(list(garbage.images(cache.places, stored, [], forgotten, NOW))) == 4
+    lost = replace(referred, unknown=())  # its entry in the list of projects is gone
+    pieces = garbage.images(cache.places, stored, [], lost, NOW)
+    assert [piece.name for piece in pieces] == ["nvllm:cpu-known", "nvllm:cpu-older"]
+
+
 def test_a_container_without_a_build_hash_keeps_nothing(cache: Cache) -> None:
     recorded(cache, "b")
     other = ContainerFact("other", {}, True, "aa" * 32)
@@ -305,7 +337,7 @@ def test_removing_leaves_what_is_referred_to(cache: Cache) -> None:
     referred = filled(cache)
     cache.run("nvllm-demo-other")
     for piece in list(garbage.files(cache.places, referred, (), NOW)):
-        garbage.remove(piece)
+        garbage.remove(piece, cache.places)
     assert cache.pieces(referred) == []
     left = {path.name for path in cache.places.layers.iterdir()}
     assert left == {"layer-a.tar", "layer-a.json", "tree-a.tree", "bytecode"}
@@ -320,21 +352,21 @@ def test_the_note_of_a_layer_goes_before_the_layer(cache: Cache) -> None:
     note.unlink()
     note.mkdir()
     with pytest.raises(OSError):
-        garbage.remove(Piece("layer", tar.name, 5, tar))
+        garbage.remove(Piece("layer", tar.name, 5, tar), cache.places)
     assert tar.exists()
 
 
 def test_a_layer_whose_note_is_gone_is_removed(cache: Cache) -> None:
     tar = cache.layer("key", "sha256:a")
     tar.with_suffix(".json").unlink()
-    garbage.remove(Piece("layer", tar.name, 5, tar))
+    garbage.remove(Piece("layer", tar.name, 5, tar), cache.places)
     assert not tar.exists()
 
 
 def test_what_is_gone_already_is_well(cache: Cache) -> None:
     """Two may clear up at once."""
     for kind in ("locked file", "layer"):
-        garbage.remove(Piece(kind, "gone", 0, cache.places.layers / "gone.tar"))
+        garbage.remove(Piece(kind, "gone", 0, cache.places.layers / "gone.tar"), cache.places)
 
 
 def test_a_link_is_removed_and_not_followed(cache: Cache, tmp_path: Path) -> None:
@@ -344,8 +376,8 @@ def test_a_link_is_removed_and_not_followed(cache: Cache, tmp_path: Path) -> Non
     link.symlink_to(precious)
     os.utime(link, (OLD, OLD), follow_symlinks=False)
     (piece,) = garbage.files(cache.places, NOTHING, (), NOW)
-    assert piece.size == link.lstat().st_size
-    garbage.remove(piece)
+    assert piece.size == link.lstat().st_blocks * 512
+    garbage.remove(piece, cache.places)
     assert (precious / "usr/bin/tool").exists()
     assert not link.is_symlink()
 
@@ -387,11 +419,11 @@ def test_a_record_that_satisfies_no_profile_goes_and_the_newest_of_each_machine_
     (cache.places.gates / "notes.json").write_text("not ours")
     found = [one for one in garbage.files(cache.places, NOTHING, (), NOW_OF_GATES) if one.kind == "gate record"]
     assert [one.path for one in found] == [oldest, old]
-    assert found[0].size == oldest.stat().st_size
+    assert found[0].size == oldest.stat().st_blocks * 512
     patient = replace(NOTHING, gate_days=frozenset({("memory", 70), ("memory", 3), ("disk", 3650)}))
     assert cache.pieces(patient, oldest=NOW_OF_GATES) == [("gate record", oldest.name)]
     for one in found:
-        garbage.remove(one)
+        garbage.remove(one, cache.places)
     assert cache.pieces(oldest=NOW_OF_GATES) == []
 
 

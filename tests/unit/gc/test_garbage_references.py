@@ -9,9 +9,8 @@ import pytest
 
 from nvllm.cache import promotion
 from nvllm.cache.blessings import Blessings
-from nvllm.cache.store import TreeStore
+from nvllm.cache.pins import Pins
 from nvllm.core.paths import Places, Project, packaged
-from nvllm.core.refusal import Refused
 from nvllm.gc import garbage
 from nvllm.gc.garbage import References
 from nvllm.host.locks import Holder, Key, acquire_all
@@ -36,7 +35,7 @@ def blessed(found: Project, where: Places, number: int) -> str:
 def test_no_project_refers_to_nothing(where: Places) -> None:
     found = garbage.referred([], where)
     nothing: frozenset[str] = frozenset()
-    assert found == References(nothing, nothing, nothing, frozenset(), nothing, nothing)
+    assert found == References(nothing, nothing, nothing, frozenset())
 
 
 def test_a_project_refers_to_its_locks_its_builds_and_its_blessings(tmp_path: Path, where: Places) -> None:
@@ -91,20 +90,19 @@ def test_all_that_cannot_be_read_is_said_with_its_project(tmp_path: Path, where:
     one.lock("demo").write_bytes(b"{")
     other.blessed.mkdir(parents=True)
     (other.blessed / "a_0000000.json").write_bytes(b"{")
-    with pytest.raises(Refused) as caught:
-        garbage.referred([one, other], where)
-    said = [(refusal.code, refusal.where.partition(": ")[0]) for refusal in caught.value.refusals]
+    found = garbage.referred([one, other], where)
+    said = [(refusal.code, refusal.where.partition(": ")[0]) for refusal in found.unknown]
     assert said == [("NV210", str(one.root)), ("NV908", str(other.root))]
+    assert found.projects == frozenset()
 
 
-def test_while_something_is_blessed_every_tree_stays(tmp_path: Path, where: Places) -> None:
-    store = TreeStore(where.trees)
-    tree = store.adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
+def test_what_a_process_has_pinned_stays_and_a_lock_alone_keeps_no_tree(tmp_path: Path, where: Places) -> None:
     holder = Holder(1, "2026-11-20T10:00:00Z", "nvllm bless demo --profile eager", "nvllm-demo-eager")
-    with acquire_all(where.locks, [Key("serve", "0" * 64)], holder):
+    with acquire_all(where.locks, [Key("serve", "0" * 64)], holder), Pins(where.pins).held() as pin:
+        pin.keep("a tree")
         found = garbage.referred([], where)
-    assert (found.blessed, found.instances) == (frozenset({tree.hash}), frozenset({"nvllm-demo-eager"}))
-    assert garbage.referred([], where).blessed == frozenset()
+    assert (found.pinned, found.instances) == (frozenset({"a tree"}), frozenset({"nvllm-demo-eager"}))
+    assert garbage.referred([], where).pinned == frozenset()
 
 
 def test_profiles_say_how_long_a_record_of_a_gate_is_needed(tmp_path: Path, where: Places) -> None:
@@ -117,6 +115,6 @@ def test_profiles_say_how_long_a_record_of_a_gate_is_needed(tmp_path: Path, wher
 def test_nothing_is_collected_if_nobody_knows_what_a_spec_requires(tmp_path: Path, where: Places) -> None:
     one = project(tmp_path)
     one.spec("other").write_text("profiles: [")  # it has no lock
-    with pytest.raises(Refused) as caught:
-        garbage.referred([one], where)
-    assert all(str(one.root) in found.where for found in caught.value.refusals)
+    unknown = garbage.referred([one], where).unknown
+    assert unknown
+    assert all(str(one.root) in found.where for found in unknown)

@@ -75,13 +75,12 @@ def test_a_state_that_takes_nothing_is_said(known: Projects, tmp_path: Path) -> 
     assert [one.code for one in caught.value.refusals] == ["NV911"]
 
 
-def test_what_is_remembered_names_the_place_and_not_what_lies_there(known: Projects, tmp_path: Path) -> None:
-    """A link to a checkout is another name of it: both are kept, and either may go."""
+def test_a_link_to_a_project_is_the_same_project(known: Projects, tmp_path: Path) -> None:
     one = checkout(tmp_path, "one")
     os.symlink(one.root, tmp_path / "link")
     known.remember(one)
     known.remember(Project(tmp_path / "link"))
-    assert known.roots() == [tmp_path / "link", one.root]
+    assert known.roots() == [one.root]
 
 
 # Who is remembered

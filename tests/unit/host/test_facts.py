@@ -62,26 +62,32 @@ def test_disk_of_a_path_that_is_not_there_yet_is_its_parents(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("address", "seen"),
+    ("address", "known"),
     [
-        ("127.0.0.1", True),
-        ("0.0.0.0", True),
-        ("10.1.2.3", False),
-        ("127.0.0.53", False),
+        ("127.0.0.1", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("10.1.2.3", "10.1.2.3"),
+        ("127.0.0.53", "127.0.0.53"),
     ],
 )
-def test_listening_on_ipv4(tmp_path: Path, address: str, seen: bool) -> None:
+def test_listening_on_ipv4(tmp_path: Path, address: str, known: str) -> None:
     root = _proc(tmp_path / "proc", _row(_v4(address), 8000, "0A", 28))
-    assert host.listeners(root) == ((host.Listener(8000),) if seen else ())
+    assert host.listeners(root) == (host.Listener(8000, address=known),)
 
 
 @pytest.mark.parametrize(
-    ("address", "seen"),
-    [("::", True), ("::1", True), ("::ffff:127.0.0.1", True), ("::ffff:10.0.0.1", False), ("fe80::1", False)],
+    ("address", "known"),
+    [
+        ("::", "127.0.0.1"),
+        ("::1", "127.0.0.1"),
+        ("::ffff:127.0.0.1", "127.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("fe80::1", "fe80::1"),
+    ],
 )
-def test_listening_on_ipv6(tmp_path: Path, address: str, seen: bool) -> None:
+def test_listening_on_ipv6(tmp_path: Path, address: str, known: str) -> None:
     root = _proc(tmp_path / "proc", "", _row(_v6(address), 8000, "0A", 28))
-    assert host.listeners(root) == ((host.Listener(8000),) if seen else ())
+    assert host.listeners(root) == (host.Listener(8000, address=known),)
 
 
 def test_connections_are_no_listeners(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.image import archive, contents, difference, disassembly, oci, recording
+from nvllm.image import archive, contents, difference, oci, recording
 from nvllm.image.contents import Contents
 from nvllm.image.oci import Image
 from nvllm.layers import tar as tarlayer
@@ -81,9 +81,9 @@ def test_a_layout_a_tar_of_it_and_what_an_engine_is_sent_are_the_same_image(tmp_
         found = opened(path, tmp_path / "s")
         assert read(found) == expected
         assert [layer.diff_id for layer in found.layers] == list(image.diff_ids)
-        assert list(difference.images(first, found, disassembly.disassembled)) == []
+        assert list(difference.images(first, found)) == []
     same = contents.of_image("made", image)
-    assert list(difference.images(first, same, disassembly.disassembled)) == []
+    assert list(difference.images(first, same)) == []
 
 
 def test_what_the_classic_store_of_docker_saves(tmp_path: Path, image: Image) -> None:

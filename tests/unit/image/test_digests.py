@@ -71,9 +71,9 @@ def test_what_is_not_as_recorded_is_named_with_both_values() -> None:
     assert digests.compare(WHOLE, built) == (
         "not as recorded",
         (
-            Deviation("layer base", digest("a"), digest("e")),
-            Deviation("layer top", digest("b"), None),
-            Deviation("layer new", None, digest("b")),
+            Deviation("layer base", digest("a"), digest("e"), "base"),
+            Deviation("layer top", digest("b"), None, "top"),
+            Deviation("layer new", None, digest("b"), "new"),
             Deviation("image id", digest("c"), digest("f")),
         ),
     )
@@ -84,8 +84,8 @@ def test_what_is_not_as_recorded_is_named_with_both_values() -> None:
 def test_layers_without_a_base_are_held_against_those_of_the_whole_and_the_other_way() -> None:
     assert digests.compare(WHOLE, PART) == digests.compare(PART, WHOLE) == ("as recorded", ())
     other = replace(PART, layers=(layer("top", "e"),))
-    assert digests.compare(WHOLE, other)[1] == (Deviation("layer top", digest("b"), digest("e")),)
-    assert digests.compare(other, WHOLE)[1] == (Deviation("layer top", digest("e"), digest("b")),)
+    assert digests.compare(WHOLE, other)[1] == (Deviation("layer top", digest("b"), digest("e"), "top"),)
+    assert digests.compare(other, WHOLE)[1] == (Deviation("layer top", digest("e"), digest("b"), "top"),)
 
 
 def test_some_layers_are_held_against_theirs_alone() -> None:
@@ -98,7 +98,7 @@ def test_some_layers_are_held_against_theirs_alone() -> None:
     assert digests.compare_some(two, replace(top, build_hash="2" * 64)) == ("not recorded for this build hash", ())
     for wanted in (WHOLE, two):
         found = digests.compare_some(wanted, replace(PART, layers=(layer("top", "e"),)))
-        assert found == ("not as recorded", (Deviation("layer top", digest("b"), digest("e")),))
+        assert found == ("not as recorded", (Deviation("layer top", digest("b"), digest("e"), "top"),))
 
 
 def test_recording_keeps_other_platforms_and_a_whole_that_holds() -> None:

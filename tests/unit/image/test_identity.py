@@ -173,7 +173,7 @@ def test_every_field_of_a_build_is_accounted_for() -> None:
     }
     assert {field.name for field in dataclasses.fields(Lock)} == {
         *("platform", "epoch", "base", "vllm", "wheels", "aliases", "tools"),  # in the hash
-        *("schema", "image", "inputs", "toolchain", "series", "models", "device_code", "excluded"),
+        *("schema", "image", "inputs", "toolchain", "series", "models", "device_code", "excluded", "templates"),
     }
 
 

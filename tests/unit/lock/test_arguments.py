@@ -69,5 +69,16 @@ def test_an_unknown_argument_is_refused_with_what_was_meant() -> None:
     ]
 
 
+def test_a_drain_needs_a_vllm_that_has_one() -> None:
+    spec = specfile.parse(GOOD, SHOWN)
+    name, profile = next(iter(spec.profiles.items()))
+    limits = replace(profile.limits, drain_timeout=30)
+    spec = replace(spec, profiles={name: replace(profile, arguments={}, limits=limits)})
+    (refusal,) = arguments.unknown(spec, NAMES, SHOWN)
+    assert (refusal.code, refusal.where) == ("NV603", f"{SHOWN}: .profiles.{name}.limits.drain-timeout")
+    assert (refusal.found, refusal.cure) == ("30", "remove it")
+    assert list(arguments.unknown(spec, (*NAMES, "shutdown-timeout"), SHOWN)) == []
+
+
 def test_nothing_is_refused_where_nothing_is_known() -> None:
     assert found({"max-model-length": 1}, ()) == []

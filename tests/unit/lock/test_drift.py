@@ -21,6 +21,7 @@ from nvllm.core.lock import (
     LockedPatch,
     LockedRegistryBase,
     LockedSeries,
+    ModelFile,
 )
 from nvllm.lock.drift import compare
 from support import locks
@@ -94,6 +95,7 @@ CASES: list[tuple[Lock, str, str]] = [
     (with_models(tiny=TINY), "model-removed", "hub"),
     (with_models(tiny=TINY, hub=HUB, more=TINY), "model-added", "more"),
     (replace(GOOD, excluded=(locks.wheel("zlib-ng", "1.0"),)), "wheel-excluded", "zlib-ng"),
+    (replace(GOOD, templates=(ModelFile("templates/a.jinja", 1, "a" * 64),)), "template-changed", "templates/a.jinja"),
     (replace(GOOD, device_code=(CODE,)), "device-code-changed", "torch: torch/x.so"),
 ]  # fmt: skip
 

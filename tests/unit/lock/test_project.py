@@ -22,7 +22,7 @@ from nvllm.lock import compare, lock_image, read_inputs, read_lock, usable_lock
 from nvllm.lock.project import proved_digits
 from nvllm.models import tree_hash
 from nvllm.sources.store import Store
-from support import locks, plansamples
+from support import locks, own_files, plansamples
 from support.specs import COMMIT
 
 ROOT = Path(__file__).parents[3]
@@ -146,3 +146,25 @@ def test_a_series_of_another_commit_is_refused(tmp_path: Path) -> None:
     assert (refusal.code, refusal.where) == ("NV104", "patches/v1/series.yaml: .commit")
     _, stale = identity.load_build(found, "demo", None)
     assert stale == [refusal]
+
+
+def test_a_model_is_pinned_again_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without network: the spec is as it was. A template of the project is read anew each time, as patches are."""
+    own = own_files.make(tmp_path, monkeypatch)
+    previous = read_lock(own.project, "demo")
+    (own.model / "config.json").write_text("changed")
+    (own.adapter / "adapter_config.json").write_text("changed")
+    (own.project.root / own_files.TEMPLATE).write_text("changed")
+
+    def drift(*again: str) -> list[str]:
+        inputs = read_inputs(own.project, "demo")
+        new = lock_image(inputs, previous, own.places, again=again, offline=True, progress=Silent())
+        return [f"{one.kind} {one.name}" for one in compare(previous, new)]
+
+    template = f"template-changed {own_files.TEMPLATE}"
+    assert drift() == [template]
+    assert drift("mine") == ["model-replaced mine", template]
+    assert drift("mine", "pirate") == ["model-replaced mine", "model-replaced pirate", template]
+    with pytest.raises(Refused) as caught:
+        drift("nobody")
+    assert [one.code for one in caught.value.refusals] == ["NV107"]

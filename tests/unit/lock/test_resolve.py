@@ -289,6 +289,25 @@ def test_a_model_of_ones_own_is_locked_file_by_file(world: World) -> None:
     assert world.lock(spec, previous=lock).models["tiny"] == lock.models["tiny"]
 
 
+def test_a_directory_at_a_path_is_pinned_as_it_is(world: World) -> None:
+    directory = world.models / "mine"
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text("{}")
+    spec = locking.changed(SPEC, models={"mine": DirectoryModel("directory", path=str(directory))})
+    lock = world.lock(spec)
+    assert (lock.models["mine"].tree, lock.models["mine"].files) == models.tree_of(directory)
+    (directory / "config.json").write_text("changed")
+    assert world.lock(spec, previous=lock).models["mine"] == lock.models["mine"]
+    forgotten = replace(lock, models={})
+    assert world.lock(spec, previous=forgotten).models["mine"].tree == models.tree_of(directory)[0]
+    pinned = locking.changed(
+        SPEC, models={"mine": DirectoryModel("directory", lock.models["mine"].tree, path=str(directory))}
+    )
+    with pytest.raises(Refused) as caught:
+        world.lock(pinned, previous=forgotten)
+    assert [one.code for one in caught.value.refusals] == ["NV403"]
+
+
 def test_a_first_lock_takes_what_is_known_on_another_platform(world: World) -> None:
     """Versions of wheels, source and models are those of the other lock; files of wheels and packages are asked for."""
     directory = world.models / "tiny"

@@ -33,3 +33,24 @@ def test_what_brings_a_model() -> None:
     bare = DirectoryModel("directory", MODEL.tree)
     plain = dataclasses.replace(SPEC, models={"tiny": bare})
     assert "nvllm" not in location.model_cure(plain, "tiny")
+
+
+def test_a_model_at_a_path_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is its owner's: NVLLM_MODELS does not move it, and what changed in it is pinned and not brought back."""
+    monkeypatch.setenv("NVLLM_MODELS", str(tmp_path))
+    (tmp_path / "tiny").mkdir()
+    spec = dataclasses.replace(SPEC, models={"tiny": DirectoryModel("directory", path="/srv/mine")})
+    assert location.model_directory(spec, "tiny", sample_places(tmp_path)) == Path("/srv/mine")
+    assert "/srv/mine" in location.model_cure(spec, "tiny")
+    assert location.changed_cure(spec, "tiny") == "nvllm lock demo --model tiny"
+    assert location.changed_cure(SPEC, "tiny") is None
+    assert location.changed_cure(SPEC, "hub") is None
+
+
+def test_several_directories_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("second/tiny", "third/tiny", "first"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setenv(
+        "NVLLM_MODELS", ":".join(str(tmp_path / name) for name in ("absent", "first", "second", "third"))
+    )
+    assert location.model_directory(SPEC, "tiny", sample_places(tmp_path)) == tmp_path / "second/tiny"

@@ -72,6 +72,21 @@ def test_the_profile_of_sm120_holds_its_sequences() -> None:
     assert profile("sm120", "qwen35-27b-eager") == {**arguments, "enforce-eager": True}
 
 
+def test_the_profiles_for_other_cards_hold_their_sequences() -> None:
+    small = profile("sm120", "qwen35-27b-32gb")
+    found = memory.needed(QWEN, small, WEIGHTS)
+    assert found is not None
+    assert (found.blocks, found.request_blocks) == (62, 24)
+    assert found.requests >= small["max-num-seqs"]
+    assert (found.weights + found.cache) / GIB < 31.8 * small["gpu-memory-utilization"] - 1  # for activations
+    unified = profile("sm120", "qwen35-27b-gb10")
+    assert unified == {**profile("sm120", "qwen35-27b"), "gpu-memory-utilization": 0.6}
+    spec = specfile.load(ROOT / "images/sm120.yaml", "images/sm120.yaml")
+    needed = memory.needed(QWEN, unified, WEIGHTS)
+    assert needed is not None
+    assert spec.profiles["qwen35-27b-gb10"].host.memory_available > needed.weights + needed.cache
+
+
 def test_prefix_caching_keeps_a_second_state() -> None:
     plain = memory.needed(QWEN, profile("sm120", "qwen35-27b"), 0)
     cached = memory.needed(QWEN, profile("sm120", "qwen35-27b", **{"enable-prefix-caching": True}), 0)

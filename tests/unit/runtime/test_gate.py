@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from nvllm.cache.tree import LOCKS
 from nvllm.runtime import gate
 from support import blessings_world
 
@@ -46,6 +47,7 @@ STATUS = {
     "Name": "python3",
     **dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), 16 * "0"),
     "NoNewPrivs": "1",
+    "Seccomp": "2",
 }
 BUILD_HASH = 64 * "b"
 FILES = {"config.json": b"{}", "weights/part-1": b"weights" * 100}
@@ -192,6 +194,17 @@ def test_new_privileges(container: Container) -> None:
     assert container.finding() == ("status NoNewPrivs", "1", "0")
 
 
+@pytest.mark.parametrize("mode", ["0", "1", None])
+def test_a_container_without_a_filter_of_system_calls_needs_its_waiver(container: Container, mode: str | None) -> None:
+    del container.status["Seccomp"]
+    if mode is not None:
+        container.status["Seccomp"] = mode
+    assert container.finding() == ("status Seccomp", "2, a filter of system calls", str(mode))
+    (container.run / gate.EXPECTATIONS).unlink()
+    container.expected["waivers"] = ["no-seccomp"]
+    assert container.start().returncode == 0
+
+
 def test_a_writable_root_needs_its_waiver(container: Container) -> None:
     container.environment["HOSTNAME"] = "/"  # see the wrapper: this is how it is told what is writable
     assert container.finding() == ("/", "a read-only root", "a writable one")
@@ -331,8 +344,11 @@ def test_a_large_file_is_compared_by_its_size_alone(container: Container) -> Non
 
 
 def blessed(container: Container) -> Path:
-    """Give CONTAINER the sample cache, as it is stored, and return where it lies."""
-    store, tree = blessings_world.stored(container.root)
+    """Give CONTAINER the sample cache, as it is stored, and return where it lies.
+
+    The engine writes only lock files into it, because nothing is mounted on a directory that it would fill.
+    """
+    store, tree = blessings_world.stored(container.root, {LOCKS})
     place = store.path(tree.hash)
     container.expected["cache"] = {
         "path": str(place),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from nvllm.cache.tree import INDUCTOR
 from nvllm.core.plan import CACHE
 from nvllm.runtime import placing
 from nvllm.serve import planner
@@ -35,8 +36,11 @@ def placed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pa
 
 
 def modes(root: Path) -> dict[str, str]:
+    """Return the modes below ROOT, except in Inductor's directory: the engine gets a copy of its files."""
     return {
-        os.path.relpath(path, root): f"{stat.S_IMODE(path.stat().st_mode):04o}" for path in [root, *root.rglob("*")]
+        os.path.relpath(path, root): f"{stat.S_IMODE(path.stat().st_mode):04o}"
+        for path in [root, *root.rglob("*")]
+        if INDUCTOR not in {parent.name for parent in path.parents}
     }
 
 

@@ -275,7 +275,7 @@ def test_a_blessed_profile_loads_its_cache_and_nothing_else(demo: Project, place
     found = examined(demo, places)
     assert not {code for code in codes(found) if code.startswith("NV9")}
     assert found.manifest is not None
-    assert found.plan.cache == PlannedCache(tree.hash, CACHE)
+    assert found.plan.cache == PlannedCache(tree.hash, CACHE, tree.seeds)
     assert found.plan.environment[FORCE_LOAD] == "1"
     bare = examine.examine_unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent())
     assert FORCE_LOAD not in bare.plan.environment

@@ -37,11 +37,13 @@ def test_a_free_port_can_be_listened_on() -> None:
 
 
 def test_only_instances_of_the_purpose_are_cleared(tmp_path: Path) -> None:
-    engine = Containers(("nvllm-demo-eager-ablate-1-1", "nvllm-demo-eager", "nvllm-demo-eager-bisect-1-1"))
-    FreshInstances(project(tmp_path), places(tmp_path), cast("Engine", engine), "ablate", "nvllm ablate").clear(
-        "demo", "eager"
-    )
-    assert engine.removed == ["nvllm-demo-eager-ablate-1-1"]
+    """Not those of another project either: it may hold the lock of its own."""
+    mine = project(tmp_path)
+    left = f"nvllm-demo-eager-ablate-{mine.id[:7]}-1-1"
+    others = ("nvllm-demo-eager", "nvllm-demo-eager-ablate-0000000-1-1", f"nvllm-demo-eager-bisect-{mine.id[:7]}-1-1")
+    engine = Containers((left, *others))
+    FreshInstances(mine, places(tmp_path), cast("Engine", engine), "ablate", "nvllm ablate").clear("demo", "eager")
+    assert engine.removed == [left]
 
 
 def test_one_profile_is_replaced() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvllm.core.spec import LOOPBACK
 from nvllm.serve import health
-from nvllm.serve.health import METRICS_INTERVAL, EngineMetrics, Metrics, StallDetector
+from nvllm.serve.health import METRICS_INTERVAL, EngineMetrics, Look, Metrics, StallDetector
 from support.plansamples import FrontEnd, front_end
+from support.silent_fronts import WAYS
 
 TEXT = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -66,11 +70,19 @@ def test_nobody_answers() -> None:
 BUSY = {"0": EngineMetrics(2.0, (52.0, 12.0, 0.5))}
 
 
-def watched(*looks: Metrics, every: float = METRICS_INTERVAL) -> float:
-    detector = StallDetector()
+SILENT = Look({}, ("http://127.0.0.1:8000/health: refused",))
+
+
+def detector_of(*looks: Metrics | Look, every: float = METRICS_INTERVAL) -> StallDetector:
+    """Return a detector that has seen LOOKS, one EVERY so many seconds, of an engine that answered at the first."""
+    detector = StallDetector(600, 1000.0)
     for number, look in enumerate(looks):
-        detector.observe(1000.0 + number * every, look)
-    return detector.stuck
+        detector.observe(1000.0 + number * every, look if isinstance(look, Look) else Look(look))
+    return detector
+
+
+def watched(*looks: Metrics | Look, every: float = METRICS_INTERVAL) -> float:
+    return detector_of(*looks, every=every).stuck
 
 
 def test_requests_that_run_and_nothing_that_moves() -> None:
@@ -96,8 +108,10 @@ def test_an_engine_without_requests_may_rest() -> None:
 
 
 def test_an_engine_that_does_not_answer_is_not_known_to_be_stuck() -> None:
-    assert watched(BUSY, {}, {}, {}) == 0.0
-    assert watched(BUSY, {}, {}, BUSY) == METRICS_INTERVAL, "of the time without an answer only the last step counts"
+    assert watched(BUSY, SILENT, SILENT, SILENT) == 0.0
+    assert watched(BUSY, SILENT, SILENT, BUSY) == METRICS_INTERVAL, (
+        "of the time without an answer only the last step counts"
+    )
 
 
 def test_one_engine_of_two_is_enough() -> None:
@@ -107,3 +121,46 @@ def test_one_engine_of_two_is_enough() -> None:
 
 def test_a_supervisor_that_was_stopped_saw_nothing_meanwhile() -> None:
     assert watched(BUSY, BUSY, every=3600.0) == 2 * METRICS_INTERVAL
+
+
+# Silence
+
+
+def test_the_time_without_an_answer_is_silence() -> None:
+    assert detector_of(BUSY, SILENT, SILENT, SILENT).silent == 3 * METRICS_INTERVAL
+    assert detector_of(SILENT, SILENT, {}).silent == 0.0, "an answer without metrics is one as well"
+
+
+def test_a_supervisor_that_was_stopped_does_not_blame_the_engine() -> None:
+    assert detector_of(BUSY, SILENT, every=3600.0).silent == 2 * METRICS_INTERVAL
+    short = StallDetector(20, 1000.0)
+    short.observe(5000.0, SILENT)
+    assert short.silent == 10.0, "one look after a suspend is never the whole stall timeout"
+
+
+def test_how_often_it_looks() -> None:
+    assert [health.interval(seconds) for seconds in (20, 60, 600)] == [5.0, 15.0, 15.0]
+
+
+def test_a_front_end_that_answers(front: FrontEnd) -> None:
+    assert health.look(LOOPBACK, front.port, 20) == Look({}), "healthy, without metrics"
+    front.metrics, front.health = TEXT, 503
+    assert health.look(LOOPBACK, front.port, 20).metrics["0"].running == 1.0
+    front.metrics = None
+    base = f"http://127.0.0.1:{front.port}"
+    assert health.look(LOOPBACK, front.port, 20).failed == (f"{base}/metrics: HTTP 404", f"{base}/health: HTTP 503")
+
+
+def test_every_way_to_be_silent() -> None:
+    """Each row of the table is seen within its time; one list of all that are not."""
+    wrong = []
+    for name, way in WAYS.items():
+        with way() as port:
+            began = time.monotonic()
+            seen = health.look(LOOPBACK, port, 2)
+            took = time.monotonic() - began
+        tried = [one.split(": ")[0] for one in seen.failed]
+        expected = [f"http://127.0.0.1:{port}/metrics", f"http://127.0.0.1:{port}/health"]
+        if seen.metrics or tried != expected or took > 1.5:
+            wrong.append((name, seen, took))
+    assert wrong == []

@@ -14,7 +14,8 @@ from nvllm.host.locks import Holder, Key
 from nvllm.image.engine import Engine
 from nvllm.serve import instances
 from nvllm.serve.rundir import InstanceState, RunDirectory, Stage
-from support.plansamples import places
+from support.plansamples import FrontEnd, places
+from support.silent_fronts import WAYS
 
 
 class Holding:
@@ -27,10 +28,10 @@ class Holding:
         return tuple(ContainerFact(name, {INSTANCE_LABEL: name}, up, f"id-{name}") for name, up in self.names.items())
 
 
-def keep(tmp_path: Path, name: str, stage: Stage) -> None:
+def keep(tmp_path: Path, name: str, stage: Stage, port: int = 8000) -> None:
     run = RunDirectory(places(tmp_path).runs / name)
     run.prepare({}, b"{}", ())
-    run.write_state(InstanceState(name, "demo", "eager", False, stage, "", "", 8000, 1, "", 1.0))
+    run.write_state(InstanceState(name, "demo", "eager", False, stage, "", "", port, 1, "", 1.0))
 
 
 @pytest.mark.parametrize(
@@ -44,15 +45,24 @@ def keep(tmp_path: Path, name: str, stage: Stage) -> None:
         ("failed", False, "failed"),
     ],
 )
-def test_a_state_without_its_container_is_gone(tmp_path: Path, stage: Stage, up: bool | None, seen: str) -> None:
-    keep(tmp_path, "one", stage)
+def test_a_state_without_its_container_is_gone(
+    tmp_path: Path, front: FrontEnd, stage: Stage, up: bool | None, seen: str
+) -> None:
+    keep(tmp_path, "one", stage, front.port)
     engine = Holding() if up is None else Holding(one=up)
     (found,) = instances.seen(cast("Engine", engine), places(tmp_path))
     assert (found.stage, found.running) == (seen, seen == "ready")
 
 
-def test_who_is_supervised_and_whose_state_is_elsewhere(tmp_path: Path) -> None:
-    keep(tmp_path, "one", "ready")
+def test_one_that_answers_nothing_is_not_called_ready(tmp_path: Path) -> None:
+    with WAYS["nobody listens"]() as port:
+        keep(tmp_path, "one", "ready", port)
+        (found,) = instances.seen(cast("Engine", Holding(one=True)), places(tmp_path))
+    assert (found.stage, found.running) == ("silent", False)
+
+
+def test_who_is_supervised_and_whose_state_is_elsewhere(tmp_path: Path, front: FrontEnd) -> None:
+    keep(tmp_path, "one", "ready", front.port)
     holder = Holder(os.getpid(), "2026-11-22T12:00:00Z", "nvllm serve", "one")
     with locks.acquire_all(places(tmp_path).locks, [Key("port", "8000")], holder):
         found = instances.seen(cast("Engine", Holding(one=True, two=True)), places(tmp_path))

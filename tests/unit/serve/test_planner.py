@@ -8,6 +8,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,10 @@ from nvllm.cache.tree import Tree
 from nvllm.core import canonical
 from nvllm.core.plan import CACHE, FORCE_LOAD, LaunchPlan, Mount, PlannedGpu, Workbench
 from nvllm.core.refusal import Refused
-from nvllm.core.spec import GpuNeed, ImageSpec, ResourceLimits, Waiver
+from nvllm.core.spec import Access, GpuNeed, ImageSpec, ResourceLimits, Waiver
 from nvllm.host.facts import INSTANCE_LABEL, Product
 from nvllm.image import engine
-from nvllm.runtime import gate
+from nvllm.runtime import gate, seed
 from nvllm.serve import planner, servehash
 from nvllm.serve.planner import LocalModel, engine_arguments
 from nvllm.spec import file as specfile
@@ -308,7 +310,7 @@ def test_the_gate_finds_the_model_in_them(tmp_path: Path) -> None:
 
 
 def test_the_gate_finds_the_cache_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, tree = blessings_world.stored(tmp_path)
+    store, tree = blessings_world.stored(tmp_path, {cachetree.LOCKS})
     told = json.loads(planner.expectations(planner.loading(PLAN, tree), [MODEL], tree))["cache"]
     assert told["path"] == CACHE
     monkeypatch.setattr(gate, "read_only", lambda _: True)
@@ -338,10 +340,9 @@ INDUCTOR = f"{blessings_world.AOT}/inductor_cache"
 def on_a_gpu(tmp_path: Path) -> tuple[LaunchPlan, Tree, Path]:
     """A plan on a GPU that loads a blessed cache, the tree of that cache, and where it lies."""
     store = TreeStore(tmp_path / "trees")
-    tree = store.adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE, written=cachetree.ON_GPU)
+    tree = store.adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
     spec = replace(with_profile(SPEC, blessed=True, gpu=GpuNeed(("12.1",), "580.1")), targets=("sm_121a",))
     before = plan(spec, gpus=GPUS)
-    assert planner.written(before) == cachetree.ON_GPU
     return planner.mounting(planner.loading(before, tree, "refuse"), store.path(tree.hash)), tree, store.path(tree.hash)
 
 
@@ -351,17 +352,29 @@ def test_on_a_gpu_the_engine_writes_into_a_copy_of_inductors_directory(tmp_path:
     copies = [one for one in after.scratch if one.target.startswith(f"{CACHE}/")]
     assert [one.target for one in copies] == [f"{CACHE}/{INDUCTOR}"]
     assert copies[0].size > sum(one.size for one in tree.below(INDUCTOR))
-    assert after.mounts[-1] == Mount(str(stored / INDUCTOR), "/blessed/0")
+    assert after.mounts[-1] == Mount(str(stored), "/blessed")
     assert after.command[3:6] == (after.command[0], "-I", "/opt/nvllm/seed.py")
     assert servehash.serve_hash(after) == after.serve_hash
 
 
-def test_no_other_profile_has_a_program_before_the_engine() -> None:
-    need = GpuNeed(("12.1",), "580.1")
-    for profile in ({"blessed": True}, {"gpu": need}):
-        other = plan(replace(with_profile(SPEC, **profile), targets=("sm_121a",)), gpus=GPUS)
+def test_an_image_without_the_program_that_copies_gets_it_in_the_command(tmp_path: Path) -> None:
+    command = plan(with_profile(SPEC, blessed=True)).command
+    assert command[3:6] == (command[0], "-I", "-c")
+    assert command[6] == Path(seed.__file__).read_text()
+    # It runs as it stands there, and becomes what follows.
+    (tmp_path / "launch.json").write_text('{"cache": null}')
+    text = command[6].replace(seed.EXPECTATIONS, str(tmp_path / "launch.json"))
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", text, "echo", "vllm"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "vllm\n"
+
+
+def test_no_profile_that_is_not_blessed_has_a_program_before_the_engine() -> None:
+    for need in (None, GpuNeed(("12.1",), "580.1")):
+        other = plan(replace(with_profile(SPEC, gpu=need), targets=("sm_121a",)), gpus=GPUS)
         assert "/opt/nvllm/seed.py" not in other.command
-        assert planner.written(other) == cachetree.ON_CPU
+        assert "-c" not in other.command
 
 
 def test_the_gate_finds_each_file_of_a_gpus_cache_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +384,7 @@ def test_the_gate_finds_each_file_of_a_gpus_cache_once(tmp_path: Path, monkeypat
     seeds = {f"{INDUCTOR}/{one['path']}" for one in told["models"][-1]["files"]}
     assert seeds | {one["path"] for one in told["cache"]["files"]} == {one.path for one in tree.files}
     assert not seeds & {one["path"] for one in told["cache"]["files"]}
-    assert told["models"][-1]["path"] == "/blessed/0"
+    assert told["models"][-1]["path"] == f"/blessed/{INDUCTOR}"
     assert told["cache"]["missing"] == "refuse"
     monkeypatch.setattr(gate, "read_only", lambda _: True)
     assert {one["expected"] for one in gate.model(str(stored / INDUCTOR), told["models"][-1]["files"])} == {
@@ -453,7 +466,8 @@ HARDENED = {
     "mem_limit": PLAN.limits.memory,
     "memswap_limit": PLAN.limits.memory,
     "pids_limit": PLAN.limits.pids,
-    "ports": {"8000/tcp": ("127.0.0.1", PLAN.port)},
+    "ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}, {"Name": "nofile", "Soft": 16384, "Hard": 16384}],
+    "ports": {"8000/tcp": [("127.0.0.1", PLAN.port)]},
     "user": "1234:1235",
     "restart_policy": {"Name": "no"},
 }
@@ -470,6 +484,18 @@ def test_podman_is_told_in_its_own_words() -> None:
     for target, text in docker["tmpfs"].items():
         assert text.endswith(",mode=0700,uid=1234,gid=1235")
         assert podman["tmpfs"][target] == text.removesuffix(",uid=1234,gid=1235") + ",U"
+
+
+def test_the_port_is_published_on_the_loopback_and_where_the_profile_says() -> None:
+    published = {}
+    for address in ("127.0.0.1", "192.0.2.7", "0.0.0.0"):
+        ports = options(plan(with_profile(SPEC, access=Access(publish=address))))["ports"]["8000/tcp"]
+        published[address] = [host for host, port in ports if port == PLAN.port]
+    assert published == {
+        "127.0.0.1": ["127.0.0.1"],
+        "192.0.2.7": ["127.0.0.1", "192.0.2.7"],
+        "0.0.0.0": ["0.0.0.0"],
+    }
 
 
 def test_gpus_are_asked_for_by_uuid_in_the_words_of_each_engine() -> None:
@@ -514,6 +540,7 @@ def test_every_mount_is_read_only_whatever_is_waived(
     [
         ("host-ipc", {"ipc_mode": "host"}, {"shm_size"}),
         ("host-network", {"network_mode": "host", "command": ...}, {"ports"}),
+        ("no-seccomp", {"security_opt": ["no-new-privileges", "seccomp=unconfined"]}, set()),
         ("writable-root", {"read_only": False}, set()),
         ("trust-remote-code", {}, set()),
     ],
@@ -530,13 +557,22 @@ def test_a_waiver_changes_its_own_option_and_nothing_else(waiver: str, changed: 
 
 
 def test_the_table_of_waivers_is_the_one_that_is_tried() -> None:
-    assert set(WAIVERS) == {"host-ipc", "host-network", "writable-root", "trust-remote-code"}
+    assert set(WAIVERS) == {
+        *("host-ipc", "host-network", "no-seccomp", "published-without-key", "trust-remote-code", "writable-root")
+    }
 
 
 def test_on_the_host_network_the_engine_listens_on_the_profiles_port_of_loopback() -> None:
     """Nothing publishes a port there: where the engine listens is where it is asked, and who else can ask."""
     found = plan(with_profile(SPEC, waivers=(Waiver("host-network", "the test wants it"),), port=8123))
     assert found.command[8:12] == ("--host", "127.0.0.1", "--port", "8123")
+
+
+def test_a_drain_is_vllms_own_and_not_hashed() -> None:
+    assert "--shutdown-timeout" not in PLAN.command
+    found = plan(with_profile(SPEC, limits=replace(PLAN.limits, drain_timeout=30)))
+    at = found.command.index("--shutdown-timeout")
+    assert (found.command[at + 1], found.serve_hash) == ("30", PLAN.serve_hash)
 
 
 def test_a_production_profile_is_no_weaker_than_a_development_one() -> None:

@@ -12,8 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.core import canonical
-from nvllm.core.plan import CpuLayout, LaunchPlan, Mount, PlannedCache, PlannedGpu, Scratch
-from nvllm.core.spec import GpuNeed, HostNeed, Probe, ResourceLimits, Waiver
+from nvllm.core.plan import (
+    ACCESS_ARGUMENTS,
+    ACCESS_ENVIRONMENT,
+    CpuLayout,
+    LaunchPlan,
+    Mount,
+    PlannedCache,
+    PlannedGpu,
+    PlannedTemplate,
+    Scratch,
+)
+from nvllm.core.spec import Access, GpuNeed, HostNeed, Probe, ResourceLimits, Waiver
 from nvllm.serve import servehash
 from support.host_samples import CPU as HOST_CPU
 from support.plansamples import GPUS, PLAN, SPEC, plan, with_profile
@@ -37,6 +47,22 @@ def modelled(**changes: Any) -> Callable[[LaunchPlan], LaunchPlan]:
 def drafting(**changes: str) -> Callable[[LaunchPlan], LaunchPlan]:
     """A draft that differs from the served model in its place alone, with CHANGES."""
     return lambda plan: replace(plan, draft=replace(plan.model, **{"path": "/drafts/tiny", **changes}))
+
+
+def adapted(**changes: str) -> Callable[[LaunchPlan], LaunchPlan]:
+    return lambda plan: replace(plan, adapters=(replace(plan.model, **{"path": "/adapters/mine", **changes}),))
+
+
+TEMPLATE = PlannedTemplate("templates/mine.jinja", "/templates/mine.jinja", 5, "a" * 64)
+
+
+def asking(plan: LaunchPlan) -> LaunchPlan:
+    """Return PLAN as the planner makes it for a profile with a key file."""
+    if plan.access.key_file is not None:
+        return plan
+    environment = {**plan.environment, **ACCESS_ENVIRONMENT}
+    command = (*plan.command, *ACCESS_ARGUMENTS)
+    return replace(plan, access=Access("/srv/key", "0.0.0.0"), command=command, environment=environment)
 
 
 def with_gpu(**changes: str) -> Callable[[LaunchPlan], LaunchPlan]:
@@ -63,6 +89,11 @@ MATTERS: dict[str, Callable[[LaunchPlan], LaunchPlan]] = {
     "draft.tree": drafting(tree="sha256:" + "9" * 64),
     "draft.revision": drafting(revision="d" * 40),
     "draft.path": drafting(path="/drafts/other"),
+    "adapters": adapted(),
+    "adapters.tree": adapted(tree="sha256:" + "9" * 64),
+    "adapters.path": adapted(path="/adapters/other"),
+    "template": lambda plan: replace(plan, template=TEMPLATE),
+    "template.sha256": lambda plan: replace(plan, template=replace(TEMPLATE, sha256="b" * 64)),
     "command: another value": lambda plan: replace(plan, command=(*plan.command[:-1], "256")),
     "command: one more": lambda plan: replace(plan, command=(*plan.command, "--seed", "1")),
     "command: one less": lambda plan: replace(plan, command=plan.command[:-2]),
@@ -99,6 +130,8 @@ CANNOT_MATTER: dict[str, Callable[[LaunchPlan], LaunchPlan]] = {
     "image_id": lambda plan: replace(plan, image_id="sha256:" + "2" * 64),
     "manifest_id": lambda plan: replace(plan, manifest_id="sha256:" + "2" * 64),
     "profile": lambda plan: replace(plan, profile="other"),
+    "served_name": lambda plan: replace(plan, served_name="other"),
+    "access": asking,
     "mounts": lambda plan: replace(plan, mounts=tuple(Mount("/other" + one.source, one.target) for one in plan.mounts)),
     "scratch": lambda plan: replace(plan, scratch=(Scratch("/tmp", 1),)),
     "user": lambda plan: replace(plan, user="7:7"),
@@ -110,6 +143,9 @@ CANNOT_MATTER: dict[str, Callable[[LaunchPlan], LaunchPlan]] = {
     "probe": lambda plan: replace(plan, probe=Probe("other", 1)),
     "limits.start_timeout": limited(start_timeout=1),
     "limits.stall_timeout": limited(stall_timeout=1),
+    "limits.open_files": limited(open_files=1),
+    "limits.drain_timeout": limited(drain_timeout=1),
+    "command: the drain": lambda plan: replace(plan, command=(*plan.command, "--shutdown-timeout", "10")),
     "model.name": modelled(name="other"),
     "draft.name": lambda plan: replace(plan, draft=plan.draft and replace(plan.draft, name="other")),
     "environment: the log level": said("VLLM_LOGGING_LEVEL", "DEBUG"),
@@ -172,9 +208,11 @@ def test_what_cannot_matter_cannot_matter_together_with_anything(factors: list[s
 def test_every_field_of_a_plan_is_hashed_or_is_excluded_by_name() -> None:
     """A new field makes this fail until somebody decides: unknown means included."""
     fields = {field.name for field in dataclasses.fields(LaunchPlan)}
-    assert fields - servehash.EXCLUDED_FIELDS.keys() == servehash.factors(GOLDEN).keys()
+    whole = servehash.factors(replace(adapted()(GOLDEN), template=TEMPLATE))
+    assert fields - servehash.EXCLUDED_FIELDS.keys() == whole.keys()
+    assert whole.keys() - servehash.factors(GOLDEN).keys() == {"adapters", "template"}
     assert servehash.EXCLUDED_FIELDS.keys() <= fields
-    assert {name.partition(":")[0].partition(".")[0] for name in MATTERS} == servehash.factors(GOLDEN).keys()
+    assert {name.partition(":")[0].partition(".")[0] for name in MATTERS} == whole.keys()
     assert servehash.EXCLUDED_FIELDS.keys() <= CANNOT_MATTER.keys()
     limits = {field.name for field in dataclasses.fields(ResourceLimits)}
     assert {f"limits.{name}" for name in limits} <= MATTERS.keys() | CANNOT_MATTER.keys()

@@ -16,9 +16,10 @@ from nvllm.cache import staging
 from nvllm.cache import tree as cachetree
 from nvllm.cache.staging import Staged
 from nvllm.cache.store import TreeStore
+from nvllm.cache.tree import TreeFile
 from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.host.locks import HeldLocks
 from nvllm.serve import planner, staged_cache
 from nvllm.serve import supervisor as serve
@@ -204,7 +205,7 @@ def test_a_start_that_missed_a_kernel_is_not_the_blessed_one(made: World, cache:
 
 def test_code_that_is_written_beside_the_blessed_files_was_compiled(tmp_path: Path) -> None:
     root = blessings_world.cache(tmp_path / "fresh")
-    tree = TreeStore(tmp_path / "trees").adopt(root, blessings_world.CURE, written=cachetree.ON_GPU)
+    tree = TreeStore(tmp_path / "trees").adopt(root, blessings_world.CURE)
     (inductor,) = tree.seeds
     blessed = [f"{CACHE}/{one.path}" for one in tree.files]
     timeline = Timeline(0.0, loaded=[f"{CACHE}/{blessings_world.AOT}/rank_0_0/model"])
@@ -212,6 +213,58 @@ def test_code_that_is_written_beside_the_blessed_files_was_compiled(tmp_path: Pa
     assert staged_cache.reuse(timeline, [*blessed, tuned], tree) == []
     (problem,) = staged_cache.reuse(timeline, [*blessed, f"{CACHE}/{inductor}/xo/new.py"], tree)
     assert problem == ("no output of a compiler in the scratch", f"{CACHE}/{inductor}/xo/new.py")
+
+
+def test_a_graph_that_a_request_needs_and_the_cache_lacks_is_reported_and_ends_nothing(
+    made: World, cache: MountedCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "RECHECK", 0.0)
+    monkeypatch.setattr(serve, "PAUSE", 0.01)
+    found = supervisor(made, cache)
+    found.start()
+    place = f"{CACHE}/{blessings_world.AOT}/inductor_cache"
+    blessed = [f"{CACHE}/{file.path}" for file in cache.manifest.tree.files]
+    made.engine.scratch = (*blessed, f"{place}/xy/cxyz.py", f"{place}/xy/cxyz.so")
+    served: list[InstanceState | None] = []
+
+    def look() -> None:
+        if found.reports.read(cache.plan.serve_hash):
+            served.append(found.run.read_state())
+            found.run.ask_to_stop()
+
+    made.engine.later = look
+    found.watch()
+    (state, *_) = served
+    assert state is not None
+    assert [(kernel.key, kernel.arguments) for kernel in state.kernels] == [("cxyz", f"{place}/xy/cxyz.py")]
+    # A bless that compiles it settles the report.
+    files = (*cache.manifest.tree.files, TreeFile("a/inductor_cache/xy/cxyz.py", 1, "0444", "0" * 64))
+    tree = cachetree.of(files, cache.manifest.tree.directories)
+    assert found.reports.settle(cache.plan.serve_hash, tree) == ()
+
+
+def test_a_container_that_lists_no_files_is_still_served(
+    made: World, cache: MountedCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "RECHECK", 0.0)
+    monkeypatch.setattr(serve, "PAUSE", 0.01)
+    found = supervisor(made, cache)
+    found.start()
+    answers = iter([None, refuse("NV510", "docker engine", "an answer", "the container is paused", "wait")])
+
+    def listed(*_: str) -> list[str] | None:
+        try:
+            answer = next(answers)
+        except StopIteration:
+            found.run.ask_to_stop()
+            return []
+        if answer is not None:
+            raise answer
+        return None
+
+    monkeypatch.setattr(made.engine, "scratch_files", listed)
+    found.watch()
+    assert next(answers, "all were given") == "all were given"
 
 
 def test_a_kernel_that_a_request_needs_and_the_cache_lacks_is_reported(made: World, cache: MountedCache) -> None:

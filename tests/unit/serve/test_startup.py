@@ -55,6 +55,7 @@ def test_what_is_started_is_the_plan_with_our_labels(world: World) -> None:
     assert world.engine.plan == world.supervisor.plan
     assert world.engine.labels == {
         "nvllm.instance": PLAN.instance,
+        "nvllm.run": str(world.run.path),
         "nvllm.image": "demo",
         "nvllm.profile": "eager",
         "nvllm.build-hash": PLAN.build_hash,

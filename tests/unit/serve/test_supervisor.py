@@ -8,24 +8,19 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from nvllm.core.paths import Places
-from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import GpuNeed
 from nvllm.host import locks
 from nvllm.host.locks import HeldLocks, Key
-from nvllm.image.engine import Engine
-from nvllm.serve import health, instances, startup, supervisor
+from nvllm.serve import health, instances, supervisor
 from nvllm.serve.examine import Examination
-from nvllm.serve.rundir import InstanceState, RunDirectory
 from support.plansamples import GPUS, PLAN, SPEC, places, plan, with_profile
 from support.serve_world import (
     FINDING,
-    ID,
     STARTED,
     FakeEngine,
     World,
@@ -214,7 +209,7 @@ def test_an_engine_that_falls_silent_leaves_what_status_and_stop_know(
         world.supervisor.watch()
     assert [one.code for one in caught.value.refusals] == ["NV510"]
     assert world.state().stage == "ready"
-    assert instances.current_stage(world.state(), running=True) == "ready"
+    assert instances.current_stage(world.state(), running=True, supervised=False) == "ready"
 
 
 # Locks
@@ -285,67 +280,3 @@ def test_a_place_without_locks_is_refused_once(tmp_path: Path) -> None:
         ("NV507", "127.0.0.1:8000"),
         ("NV513", str(where.locks)),
     ]
-
-
-# Stopping
-
-
-def running(engine: FakeEngine, of: LaunchPlan = PLAN) -> FakeEngine:
-    engine.start(of, startup.labels(of))
-    engine.asked.clear()
-    return engine
-
-
-def stop(engine: FakeEngine, where: Places, name: str = PLAN.instance) -> str:
-    return supervisor.stop(cast("Engine", engine), where, name)
-
-
-def test_stopping_one_whose_supervisor_is_gone(tmp_path: Path) -> None:
-    engine, where = running(FakeEngine()), places(tmp_path)
-    run = RunDirectory(where.runs / PLAN.instance)
-    run.prepare({}, b"{}", ())
-    run.write_state(
-        InstanceState(
-            PLAN.instance, "demo", "eager", False, "ready", "b", "c", 8000, 1, ID, 1.0, ready=2.0, kv_tokens=3
-        )
-    )
-    assert stop(engine, where) == ID
-    assert engine.asked == ["stop"]
-    assert run.asked_to_stop
-    state = run.read_state()
-    assert state is not None
-    assert (state.stage, state.reason) == ("stopped", "stopped; its supervisor was gone")
-
-
-def test_a_stop_on_a_full_disk_stops_all_the_same(tmp_path: Path) -> None:
-    engine, where = running(FakeEngine()), places(tmp_path)
-    run = RunDirectory(where.runs / PLAN.instance)
-    run.prepare({}, b"{}", ())
-    (run.path / "stop").symlink_to(tmp_path / "no such directory" / "stop")
-    with pytest.raises(Refused) as caught:
-        stop(engine, where)
-    assert [one.code for one in caught.value.refusals] == ["NV920"]
-    assert engine.asked == ["stop"]
-
-
-def test_stopping_one_of_which_only_the_container_is_left(tmp_path: Path) -> None:
-    engine = running(FakeEngine())
-    assert stop(engine, places(tmp_path)) == ID
-    assert engine.asked == ["stop"]
-
-
-def test_stopping_what_is_not_there_names_what_is(tmp_path: Path) -> None:
-    with pytest.raises(Refused) as caught:
-        stop(running(FakeEngine()), places(tmp_path), "nvllm-demo-other")
-    (refusal,) = caught.value.refusals
-    assert (refusal.code, refusal.expected) == ("NV107", f"an instance: {PLAN.instance}")
-    assert (refusal.found, refusal.cure) == ("nvllm-demo-other", "nvllm status")
-
-
-def test_a_container_that_is_not_ours_is_not_stopped(tmp_path: Path) -> None:
-    engine = running(FakeEngine())
-    engine.labels = {}
-    with pytest.raises(Refused) as caught:
-        stop(engine, places(tmp_path))
-    assert caught.value.refusals[0].expected == "an instance: nothing is being served"
-    assert engine.asked == []

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvllm.core import spec
-from nvllm.core.spec import CommitSource
+from nvllm.core.spec import CommitSource, RestartRules
 from nvllm.spec import file as specfile
 from support.specs import COMMIT, GOOD, SHOWN, only, refusals, spoiled
 
@@ -277,6 +277,26 @@ def test_how_long_requests_may_stand_still() -> None:
     assert specfile.parse(GOOD, SHOWN).profiles["eager"].limits.stall_timeout == 600
     text = spoiled("      start-timeout: 300\n", "      start-timeout: 300\n      stall-timeout: 90\n")
     assert specfile.parse(text, SHOWN).profiles["eager"].limits.stall_timeout == 90
+
+
+def test_a_restart_is_off_until_it_is_asked_for() -> None:
+    assert specfile.parse(GOOD, SHOWN).profiles["eager"].restart is None
+    text = spoiled("    limits:\n", "    restart: {attempts: 2}\n    limits:\n")
+    assert specfile.parse(text, SHOWN).profiles["eager"].restart == RestartRules(attempts=2, within=3600, pause=5)
+
+
+@pytest.mark.parametrize(
+    ("rules", "where"),
+    [
+        ("{}", ".restart"),
+        ("true", ".restart"),
+        ("{attempts: 0}", ".restart.attempts"),
+        ("{often: 3}", ".restart.often"),
+    ],
+)
+def test_rules_of_a_restart_that_are_none(rules: str, where: str) -> None:
+    (refusal,) = refusals(spoiled("    limits:\n", f"    restart: {rules}\n    limits:\n"))
+    assert (refusal.code, refusal.where.rpartition(": ")[2]) == ("NV101", f".profiles.eager{where}")
 
 
 # A vLLM that is compiled

@@ -165,7 +165,7 @@ def test_a_profile_is_what_the_forks_script_serves(bare: Path, name: str) -> Non
         assert command[:3] == ["/opt/venv/bin/python3.12", "-I", f"/{identity.SEED_PATH}"]
         command = command[3:]
     assert command[:9] == [
-        "vllm", "serve", "/models/qwen35-27b-nvfp4", "--served-model-name", "qwen35-27b-nvfp4",
+        "vllm", "serve", "/models/qwen35-27b-nvfp4", "--served-model-name", "default",
         "--host", "0.0.0.0", "--port", "8000",
     ]  # fmt: skip
     expected = [part for option, value in ARGUMENTS[name].items() for part in (option, value) if part is not None]

@@ -1,0 +1,54 @@
+"""Chat templates of profiles: files of the project that the lock pins by sha256, as it pins patches."""
+
+from __future__ import annotations
+
+import hashlib
+
+from nvllm.core import reading
+from nvllm.core.lock import Lock, ModelFile, command
+from nvllm.core.paths import Project
+from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.spec import ImageSpec, Profile
+
+
+def of(project: Project, spec: ImageSpec) -> tuple[ModelFile, ...]:
+    """Return the chat templates that profiles of SPEC name, as they are now, by path. Raises Refused NV405."""
+    return tuple(_read(project, spec.name, file) for file in names(spec))
+
+
+def names(spec: ImageSpec) -> list[str]:
+    """Return the paths of the chat templates that profiles of SPEC name, each once, in order."""
+    return sorted({one.chat_template for one in spec.profiles.values() if one.chat_template is not None})
+
+
+def locked(lock: Lock, profile: Profile) -> ModelFile:
+    """Return what LOCK says of the chat template of PROFILE, which has one; no file has the answer of a stale lock."""
+    assert profile.chat_template is not None
+    absent = ModelFile(profile.chat_template, 0, "")
+    return next((one for one in lock.templates if one.path == profile.chat_template), absent)
+
+
+def changed(project: Project, lock: Lock, profile: Profile) -> list[Refusal]:
+    """Return NV405 if the chat template of PROFILE is not there, or not the one that LOCK pins."""
+    pinned = locked(lock, profile)
+    try:
+        now = _read(project, lock.image, pinned.path)
+    except Refused as refused:
+        return list(refused.refusals)
+    if now == pinned:
+        return []
+    expected = f"sha256 {pinned.sha256[:12]}" if pinned.sha256 else "a file that the lock pins"
+    cure = command(lock.image, lock.platform)
+    return [Refusal("NV405", pinned.path, expected, f"sha256 {now.sha256[:12]}", cure)]
+
+
+def _read(project: Project, image: str, file: str) -> ModelFile:
+    try:
+        data = reading.content(project.root / file, reading.CONFIGURATION)
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise Refused([Refusal("NV405", file, "text in UTF-8", "other bytes", "save the file as UTF-8")]) from error
+    except OSError as error:
+        cure = f"write the template, or correct `chat-template:` in images/{image}.yaml"
+        raise Refused([Refusal("NV405", file, "a chat template", error.strerror or str(error), cure)]) from error
+    return ModelFile(file, len(data), hashlib.sha256(data).hexdigest())

@@ -1,0 +1,86 @@
+"""Measure the package: `python tools/measure.py`. One line for each figure, in the same way each time.
+
+Names are counted where something is bound: an assignment, a parameter, a loop, a function. The loop variable of a
+comprehension on one line may have any name, as docs/style.md says.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "launcher" / "nvllm"
+VAGUE = frozenset({"one", "found", "said", "shown", "held", "place", "wanted", "theirs", "ours"})
+"""Names that tell that something was found, and not what."""
+
+
+def modules() -> list[Path]:
+    """Return the modules of the package."""
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def _excused(tree: ast.AST) -> set[int]:
+    """Return the ids of the names in TREE that are loop variables of a comprehension on one line."""
+    return {
+        id(name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.comprehension) and node.target.lineno == node.iter.end_lineno
+        for name in ast.walk(node.target)
+    }
+
+
+def _bound(tree: ast.AST) -> Iterator[str]:
+    """Yield each name that TREE binds, as often as it does."""
+    excused = _excused(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in excused:
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.FunctionDef):
+            yield node.name
+
+
+def vague(source: str) -> Counter[str]:
+    """Return how often each of the VAGUE names is bound in the Python text SOURCE."""
+    return Counter(name for name in _bound(ast.parse(source)) if name in VAGUE)
+
+
+def comments(source: str) -> int:
+    """Return the number of comments in the Python text SOURCE, without those for linters."""
+    words = tokenize.generate_tokens(io.StringIO(source).readline)
+    return sum(token.type == tokenize.COMMENT and not token.string.startswith(("# noqa", "# type:")) for token in words)
+
+
+def nicknames(source: str) -> int:
+    """Return how many modules or names the Python text SOURCE imports under another name."""
+    imports = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom))
+    return sum(alias.asname is not None for node in imports for alias in node.names)
+
+
+def figures() -> dict[str, str]:
+    """Return each figure of the package by its name."""
+    sources = {path: path.read_text(encoding="utf-8") for path in modules()}
+    lines = {path: source.count("\n") for path, source in sources.items()}
+    total = sum(lines.values())
+    names = sum((vague(source) for source in sources.values()), Counter[str]())
+    each = ", ".join(f"{name} {count}" for name, count in names.most_common())
+    why = sum(map(comments, sources.values()))
+    longest = max(lines, key=lambda path: lines[path])
+    return {
+        "modules": str(len(sources)),
+        "lines": f"{total:,}",
+        "longest module": f"{longest.relative_to(PACKAGE)}, {lines[longest]} lines",
+        "comments": f"{why:,}, {100 * why / total:.1f} % of the lines",
+        "vague names bound": f"{names.total():,}: {each}",
+        "imports under another name": str(sum(map(nicknames, sources.values()))),
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.writelines(f"{figure:<28} {value}\n" for figure, value in figures().items())
