@@ -269,7 +269,10 @@ def _gated(world: Path) -> None:
 
 def _gate(world: Path) -> str:
     """What a profile is told that requires the gate."""
-    filed = gate_records.filed(world / "state/gates")
+    try:
+        filed = gate_records.filed(world / "state/gates")
+    except Refused as refused:
+        return codes(refused)
     return GOOD if filed and all(one.record is not None for one in filed) else "NV516"
 
 
@@ -388,7 +391,7 @@ ROWS: tuple[Row, ...] = (
         _image_lock,
         _every("NV109", absent="NV201", dangling_link="NV201", empty="NV210", torn="NV210", **_BY_HASH),
     ),
-    Row("records of gates", "state/gates", _gated, _gate, _every("NV516")),
+    Row("records of gates", "state/gates", _gated, _gate, _every("NV109", absent="NV516", empty="NV516", torn="NV516")),
     Row(
         "run directories",
         "state/runs",

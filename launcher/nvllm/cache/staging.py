@@ -78,9 +78,11 @@ def stage(source: Path, expected: Tree, parent: Path, cure: str) -> Staged:
         durable.reached("staged copied")
         copier.seal(expected)
         return Staged(target, copier.level, _marks(target))
+    except Refused as refused:
+        raise Refused([*refused.refusals, *_discarded(private)]) from refused
     except BaseException:
-        with discarding(private):
-            raise
+        _discarded(private)
+        raise
 
 
 def verify(source: Path, expected: Tree, cure: str) -> None:

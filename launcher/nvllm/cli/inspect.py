@@ -80,6 +80,9 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
         seen = examine.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
         outcomes, refusals = seen.outcomes, list(seen.refusals)
         reminder, needed = _reminder(app, image), _memory(app, image, profile, seen.plan)
+        rules = specfile.of(app.project, image).profiles[profile]
+        if rules.blessed and rules.bless.signers is None:
+            app.progress.note(f"UNSIGNED profile {profile} names no signers: who writes the project writes blessings")
     shown: list[Json] = [
         {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail} for one in outcomes
     ]

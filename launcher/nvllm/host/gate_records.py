@@ -47,15 +47,10 @@ class Measured:
 def filed(directory: Path) -> tuple[FiledRecord, ...]:
     """Return the records in DIRECTORY, oldest first; a file that is none of nvllm's has a problem instead.
 
-    If the directory itself is not to be trusted, each gate has a record with that problem.
+    Raises Refused NV109 for a directory that is not to be trusted, or cannot be read.
     """
     found = []
-    try:
-        paths_of_records = trusted.state(directory.parent, "NV516").listed(directory, "*.json")
-    except Refused as refused:
-        problem = refused.refusals[0]
-        return tuple(FiledRecord(problem.where, gate, None, problem.found) for gate in GATES)
-    for path in paths_of_records:
+    for path in trusted.state(directory.parent, "NV109").listed(directory, "*.json"):
         named = _FILE.fullmatch(path.name)
         if named is not None:
             found.append(((named[2], int(named[3] or 0)), _read(path, _gate(named[1]), named[2])))

@@ -102,6 +102,16 @@ def test_doctor_of_a_profile_refuses_what_serve_would(capsys: pytest.CaptureFixt
     assert {"NV401", "NV510", "NV602"} <= {code for code, _ in told(doctor)}
 
 
+@pytest.mark.parametrize(("bless", "noted"), [("", True), ("    bless: {signers: manifests/signers}\n", False)])
+def test_doctor_notes_a_blessed_profile_without_signers(
+    capsys: pytest.CaptureFixture[str], world: Project, bless: str, noted: bool
+) -> None:
+    edit(world.spec("demo"), "    port: 8000\n", f"    port: 8000\n    blessed: true\n{bless}")
+    edit(world.spec("demo"), "enforce-eager: true", "enforce-eager: false")
+    assert main(["doctor", "demo", "--profile", "eager"]) == 3
+    assert ("UNSIGNED profile eager names no signers" in capsys.readouterr().err) == noted
+
+
 def test_a_dry_run_shows_the_plan_and_every_refusal(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "demo", "--profile", "eager", "--dry-run"]) == 3
     captured = capsys.readouterr()
