@@ -174,13 +174,13 @@ def _succeeds(argv: Sequence[str]) -> bool:
 
 def _build_cache() -> frozenset[str]:
     """Return the ids of the records in BuildKit's cache; none without an engine."""
-    shown = subprocess.run(
+    answer = subprocess.run(
         ["docker", "system", "df", "--verbose", "--format", "{{json .BuildCache}}"],
         capture_output=True,
         text=True,
         check=False,
     )
-    return frozenset(one["ID"] for one in json.loads(shown.stdout or "null") or ())
+    return frozenset(one["ID"] for one in json.loads(answer.stdout or "null") or ())
 
 
 @dataclass

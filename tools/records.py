@@ -134,9 +134,9 @@ def run(suite: str, arguments: Sequence[str]) -> int:
 
 def main(argv: Sequence[str]) -> int:
     if argv == ["--check"]:
-        found = list(lacking())
-        sys.stderr.write("".join(f"records: {one}\n" for one in found))
-        return 1 if found else 0
+        problems = list(lacking())
+        sys.stderr.write("".join(f"records: {one}\n" for one in problems))
+        return 1 if problems else 0
     if not argv or argv[0] not in SUITES:
         sys.stderr.write(f"usage: make records SUITE=NAME, one of {', '.join(SUITES)}\n")
         return 2

@@ -42,10 +42,6 @@ NVLLM: Mapping[str, tuple[str, frozenset[str]]] = {
     ),
     "nvllm explain NV101": ("nvllm explain NV101", DONE),
     "nvllm explain sample": ("nvllm explain NV907", DONE),
-    "nvllm export compose sample --profile sample --registry sample": (
-        "nvllm export compose cpu --profile tiny-blessed --registry host.example/r",
-        SERVED | {"NV317"},
-    ),
     "nvllm export systemd sample --profile sample": ("nvllm export systemd cpu --profile tiny-blessed", SERVED),
     "nvllm fetch sample --platform sample": ("nvllm fetch cpu --platform linux/amd64", NETWORK),
     "nvllm gate --help": ("nvllm gate --help", DONE),

@@ -119,6 +119,9 @@ def _forms(line: str) -> set[str]:
 MADE_FROM = {"mine": "cpu", "bench": "cpu"}
 """Images that a reader or a benchmark makes, and the image of nvllm's whose profiles and models they have."""
 
+OF_A_READER = frozenset({"chat", "tuned"})
+"""A profile and a model that a page has the reader write."""
+
 SETS = frozenset({"all", "none", "spec"})
 """Sets of patches that have a name."""
 
@@ -188,7 +191,14 @@ def _is_known(ctx: click.Context, param: click.Parameter, text: str) -> bool:
     last = text.rpartition(",")[2]
     if param._custom_shell_complete is None or isinstance(param.type, click.Choice):
         return True
-    if last.isupper() or last in {"", "..."} or text in MADE_FROM or text in SETS or DIGITS.fullmatch(text):
+    if (
+        last.isupper()
+        or last in {"", "..."}
+        or text in MADE_FROM
+        or text in OF_A_READER
+        or text in SETS
+        or DIGITS.fullmatch(text)
+    ):
         return True
     if re.sub(r"^(nvllm-)?", "", text) in _labels() or re.fullmatch(r"nvllm:[a-z0-9-]+-[0-9a-f]{12}", text):
         return True

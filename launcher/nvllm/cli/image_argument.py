@@ -66,10 +66,10 @@ def selected(running: App) -> str:
     """Return the image that the command line of RUNNING is about. Raises Refused if nothing decides it."""
     from nvllm.spec import selection
 
-    found = selection.select(running.project, request_of(click.get_current_context()))
-    if found.why:
-        running.progress.note(f"image {found.image}: {found.why}")
-    return found.image
+    chosen = selection.select(running.project, request_of(click.get_current_context()))
+    if chosen.why:
+        running.progress.note(f"image {chosen.image}: {chosen.why}")
+    return chosen.image
 
 
 def profile_missing(ctx: click.Context) -> Refused:

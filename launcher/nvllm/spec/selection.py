@@ -94,14 +94,14 @@ def select(project: Project, request: ImageRequest) -> Selected:
             # They pin the same model, and a lock is what the command reads.
             images.sort(key=lambda one: (one != default, not project.lock(one).is_file()))
             return Selected(images[0], f"it has {request.what}")
-        found = f"no IMAGE, and {len(images)} images have {request.what}"
-        raise refuse("NV111", "IMAGE", f"one of {', '.join(images)}", found, _lines(request, images, {}))
+        lacking = f"no IMAGE, and {len(images)} images have {request.what}"
+        raise refuse("NV111", "IMAGE", f"one of {', '.join(images)}", lacking, _lines(request, images, {}))
     if len(names) == 1:
         return Selected(names[0], "the only image of the project")
     if default is not None:
         return Selected(default, f"the default in {projectfile.NAME}")
-    found = f"no IMAGE, and no default-image in {projectfile.NAME}"
-    raise refuse("NV111", "IMAGE", f"one of {', '.join(names)}", found, _lines(request, names, {}))
+    lacking = f"no IMAGE, and no default-image in {projectfile.NAME}"
+    raise refuse("NV111", "IMAGE", f"one of {', '.join(names)}", lacking, _lines(request, names, {}))
 
 
 def profile_missing(project: Project, request: ImageRequest) -> Refused:
@@ -160,8 +160,8 @@ def _check_named(project: Project, request: ImageRequest, names: Sequence[str]) 
         cure = (
             request.line({"image": "", **several}) if several and len(owners) == 1 else _lines(request, owners, several)
         )
-        found = f"{image}, a profile of {', '.join(owners)}"
-        raise refuse("NV107", "IMAGE", f"an image: {', '.join(names)}", found, cure)
+        problem = f"{image}, a profile of {', '.join(owners)}"
+        raise refuse("NV107", "IMAGE", f"an image: {', '.join(names)}", problem, cure)
 
 
 def _unknown(request: ImageRequest, sections: _Sections) -> Refused:
