@@ -21,7 +21,7 @@ from nvllm.bisect.trial_cache import TrialCache
 from nvllm.cache.revocations import Revocations
 from nvllm.cache.seen_versions import Versions
 from nvllm.core import canonical, documents
-from nvllm.core.spec import GateRules, MemoryGateRule
+from nvllm.core.gaterules import GateRules, MemoryGateRule
 from nvllm.host import gate_records, gates
 from nvllm.host import locks as holds
 from nvllm.host.gates import GateState

@@ -13,8 +13,8 @@ import click
 from nvllm.cli.frame import App, FiniteRange, Group, with_app
 from nvllm.core import clock, documents, proc
 from nvllm.core.canonical import Json
+from nvllm.core.gaterules import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.core.spec import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE
 from nvllm.host import disk_gate, facts, gate_records, gates, locks, memory_gate, thermal_gate
 from nvllm.host.disk_gate import DiskLimits
 from nvllm.host.facts import HostFacts

@@ -67,6 +67,16 @@ Sha256 = Annotated[str, Rule("^[0-9a-f]{64}$", "a sha256 as 64 lower-case hex di
 Commit = Annotated[str, Rule(COMMIT, "a commit as 40 lower-case hex digits")]
 Platform = Annotated[str, Rule(choices=("linux/amd64", "linux/arm64"))]
 Epoch = Annotated[int, Rule(minimum=0, maximum=2**32 - 1)]
+Size = Annotated[
+    int,
+    Rule(
+        "^([1-9][0-9]{0,8}(KiB|MiB)|[1-9][0-9]{0,5}GiB)$",
+        "a size such as 6GiB, 512MiB or 64KiB, or a whole number of bytes",
+        types=("string", "integer"),
+        minimum=1,
+        maximum=10**15,
+    ),
+]
 Count = Annotated[int, Rule(minimum=0)]
 Positive = Annotated[int, Rule(minimum=1)]
 Seconds = Annotated[float, Rule(minimum=0)]

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from nvllm.core.fields import COMMIT, NOT_EMPTY, Epoch, Form, Platform, Rule
+from nvllm.core.fields import COMMIT, NOT_EMPTY, Epoch, Form, Platform, Rule, Size
+from nvllm.core.gaterules import GateRules
 
 SCHEMA = "nvllm.image/1"
 
@@ -45,16 +46,6 @@ WheelPath = Annotated[
     ),
 ]
 PythonMinor = Annotated[str, Rule(r"^3\.[0-9]{1,2}$", 'a minor version of Python in quotes, such as "3.11"')]
-Size = Annotated[
-    int,
-    Rule(
-        "^([1-9][0-9]{0,8}(KiB|MiB)|[1-9][0-9]{0,5}GiB)$",
-        "a size such as 6GiB, 512MiB or 64KiB, or a whole number of bytes",
-        types=("string", "integer"),
-        minimum=1,
-        maximum=10**15,
-    ),
-]
 Environment = Mapping[
     Annotated[str, Rule("^[A-Z_][A-Z0-9_]*$", "a name of capital letters, digits and _, not starting with a digit")],
     Annotated[str, Rule(r"^[^\u0000]*$", "text without NUL")],
@@ -435,63 +426,6 @@ class KernelRules:
     """Whether a kernel that a request needs and the cache lacks is compiled and reported, or ends the engine."""
     quiet_rounds: Annotated[int, Rule(minimum=1, maximum=100)] = 2
     """Rounds of requests in a row that must need no new kernel; then a bless takes the kernels for complete."""
-
-
-_Days = Annotated[int, Rule(minimum=1, maximum=3650)]
-_Degrees = Annotated[int, Rule(minimum=1, maximum=200)]
-_Milliseconds = Annotated[int, Rule(minimum=1, maximum=60_000)]
-
-SWAP_IN_USE = 2**30
-GPU_DEGREES = 85
-HOST_DEGREES = 95
-FSYNC_P50 = 20
-FSYNC_P99 = 200
-"""What a hardware gate is held against unless it is told something else: bytes, degrees Celsius, milliseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryGateRule:
-    """A memory gate that the host must have passed: at most MAX_AGE days ago, with a band of at least BAND bytes."""
-
-    max_age: _Days
-    """Days for which a run of the gate counts."""
-    band: Size
-    """The least memory that the run must have tested at once."""
-    swap: Size = SWAP_IN_USE
-    """The most bytes of swap that were in use before."""
-
-
-@dataclass(frozen=True, slots=True)
-class ThermalGateRule:
-    """A thermal gate that the host must have passed, at most MAX_AGE days ago."""
-
-    max_age: _Days
-    """Days for which a run of the gate counts."""
-    gpu_temperature: _Degrees = GPU_DEGREES
-    """The most degrees Celsius of a GPU."""
-    host_temperature: _Degrees = HOST_DEGREES
-    """The most degrees Celsius of the host's own sensors."""
-
-
-@dataclass(frozen=True, slots=True)
-class DiskGateRule:
-    """A disk gate that the host must have passed, at most MAX_AGE days ago."""
-
-    max_age: _Days
-    """Days for which a run of the gate counts."""
-    p50: _Milliseconds = FSYNC_P50
-    """The most milliseconds of half of the writes."""
-    p99: _Milliseconds = FSYNC_P99
-    """The most milliseconds of 99 % of the writes."""
-
-
-@dataclass(frozen=True, slots=True)
-class GateRules:
-    """The gates of the hardware that a profile requires of its host; see host/gates.py."""
-
-    memory: MemoryGateRule | None = None
-    thermal: ThermalGateRule | None = None
-    disk: DiskGateRule | None = None
 
 
 MEMORY_FLOOR = 512 * 2**20

@@ -14,8 +14,8 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from nvllm.core import canonical, clock
 from nvllm.core.fields import Count, Form, Positive, Rule, Seconds, Sha256, Word
+from nvllm.core.gaterules import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE, GateRules
 from nvllm.core.refusal import Refusal
-from nvllm.core.spec import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE, GateRules
 from nvllm.host.facts import HostFacts
 
 SCHEMA = "nvllm.hardware-gate/1"

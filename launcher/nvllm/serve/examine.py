@@ -18,12 +18,13 @@ from nvllm.cache.blessings import BlessingQuery, Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.store import TreeStore
 from nvllm.core import canonical
+from nvllm.core.gaterules import GateRules
 from nvllm.core.lock import Lock, LockedModel, ModelFile
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse
-from nvllm.core.spec import Access, DirectoryModel, GateRules, ImageSpec, Model, Profile
+from nvllm.core.spec import Access, DirectoryModel, ImageSpec, Model, Profile
 from nvllm.host import checks, gate_records, locks
 from nvllm.host import facts as host
 from nvllm.host.checks import DiskNeed, Outcome, Subject

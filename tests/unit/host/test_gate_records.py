@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nvllm.core import documents
+from nvllm.core.gaterules import GateRules
 from nvllm.core.refusal import Refused
-from nvllm.core.spec import GateRules
 from nvllm.host import gate_records, gates
 from nvllm.host.gate_records import Measured
 from nvllm.host.gates import FORM, GateCheck

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nvllm.core import clock
-from nvllm.core.spec import SWAP_IN_USE, DiskGateRule, GateRules, MemoryGateRule, ThermalGateRule
+from nvllm.core.gaterules import SWAP_IN_USE, DiskGateRule, GateRules, MemoryGateRule, ThermalGateRule
 from nvllm.host import gates
 from nvllm.host.gates import FiledRecord, GateCheck, GateOutcome, GateRecord, GateState, MemoryBand
 from support.gate_samples import DAY, FACTS, GIB, HERE, MEASURED, NOW, record
