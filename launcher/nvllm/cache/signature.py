@@ -27,10 +27,10 @@ def sign(data: bytes, key: Path, where: str) -> bytes:
 
     Raises Refused NV909 for WHERE if nothing is signed, NV512 without ssh-keygen.
     """
-    done = _run(["-Y", "sign", "-n", NAMESPACE, "-f", str(key)], data)
+    done = run(["-Y", "sign", "-n", NAMESPACE, "-f", str(key)], data)
     if done.returncode != 0:
         cure = shlex.join(["ssh-add", str(key)])
-        raise refuse("NV909", where, f"a signature by {key}", _said(done), cure)
+        raise refuse("NV909", where, f"a signature by {key}", last_line(done), cure)
     return done.stdout
 
 
@@ -43,15 +43,15 @@ def verify(data: bytes, signature: bytes, signers: Path, where: str, cure: str) 
     with tempfile.TemporaryDirectory(prefix="nvllm-signature-") as directory:
         file = Path(directory, "signature")
         file.write_bytes(signature)
-        named = _run(["-Y", "find-principals", "-s", str(file), "-f", str(signers)], b"")
+        named = run(["-Y", "find-principals", "-s", str(file), "-f", str(signers)], b"")
         principals = named.stdout.decode(errors="replace").splitlines() if named.returncode == 0 else []
-        said = _said(named)
+        said = last_line(named)
         for principal in principals:
             argv = ["-Y", "verify", "-n", NAMESPACE, "-f", str(signers), "-I", principal, "-s", str(file)]
-            done = _run(argv, data)
+            done = run(argv, data)
             if done.returncode == 0:
                 return principal
-            said = _said(done)
+            said = last_line(done)
     raise refuse("NV909", where, f"a signature of these bytes by a signer in {signers}", said, cure)
 
 
@@ -68,17 +68,23 @@ def _trusted(signers: Path) -> None:
         raise refuse("NV909", str(signers), expected, found, f"chmod 644 {shlex.quote(str(signers))}")
 
 
-def _run(arguments: list[str], data: bytes) -> proc.Completed:
-    program = proc.require(_PROGRAM, _PACKAGE)
+def program() -> str:
+    """Return the path of ssh-keygen. Raises Refused NV512 if it is not here."""
+    return proc.require(_PROGRAM, _PACKAGE)
+
+
+def run(arguments: list[str], data: bytes) -> proc.Completed:
+    """Return what ssh-keygen did with ARGUMENTS and the input DATA: a failure too, or no answer in time."""
     # There is no terminal to ask for a passphrase at: an agent must have it.
     env = proc.environment({"SSH_ASKPASS_REQUIRE": "never"}, passed=("SSH_AUTH_SOCK",))
+    argv0 = program()
     try:
-        return proc.run([program, *arguments], env=env, timeout=_TIMEOUT, stdin=data)
+        return proc.run([argv0, *arguments], env=env, timeout=_TIMEOUT, stdin=data)
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess([program, *arguments], 1, b"", b"no answer in time")
+        return subprocess.CompletedProcess([argv0, *arguments], 1, b"", b"no answer in time")
 
 
-def _said(done: proc.Completed) -> str:
+def last_line(done: proc.Completed) -> str:
     """Return the last line that the program printed."""
     lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else f"exit status {done.returncode}"

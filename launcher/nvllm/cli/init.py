@@ -12,23 +12,26 @@ from typing import cast
 
 import click
 
+from nvllm.cache import signing_key
+from nvllm.cache.signing_key import Signer
 from nvllm.cli.complete import files, targets
 from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.core import durable, paths, reading
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.spec import ImageSpec
 from nvllm.lock import newproject, providers
 from nvllm.lock.newproject import ProjectDraft, ProjectRequest
 from nvllm.lock.providers import Providers
 from nvllm.patches import proofs
 from nvllm.spec import file as specfile
 
-"""Bytes of a diff. All of vLLM's Python is smaller."""
-
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)+[a-z0-9.+-]*")
+_SIGNERS = "manifests/allowed_signers"
+"""The allowed signers file of a new project."""
 
 EXAMPLES = """
 Examples:
@@ -38,6 +41,7 @@ Examples:
       --proved-by tests/test_mine.py::test_it            one patch for each commit after v0.27.0
   nvllm init mine --from-diff a.patch --from-diff b.patch \\
       --proved-by a=tests/test_a.py::test_a --proved-by b=tests/test_b.py::test_b
+  nvllm init mine --signer you@example.org               who signs its blessings, with a key of yours or a new one
   nvllm init mine --target sm120 --bare --no-lock        only the files, without patches of nvllm's own
 """
 
@@ -79,6 +83,18 @@ Examples:
 )
 @click.option("--commit", metavar="HEX40", help="The commit of the release.  [default: looked up]")
 @click.option("--bare", is_flag=True, help="Without the patches that nvllm's image has: stock vLLM and your patches.")
+@click.option(
+    "--signer",
+    "principal",
+    metavar="PRINCIPAL",
+    help="Who signs the blessings, such as an e-mail address: blessed profiles demand it.",
+)
+@click.option(
+    "--key",
+    type=PATH,
+    metavar="PATH",
+    help="With --signer: the SSH key; it is made if it is not there.  [default: ~/.config/nvllm/signing_key]",
+)
 @click.option("--no-lock", is_flag=True, help="Write no lock; `nvllm lock` does it later.")
 @click.option("--dry-run", is_flag=True, help="Do all but the lock, say what there would be, and write nothing.")
 @with_app
@@ -93,6 +109,8 @@ def init(
     tests: tuple[str, ...],
     commit: str | None,
     bare: bool,
+    principal: str | None,
+    key: Path | None,
     no_lock: bool,
     dry_run: bool,
 ) -> None:
@@ -104,7 +122,10 @@ def init(
     """
     directory = directory.absolute()
     newproject.vacant(directory)
-    refuse_any(_unusable(version, commit, name, diffs, checkout))
+    key = key.absolute() if key is not None else None
+    bad = [*_unusable(version, commit, name, diffs, checkout), *signing_key.unusable(principal, key, directory)]
+    refuse_any(bad)
+    signer = signing_key.of(principal, key or paths.signing_key(os.environ)) if principal is not None else None
     origin = newproject.template_of(paths.packaged(app.project.platform), target)
     asked = providers.connect(origin.spec, app.places, None, offline=app.offline, progress=app.progress)
     request = ProjectRequest(
@@ -115,6 +136,7 @@ def init(
         checkout=checkout,
         proofs=tests,
         bare=bare,
+        signers=_SIGNERS if signer is not None else None,
     )
     drafted = newproject.draft(request, origin, asked, os.environ, offline=app.offline)
     values = drafted.values
@@ -124,12 +146,17 @@ def init(
         project = newproject.write(drafted, root)
         locked = None if no_lock or dry_run else _locked(app, drafted, project, asked)
         (root / "manifests/.gitkeep").touch()
+        if signer is not None:  # last: nothing but the rename can fail after a key was made
+            allowed = signer if dry_run else signing_key.make(signer)
+            durable.replace(root / _SIGNERS, allowed.entry.encode(), 0o644, code="NV920")
         spec = specfile.load(project.spec(values.name), drafted.spec)
         files = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
     if locked:
         dataclasses.replace(app, project=Project(directory, project.platform)).remember_project()
     profile, model = newproject.start(spec)
     next_ = _next(directory, values.name, profile, model, locked=locked is not None)
+    if signer is not None:
+        next_ += _signing(spec, signer)
     data = {
         "directory": str(directory),
         "written": not dry_run,
@@ -144,9 +171,10 @@ def init(
         "lock": locked,
         "files": files,
         "next": next_,
+        "signer": _signer_data(signer, dry_run=dry_run),
     }
     app.out.result(
-        "init", cast("Json", data), lambda: _say(app, drafted, directory, next_, dry_run=dry_run, locked=locked)
+        "init", cast("Json", data), lambda: _say(app, drafted, directory, next_, signer, dry_run=dry_run, locked=locked)
     )
 
 
@@ -195,8 +223,30 @@ def _next(directory: Path, image: str, profile: str, model: str | None, *, locke
     return [f"{enter} && {build}", f"nvllm model make {image} {model}", serve] if model else [enter, build, serve]
 
 
+def _signing(spec: ImageSpec, signer: Signer) -> list[str]:
+    """Return the command that signs a blessing of the first profile of SPEC that demands it."""
+    blessed = [name for name, profile in spec.profiles.items() if profile.blessed]
+    return [
+        shlex.join(["nvllm", "bless", spec.name, "--profile", name, "--sign", str(signer.key)]) for name in blessed[:1]
+    ]
+
+
+def _signer_data(signer: Signer | None, *, dry_run: bool) -> Json:
+    if signer is None:
+        return None
+    made = signer.public is None and not dry_run
+    return {"principal": signer.principal, "key": str(signer.key), "key_made": made, "signers": _SIGNERS}
+
+
 def _say(
-    app: App, drafted: ProjectDraft, directory: Path, next_: Sequence[str], *, dry_run: bool, locked: str | None
+    app: App,
+    drafted: ProjectDraft,
+    directory: Path,
+    next_: Sequence[str],
+    signer: Signer | None,
+    *,
+    dry_run: bool,
+    locked: str | None,
 ) -> None:
     values = drafted.values
     verb = "would be written" if dry_run else "written"
@@ -214,6 +264,9 @@ def _say(
         app.out.line(f"  the wheel differs from its source in {', '.join(more)}: read them before you trust it")
     if locked:
         app.out.line(f"  locked: {locked}")
+    if signer is not None:
+        made = "" if signer.public is not None else ", would be made" if dry_run else ", new, without a passphrase"
+        app.out.line(f"  signed by: {signer.principal}, in {_SIGNERS}; key {signer.key}{made}")
     app.out.line("next:")
     for command in next_:
         app.out.line(f"  {command}")

@@ -221,6 +221,11 @@ def places(env: Mapping[str, str]) -> Places:
     )
 
 
+def signing_key(env: Mapping[str, str]) -> Path:
+    """Return where the user of ENV has the key by which he signs blessings, if no other is named."""
+    return _absolute(env.get("XDG_CONFIG_HOME"), Path(env.get("HOME") or "/") / ".config") / "nvllm/signing_key"
+
+
 def relative_directories(env: Mapping[str, str]) -> Iterator[str]:
     """Yield the variables of ENV that `places` ignores because they name a relative directory."""
     named = {"XDG_CACHE_HOME": env.get("XDG_CACHE_HOME"), "XDG_STATE_HOME": env.get("XDG_STATE_HOME")}

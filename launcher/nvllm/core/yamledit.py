@@ -109,6 +109,13 @@ def without_key(text: str, steps: Steps) -> str:
     return "".join(lines)
 
 
+def followed(text: str, steps: Steps, new: Sequence[str]) -> str:
+    """Return TEXT with the lines NEW, indented as the key at STEPS is, after what that key holds."""
+    lines, at = _lines(text), _line(text, steps)
+    end = _end(lines, at)
+    return "".join([*lines[:end], *(f"{_indent(lines[at])}{line}\n" for line in new), *lines[end:]])
+
+
 def commented(text: str, steps: Steps, comment: str) -> str:
     """Return TEXT with COMMENT, wrapped, on lines of its own above the key at STEPS, below those that are there."""
     lines, at = _lines(text), _line(text, steps)

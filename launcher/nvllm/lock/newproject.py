@@ -60,7 +60,7 @@ class ProjectRequest:
     """What the user asks for. VERSION is None for the template's; DIFFS are pairs of name and content.
 
     PROOFS are tests, ``[ID=]FILE::TEST``, for one patch or for all that are imported. BARE leaves out the template's
-    patches.
+    patches. SIGNERS is the allowed signers file that the blessed profiles are to name, if any.
     """
 
     name: str
@@ -70,6 +70,7 @@ class ProjectRequest:
     checkout: Path | None = None
     proofs: Sequence[str] = ()
     bare: bool = False
+    signers: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +354,7 @@ def _values(
             for name, profile in spec.profiles.items()
             if profile.sentinels
         },
+        signers=request.signers,
     )
 
 

@@ -59,6 +59,8 @@ class Values:
     enable: Sequence[str]
     sentinels: Mapping[str, Sequence[str]]
     """By profile; for those that name any."""
+    signers: str | None = None
+    """The allowed signers file of every blessed profile; None leaves them as they are."""
 
 
 def write(text: str, values: Values, heading: Sequence[str]) -> str:
@@ -95,6 +97,7 @@ def write(text: str, values: Values, heading: Sequence[str]) -> str:
         text = yamledit.set_list(text, ("profiles", profile, "sentinels"), sentinels)
     for profile in _repeated(text):
         text = yamledit.without_key(text, ("profiles", profile))
+    text = _demanding(text, values.signers)
     for part, comment in COMMENTS.items():
         if _at(before, *part) is not None:
             text = yamledit.commented(text, part, comment)
@@ -114,6 +117,17 @@ def _repeated(text: str) -> list[str]:
             found.append(name)
         seen.append(rest)
     return found
+
+
+def _demanding(text: str, signers: str | None) -> str:
+    """Return TEXT whose blessed profiles demand a signature by one of SIGNERS, unless that is None."""
+    profiles = _at(yamlnodes.parse(text, "").value, "profiles")
+    assert isinstance(profiles, dict)
+    for name, profile in profiles.items():
+        if signers is not None and isinstance(profile, dict) and profile.get("blessed") is True:
+            lines = ["bless:", f"  signers: {yamledit.scalar(signers)} # one of them has signed each blessing"]
+            text = yamledit.followed(text, ("profiles", name, "blessed"), lines)
+    return text
 
 
 def _at(document: Json, *steps: str) -> Json:

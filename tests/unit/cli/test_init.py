@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from nvllm.cache import signature
 from nvllm.cli.main import main
 from nvllm.core import durable
+from nvllm.core.paths import Project
+from nvllm.spec import file as specfile
 
 ROOT = Path(__file__).parents[3]
 
@@ -22,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stand in an empty directory, with a HOME whose name has a space."""
     home = tmp_path / "a home"
     home.mkdir()
-    for name in ("NVLLM_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+    for name in ("NVLLM_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "SSH_AUTH_SOCK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(home)
@@ -94,6 +97,46 @@ def test_a_dry_run_writes_nothing(here: Path, capsys: pytest.CaptureFixture[str]
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.parametrize("target", ["cpu", "sm120", "gb10"])
+def test_a_signer_is_demanded_of_every_blessed_profile(
+    target: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["init", "mine", "--target", target, "--no-lock", "--signer", "ops@example.org", "--json"]
+    assert main([*argv, "--dry-run"]) == 0
+    planned = answer(capsys)["result"]
+    assert list(here.iterdir()) == []
+    assert main(argv) == 0
+    result = answer(capsys)["result"]
+    assert (planned["files"], planned["next"]) == (result["files"], result["next"])
+    assert (planned["signer"]["key_made"], result["signer"]["key_made"]) == (False, True)
+    key = here / ".config/nvllm/signing_key"
+    project = Project(here / "mine")
+    rules = [one.bless.signers for one in specfile.of(project, "mine").profiles.values() if one.blessed]
+    assert rules
+    assert set(rules) == {"manifests/allowed_signers"}
+    signers = project.signers(rules[0])
+    assert signers is not None
+    assert signature.verify(b"x", signature.sign(b"x", key, "a"), signers, "a", "sign it") == "ops@example.org"
+    assert result["next"][-1].endswith(f"--sign '{key}'")
+    assert b"PRIVATE KEY" not in b"".join(path.read_bytes() for path in (here / "mine").rglob("*") if path.is_file())
+
+
+def test_without_ssh_keygen_no_signer_is_taken(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(here))
+    assert main(["init", "mine", "--no-lock", "--signer", "ops", "--json"]) != 0
+    assert codes(capsys) == ["NV512"]
+    assert list(here.iterdir()) == []
+
+
+def test_a_key_that_cannot_be_written_leaves_no_project(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / ".config").touch()
+    assert main(["init", "mine", "--no-lock", "--signer", "ops", "--json"]) != 0
+    assert codes(capsys) == ["NV920"]
+    assert [path.name for path in here.iterdir()] == [".config"]
+
+
 @pytest.mark.parametrize("kind", ["filled", "file", "link"])
 def test_what_is_there_is_refused(kind: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if kind == "filled":
@@ -123,6 +166,12 @@ def test_an_empty_directory_is_taken(here: Path) -> None:
         (["--from-diff", "none.diff"], "NV108"),
         (["--from-diff", "/dev/zero", "--from-branch", "."], "NV108"),
         (["--vllm", "0.27.0"], "NV209"),
+        (["--signer", "*"], "NV108"),
+        (["--signer", "a,b"], "NV108"),
+        (["--signer", ""], "NV108"),
+        (["--key", "a"], "NV108"),
+        (["--signer", "a", "--key", "mine/key"], "NV108"),
+        (["--signer", "a", "--key", "/dev/null"], "NV108"),
     ],
 )
 def test_what_cannot_be_used_is_refused(
