@@ -42,7 +42,7 @@ def unusable(principal: str | None, key: Path | None, directory: Path) -> Iterat
         return
     if principal is None:
         yield Refusal("NV108", "--key", "--signer with it: whose key it is", "--key alone", "add --signer PRINCIPAL")
-    if key.resolve().is_relative_to(directory.resolve()):
+    if Path(os.path.realpath(key)).is_relative_to(os.path.realpath(directory)):
         expected, cure = "a key outside the project, which is committed", "name another --key, or leave it out"
         yield Refusal("NV108", "--key", expected, str(key), cure)
 
@@ -89,7 +89,7 @@ def make(signer: Signer) -> Signer:
 
 
 def _beside(key: Path) -> Path:
-    return key.with_name(f"{key.name}.pub")
+    return Path(f"{key}.pub")
 
 
 def _public(key: Path) -> str:

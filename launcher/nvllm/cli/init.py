@@ -122,10 +122,11 @@ def init(
     """
     directory = directory.absolute()
     newproject.vacant(directory)
-    key = key.absolute() if key is not None else None
+    if key is None and principal is not None:
+        key = paths.signing_key(os.environ)
     bad = [*_unusable(version, commit, name, diffs, checkout), *signing_key.unusable(principal, key, directory)]
     refuse_any(bad)
-    signer = signing_key.of(principal, key or paths.signing_key(os.environ)) if principal is not None else None
+    signer = signing_key.of(principal, key.absolute()) if principal is not None and key is not None else None
     origin = newproject.template_of(paths.packaged(app.project.platform), target)
     asked = providers.connect(origin.spec, app.places, None, offline=app.offline, progress=app.progress)
     request = ProjectRequest(
@@ -146,10 +147,10 @@ def init(
         project = newproject.write(drafted, root)
         locked = None if no_lock or dry_run else _locked(app, drafted, project, asked)
         (root / "manifests/.gitkeep").touch()
-        if signer is not None:  # last: nothing but the rename can fail after a key was made
+        spec = specfile.load(project.spec(values.name), drafted.spec)
+        if signer is not None:  # last: what is refused before leaves no key
             allowed = signer if dry_run else signing_key.make(signer)
             durable.replace(root / _SIGNERS, allowed.entry.encode(), 0o644, code="NV920")
-        spec = specfile.load(project.spec(values.name), drafted.spec)
         files = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
     if locked:
         dataclasses.replace(app, project=Project(directory, project.platform)).remember_project()

@@ -67,6 +67,7 @@ def test_what_is_there_signs_or_is_refused(tmp_path: Path) -> None:
         "text": (lambda place: place.write_text("no key"), "NV108"),
         "a directory": (lambda place: place.mkdir(), "NV108"),
         "a dangling link": (lambda place: place.symlink_to("nowhere"), "NV108"),
+        "a loop": (lambda place: place.symlink_to("key"), "NV108"),
         "a public half alone": (lambda place: place.with_name("key.pub").write_text("ssh-ed25519 AAAA"), "NV108"),
     }
     wrong = {}

@@ -137,6 +137,12 @@ def test_a_key_that_cannot_be_written_leaves_no_project(here: Path, capsys: pyte
     assert [path.name for path in here.iterdir()] == [".config"]
 
 
+def test_the_place_of_the_key_is_no_project(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", ".config/nvllm", "--no-lock", "--signer", "ops", "--json"]) != 0
+    assert codes(capsys) == ["NV108"]
+    assert list(here.iterdir()) == []
+
+
 @pytest.mark.parametrize("kind", ["filled", "file", "link"])
 def test_what_is_there_is_refused(kind: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if kind == "filled":
@@ -172,6 +178,7 @@ def test_an_empty_directory_is_taken(here: Path) -> None:
         (["--key", "a"], "NV108"),
         (["--signer", "a", "--key", "mine/key"], "NV108"),
         (["--signer", "a", "--key", "/dev/null"], "NV108"),
+        (["--signer", "a", "--key", "/"], "NV108"),
     ],
 )
 def test_what_cannot_be_used_is_refused(
