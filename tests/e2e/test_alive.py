@@ -98,7 +98,11 @@ def stage(world: World) -> tuple[str, bool]:
     return instance["stage"], instance["supervised"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+SOON = ("the API server stopped", "docker-proxy dead")
+"""Those that each run of the tests tries; a minute each. `make test-long` tries the others."""
+
+
+@pytest.mark.parametrize("way", [way if way in SOON else pytest.param(way, marks=pytest.mark.long) for way in WAYS])
 def test_a_silent_engine_is_ended_in_time(worlds: Worlds, docker_client: DockerClient, way: str) -> None:
     world = worlds.make(QUICK)
     process, container = ready(world, docker_client)
@@ -118,6 +122,7 @@ def test_a_silent_engine_is_ended_in_time(worlds: Worlds, docker_client: DockerC
     assert stage(world) == ("failed", False)
 
 
+@pytest.mark.long
 def test_a_supervisor_that_was_suspended_blames_nobody(worlds: Worlds, docker_client: DockerClient) -> None:
     """It and the engine are stopped for longer than the stall timeout, as by a host that is suspended."""
     world = worlds.make(QUICK)

@@ -71,6 +71,7 @@ def test_an_engine_that_is_killed_comes_back_so_often_and_no_more(worlds: Worlds
     assert locks.status(world.places.locks) == ()
 
 
+@pytest.mark.long
 def test_a_spec_that_changed_meanwhile_is_not_served_by_a_restart(worlds: Worlds, docker_client: DockerClient) -> None:
     world = worlds.make(RESTART)
     process = ready(world)

@@ -74,11 +74,9 @@ NVLLM: Mapping[str, tuple[str, frozenset[str]]] = {
 FILES: Mapping[str, str] = {
     "cd": "cd",
     "chmod 644 sample": "chmod 644 file",
-    "chmod 700 sample": "chmod 700 directory",
-    "chmod a+rx sample": "chmod a+rx directory",
     "chmod u+r sample": "chmod u+r file",
     "chmod u+rwx sample": "chmod u+rwx directory",
-    "chmod u+rx sample": "chmod u+rx directory",
+    "chmod sample sample": "chmod go-w directory",
     "cp sample sample": "cp file other",
     "df -h": "df -h",
     "df -h sample": "df -h directory",
@@ -95,6 +93,7 @@ FILES: Mapping[str, str] = {
     "kill -KILL sample": "sleep 100 & kill -KILL $!",
     "less sample": "less file </dev/null",
     "ls -l sample": "ls -l file",
+    "ls -ld sample": "ls -ld directory",
     "mkdir -p sample": "mkdir -p a/b",
     "mkdir sample": "mkdir new",
     "mv sample sample": "mv other moved",
@@ -118,6 +117,7 @@ CHECKED_BY_NAME: Mapping[str, str] = {
     "pip config unset global.sample": "global.sample is set in the configuration of a user",
     "pip index versions sample": "asks a package index",
     "pip index versions vllm": "asks a package index",
+    "sudo rm -r sample": "needs the rights of root, for a file that somebody else left",
     "python tools/lock_native.py": "asks a package index; it is there, which another test sees",
 }
 """Lines that are not run, and why."""

@@ -88,6 +88,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "lock": {
         "--check": _LESS,
         "--update": "resolves more anew; what is locked is shown and committed",
+        "--model": "which model is pinned as it is now; what is locked is shown and committed",
         "--compiled": "which wheel is locked, by its sha256",
         "--later": "leaves a model out of the lock; no profile with it is planned or served",
     },

@@ -81,7 +81,7 @@ def test_list_for_a_user_who_cannot_look_at_the_revocations(capsys: pytest.Captu
     assert (status, found["ok"]) == ("3", False)
     assert [one["state"] for one in found["result"]["blessings"]] == ["revoked"]
     (one,) = found["refusals"]
-    assert (one["code"], one["where"]) == ("NV903", str(held.revocations.project / f"{TREE.hash}.json"))
+    assert (one["code"], one["where"]) == ("NV903", str(held.revocations.project))
     assert one["cure"] == f"chmod a+rx {held.revocations.project}"
 
 
