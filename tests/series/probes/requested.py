@@ -99,7 +99,7 @@ def _sent(**values: Any) -> str:
     try:
         params.verify(MODEL, None, SimpleNamespace(backend="auto"), Tokenizer())
     except (VLLMValidationError, ValueError) as refusal:  # what the server answers with 400
-        return str(refusal)
+        return str(refusal).partition(" (parameter=")[0]
     try:
         MsgpackEncoder().encode(params)
     except OverflowError:

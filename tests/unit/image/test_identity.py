@@ -130,7 +130,7 @@ def _fixed_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_build_has_the_hash_that_it_always_had() -> None:
     assert BUILD.build_hash == "fbc5426f1c59a043bdd411372edde2808268bc678afb14775fd2aa48f66bf92c"
-    assert BUILD.tags == ("nvllm:demo-2325a3d22777", "nvllm:demo")
+    assert BUILD.tags == ("nvllm:demo-fbc5426f1c59", "nvllm:demo")
 
 
 @pytest.mark.parametrize("what", CHANGES)
