@@ -557,6 +557,7 @@ def test_every_patch_applies_and_every_claim_is_proved(stock: SourceTree) -> Non
         "inspect-in-process": "applies",
         "engine-core-fork": "applies",
         "token-ids-in-vocabulary": "applies",
+        "request-bounds": "applies",
     }
     assert report.ok
 

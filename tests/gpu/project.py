@@ -137,7 +137,7 @@ def lay(ground: Ground, build: Build) -> None:
     own.mkdir(parents=True)
     (own / "identity.json").write_text(canonical.pretty(identity.identity(build, ())), encoding="utf-8")
     (own / "triton").mkdir()
-    for place, source in identity.runtime_paths(build.spec).items():
+    for place, source in identity.runtime_paths().items():
         shutil.copy(source, files / Path(place).relative_to("opt"))
     root = {
         "/opt/nvllm": str(own),

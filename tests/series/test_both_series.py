@@ -188,6 +188,26 @@ def test_token_ids_outside_the_vocabulary_are_refused(stock: dict[str, Any], pat
     assert {before[name] for name in within} == {after[name] for name in within} == {"accepted"}
 
 
+# request-bounds
+
+
+def test_what_a_request_asks_for_has_bounds(stock: dict[str, Any], patched: dict[str, Any]) -> None:
+    before, after = stock["bounds_of_a_request"], patched["bounds_of_a_request"]
+    assert {name for name, answer in before["beyond"].items() if answer.startswith("structured_outputs: ")} == set()
+    assert before["beyond"]["minItems"] == "accepted"  # the tenthousandfold ends the engine
+    for name, answer in after["beyond"].items():
+        bound = "bounds up to maxItems 60000" if name == "in all" else "bound "
+        assert answer.startswith(f"structured_outputs: the {bound}"), (name, answer)
+        if name.startswith(("min", "max")):
+            assert f"the bound {name} 100000 is beyond 65536" in answer
+    # These cannot be sent to the engine's core, and the client had no word of why.
+    assert set(before["integers"].values()) == {"OverflowError"}
+    assert after["integers"] == {name: f"{name} has an integer beyond 64 bits" for name in before["integers"]}
+    assert after["in a schema"]["minimum"] == "structured_outputs has an integer beyond 64 bits"
+    for kind in ("within", "the largest"):
+        assert set(before[kind].values()) == set(after[kind].values()) == {"accepted"}, kind
+
+
 # poison
 
 

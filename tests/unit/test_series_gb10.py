@@ -38,6 +38,7 @@ def test_the_series_is_whole_and_every_proof_exists() -> None:
         "api-key-out-of-compile-key": "carried",
         "sentinels": "carried",
         "token-ids-in-vocabulary": "carried",
+        "request-bounds": "carried",
     }
     assert all(patch.proved_by or patch.evidence or patch.reason for patch in SERIES.patches)
     assert series_samples.unproved(SERIES, _ROOT) == ()

@@ -37,6 +37,7 @@ def test_the_series_is_whole_and_every_proof_exists() -> None:
         "inspect-in-process": "carried",
         "engine-core-fork": "carried",
         "token-ids-in-vocabulary": "carried",
+        "request-bounds": "carried",
     }
     assert all(patch.proved_by for patch in series.patches)
     assert series_samples.unproved(series, _ROOT) == ()

@@ -409,7 +409,7 @@ class LayerBuilder:
             entries = [
                 tarlayer.blob(identity.IDENTITY_PATH, canonical.encode(document)),
                 tarlayer.blob("opt/nvllm/sbom.spdx.json", canonical.encode(sbom.document(self.build))),
-                *(tarlayer.blob(place, p.read_bytes()) for place, p in identity.runtime_paths(self.build.spec).items()),
+                *(tarlayer.blob(place, p.read_bytes()) for place, p in identity.runtime_paths().items()),
             ]
             return self._write("identity", entries, path)
 

@@ -38,7 +38,7 @@ IDENTITY_PATH = "opt/nvllm/identity.json"
 
 GATE_PATH = "opt/nvllm/gate.py"
 SEED_PATH = "opt/nvllm/seed.py"
-"""Where an image with targets has the program that fills the writable copies of a blessed cache."""
+"""Where an image has the program that fills the writable copies of a blessed cache."""
 _INTERPRETER = ("libc6", "libpython3.{}-minimal", "libpython3.{}-stdlib", "python3.{}-minimal")
 
 
@@ -65,7 +65,7 @@ class Build:
             "wheels": wheel_factors(self.lock),
             "aliases": {name: [version, of] for name, version, of in self.lock.aliases},
             "patches": patch_factors(self.patches),
-            "runtime": {place: canonical.sha256_file(path) for place, path in runtime_paths(self.spec).items()},
+            "runtime": {place: canonical.sha256_file(path) for place, path in runtime_paths().items()},
             "entrypoint": list(self.spec.runtime.entrypoint),
             "environment": dict(self.environment),
         }
@@ -178,11 +178,10 @@ def patch_factors(patches: Sequence[Patch]) -> list[Json]:
     return [{"id": patch.id, "sha256": patch.sha256} for patch in patches]
 
 
-def runtime_paths(spec: ImageSpec) -> dict[str, Path]:
-    """Return nvllm's own files that enter an image of SPEC: path in the image to path on this host."""
-    ours = Path(runtime.__file__)
-    seeding = {SEED_PATH: ours.with_name("seed.py")} if spec.targets else {}
-    return {GATE_PATH: ours.with_name("gate.py"), **seeding}
+def runtime_paths() -> dict[str, Path]:
+    """Return nvllm's own files that enter every image: path in the image to path on this host."""
+    directory = Path(runtime.__file__).parent
+    return {GATE_PATH: directory / "gate.py", SEED_PATH: directory / "seed.py"}
 
 
 def identity(build: Build, diff_ids: Sequence[str]) -> dict[str, Json]:

@@ -7,7 +7,6 @@ that `serve` carries out.
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -46,7 +45,6 @@ from nvllm.core.spec import ImageSpec, Missing, Profile
 from nvllm.host.facts import Cpu, Gpu
 from nvllm.image import identity
 from nvllm.layers.wheel import Scheme
-from nvllm.runtime import seed
 from nvllm.serve import access, servehash
 from nvllm.spec import speculative
 
@@ -240,13 +238,9 @@ def _template(local: LocalTemplate | None) -> PlannedTemplate | None:
     return PlannedTemplate(locked.path, _template_path(locked.path), locked.size, locked.sha256)
 
 
-def _seeding(image: PlannedImage) -> list[str]:
+def _seeding(image: PlannedImage) -> tuple[str, ...]:
     """Return the command that runs `runtime/seed.py` in a container of IMAGE; the engine's command follows it."""
-    start = [image.scheme.interpreter, "-I"]
-    if image.spec.targets:
-        return [*start, f"/{identity.SEED_PATH}"]
-    # Only an image with targets has the file. The gate compares the command, and so the program, word by word.
-    return [*start, "-c", inspect.getsource(seed)]
+    return image.scheme.interpreter, "-I", f"/{identity.SEED_PATH}"
 
 
 def _served(name: str, path: str, local: LocalModel) -> ServedModel:

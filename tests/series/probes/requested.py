@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
 from vllm.v1.sample.logits_processor.interface import BatchUpdate
+from vllm.v1.serial_utils import MsgpackEncoder
 from world import CPU, probe
 
 VOCABULARY = 320
@@ -48,6 +49,62 @@ def token_ids_of_a_request() -> dict[str, str]:
     answers |= {f"logit_bias {name}": _answer(logit_bias={token_id: 1.0}) for name, token_id in outside.items()}
     answers |= {f"prompt {name}": _prompt([0, token_id]) for name, token_id in outside.items() if name != "first"}
     return answers
+
+
+# A hundred thousand is beyond the patch's limit, and small enough for the stock tree to compile it here.
+_FAR = 100_000
+_ITEMS = {"type": "array", "items": {"type": "integer"}}
+_BEYOND: dict[str, dict[str, Any]] = {
+    **{key: {"json": {"type": "array", key: _FAR}} for key in ("minItems", "maxItems")},
+    **{key: {"json": {"type": "string", key: _FAR}} for key in ("minLength", "maxLength")},
+    **{key: {"json": {"type": "object", key: _FAR}} for key in ("minProperties", "maxProperties")},
+    "nested": {"json": {"type": "object", "properties": {"a": {"anyOf": [{**_ITEMS, "minItems": _FAR}]}}}},
+    "text": {"json": '{"type": "array", "minItems": 1e5}'},
+    "pattern": {"json": {"type": "string", "pattern": "^a{100000}$"}},
+    "regex": {"regex": "a{100000}"},
+    "regex from": {"regex": "a{2,100000}"},
+    "grammar": {"grammar": 'root ::= "a"{100000}'},
+    "tag": {"structural_tag": '{"type": "structural_tag", "format": {"type": "regex", "pattern": "a{100000}"}}'},
+    "in all": {"json": {"anyOf": [{**_ITEMS, "maxItems": 60_000 + i} for i in range(18)]}},
+}
+_WITHIN: dict[str, dict[str, Any]] = {
+    "schema": {"json": {**_ITEMS, "minItems": 2, "maxItems": 65_536}},
+    "a property of that name": {"json": {"type": "object", "properties": {"minItems": {"type": "integer"}}}},
+    "regex": {"regex": "a{2,65536}"},
+    "choice": {"choice": ["yes", "no"]},
+    "braces": {"regex": r"\{100000\}"},
+}
+
+
+@probe
+def bounds_of_a_request() -> dict[str, dict[str, str]]:
+    """Whether a request with such repetitions and integers is refused, accepted, or accepted and then cannot be sent.
+
+    The answer to one that is refused is the text of the refusal.
+    """
+    integers = {"top_k": 10**30, "seed": 2**64, "extra_args": {"a": [10**30]}}
+    return {
+        "beyond": {name: _sent(structured_outputs=StructuredOutputsParams(**each)) for name, each in _BEYOND.items()},
+        "within": {name: _sent(structured_outputs=StructuredOutputsParams(**each)) for name, each in _WITHIN.items()},
+        "integers": {name: _sent(**{name: value}) for name, value in integers.items()},
+        "in a schema": {
+            "minimum": _sent(structured_outputs=StructuredOutputsParams(json={"type": "integer", "minimum": 10**30}))
+        },
+        "the largest": {"seed": _sent(seed=2**63 - 1), "top_k": _sent(top_k=2**31)},
+    }
+
+
+def _sent(**values: Any) -> str:
+    params = SamplingParams(max_tokens=8, **values)
+    try:
+        params.verify(MODEL, None, SimpleNamespace(backend="auto"), Tokenizer())
+    except (VLLMValidationError, ValueError) as refusal:  # what the server answers with 400
+        return str(refusal).partition(" (parameter=")[0]
+    try:
+        MsgpackEncoder().encode(params)
+    except OverflowError:
+        return "OverflowError"
+    return "accepted"
 
 
 def _answer(**values: Any) -> str:

@@ -95,7 +95,7 @@ def test_an_image_is_its_layers_from_the_bottom_up(tmp_path: Path, world: World)
     ours = _content(layers["identity"])
     document = json.loads(ours[identity.IDENTITY_PATH])
     assert document == identity.identity(builder.build, [one.diff_id for one in made.layers[:-1]])
-    assert ours[identity.GATE_PATH] == identity.runtime_paths(builder.build.spec)[identity.GATE_PATH].read_bytes()
+    assert ours[identity.GATE_PATH] == identity.runtime_paths()[identity.GATE_PATH].read_bytes()
     assert json.loads(ours["opt/nvllm/sbom.spdx.json"])["documentNamespace"].endswith(builder.build.build_hash)
     config = json.loads(made.config)
     assert config["config"]["Labels"]["nvllm.build-hash"] == builder.build.build_hash
