@@ -54,9 +54,9 @@ def factors(plan: LaunchPlan) -> dict[str, Json]:
 
     Adapters and a chat template are in it only if the plan has them: the hash of a plan without them never changed.
     """
-    command, environment = plan.command, dict(plan.environment)
+    command, environment = _without(plan.command, EXCLUDED_ARGUMENTS), dict(plan.environment)
     if plan.access.key_file is not None:  # a blessing must not depend on whether a key is asked for
-        if command[-len(ACCESS_ARGUMENTS) :] == ACCESS_ARGUMENTS:
+        if command[-len(ACCESS_ARGUMENTS) :] == [*ACCESS_ARGUMENTS]:
             command = command[: -len(ACCESS_ARGUMENTS)]
         environment = {name: text for name, text in environment.items() if name not in ACCESS_ENVIRONMENT}
     own: dict[str, Json] = {"adapters": [_model(adapter) for adapter in plan.adapters]} if plan.adapters else {}
@@ -67,7 +67,7 @@ def factors(plan: LaunchPlan) -> dict[str, Json]:
         "build_hash": plan.build_hash,
         "model": _model(plan.model),
         "draft": None if plan.draft is None else _model(plan.draft),
-        "command": _without(command, EXCLUDED_ARGUMENTS),
+        "command": command,
         "environment": {name: text for name, text in environment.items() if name not in EXCLUDED_ENVIRONMENT},
         "sentinels": sorted(plan.sentinels),
         "gpus": [gpu(one) for one in plan.gpus],
