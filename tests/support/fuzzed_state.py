@@ -78,7 +78,7 @@ def _holder() -> bytes:
 def _holds(path: Path) -> None:
     """Look at locks, one of which holds what PATH holds."""
     with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
+        directory = Path(name, "locks")
         with holds.acquire_all(directory, [Key("port", "8000")], Holder(1, "now", "test")):
             (place,) = (one for one in directory.iterdir() if "port" in one.name)
             place.write_bytes(path.read_bytes())
@@ -149,7 +149,7 @@ def _gate(path: Path) -> None:
     """Judge a profile by PATH, the record of a gate, and say it in all ways."""
     rules = GateRules(memory=MemoryGateRule(30, 1 << 30))
     with tempfile.TemporaryDirectory() as name:
-        filed = gate_records.filed(_moved(path, Path(name, path.name)))
+        filed = gate_records.filed(_moved(path, Path(name, "gates", path.name)))
         (one,) = filed
         gates.judge(GateState(rules, filed, gate_samples.NOW), gate_samples.FACTS)
         gates.outdated(filed, [("memory", 3)], gate_samples.NOW)
@@ -167,8 +167,8 @@ def _memtester(path: Path) -> None:
     output.heard(data[len(data) // 2 :])
     with tempfile.TemporaryDirectory() as name:
         made = gate_samples.record(bands=(output.band(1 << 20, 1.5),), versions={"memtester": output.version})
-        gate_records.write(Path(name), made)
-        (one,) = gate_records.filed(Path(name))
+        gate_records.write(Path(name, "gates"), made)
+        (one,) = gate_records.filed(Path(name, "gates"))
         assert one.record == made, one.problem
 
 

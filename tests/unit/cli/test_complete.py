@@ -119,6 +119,7 @@ FREE_OPTIONS = {
     "export --registry",
     "export --server-version",
     "fleet status --on",
+    "init --signer",
     "init --commit",
     "init --name",
     "init --vllm",
