@@ -42,28 +42,28 @@ class Trusted:
         try:
             root = os.stat(self.root)
         except FileNotFoundError:
-            above = next(place for place in (self.root, *self.root.parents) if os.path.lexists(place))
+            above = next(each for each in (self.root, *self.root.parents) if os.path.lexists(each))
             if above != self.root and above.is_dir():
                 return False
             raise self._replaced(above, _DIRECTORY, "a link to nothing") from None
         except OSError as error:
             raise self._closed(self.root, _DIRECTORY, error) from error
         self._judge(self.root, root, stat.S_IFDIR, self.writable & 0o002)
-        place = self.root
+        inside = self.root
         for name in path.relative_to(self.root).parts:
-            place = place / name
-            info = self._status(place, _DIRECTORY)
+            inside = inside / name
+            info = self._status(inside, _DIRECTORY)
             if info is None:
                 return False
-            self._judge(place, info, stat.S_IFDIR, self.writable)
+            self._judge(inside, info, stat.S_IFDIR, self.writable)
         return True
 
     def private(self) -> None:
         """Raise Refused unless ROOT itself is a real directory of this user's that no other user can write."""
         info = self._status(self.root, _DIRECTORY)
         if info is None or info.st_uid != os.geteuid():
-            found = "nothing" if info is None else f"one of user {info.st_uid}"
-            raise self._replaced(self.root, _DIRECTORY, found)
+            problem = "nothing" if info is None else f"one of user {info.st_uid}"
+            raise self._replaced(self.root, _DIRECTORY, problem)
         self._judge(self.root, info, stat.S_IFDIR, self.writable)
 
     def file(self, path: Path) -> bool:
@@ -93,34 +93,34 @@ class Trusted:
             raise self._closed(directory, _DIRECTORY, error) from error
         return [directory / name for name in sorted(names) if fnmatch.fnmatch(name, pattern)]
 
-    def _status(self, place: Path, expected: str) -> os.stat_result | None:
+    def _status(self, path: Path, expected: str) -> os.stat_result | None:
         try:
-            return os.lstat(place)
+            return os.lstat(path)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise self._closed(place, expected, error) from error
+            raise self._closed(path, expected, error) from error
 
-    def _judge(self, place: Path, info: os.stat_result, kind: int, writable: int) -> None:
-        """Raise Refused unless PLACE with the status INFO is of KIND, of a trusted user, without the bits WRITABLE."""
+    def _judge(self, path: Path, info: os.stat_result, kind: int, writable: int) -> None:
+        """Raise Refused unless PATH with the status INFO is of KIND, of a trusted user, without the bits WRITABLE."""
         expected = _DIRECTORY if kind == stat.S_IFDIR else _FILE
         if stat.S_IFMT(info.st_mode) != kind:
-            raise self._replaced(place, expected, _kind(info.st_mode))
+            raise self._replaced(path, expected, _kind(info.st_mode))
         if info.st_uid not in {0, os.geteuid(), self.owner}:
-            raise self._replaced(place, expected, f"one of user {info.st_uid}")
+            raise self._replaced(path, expected, f"one of user {info.st_uid}")
         if info.st_mode & writable:
             others = "o-w" if writable == 0o002 else "go-w"
-            cure = shlex.join(["chmod", others, str(place)])
-            raise refuse(self.code, str(place), expected, f"mode {stat.S_IMODE(info.st_mode):04o}", cure)
+            cure = shlex.join(["chmod", others, str(path)])
+            raise refuse(self.code, str(path), expected, f"mode {stat.S_IMODE(info.st_mode):04o}", cure)
 
-    def _replaced(self, place: Path, expected: str, found: str) -> Refused:
-        away = shlex.join(["mv", str(place), f"{place}.other"])
+    def _replaced(self, path: Path, expected: str, problem: str) -> Refused:
+        away = shlex.join(["mv", str(path), f"{path}.other"])
         cure = f"find out who put it there, and restore what was there; or, if nothing was: {away}"
-        return refuse(self.code, str(place), expected, found, cure)
+        return refuse(self.code, str(path), expected, problem, cure)
 
-    def _closed(self, place: Path, expected: str, error: OSError) -> Refused:
-        """Return the refusal of PLACE because of ERROR; of the directory on the way that this user cannot enter."""
-        closed = next((above for above in reversed(place.parents) if not os.access(above, os.X_OK)), place)
+    def _closed(self, path: Path, expected: str, error: OSError) -> Refused:
+        """Return the refusal of PATH because of ERROR; of the directory on the way that this user cannot enter."""
+        closed = next((above for above in reversed(path.parents) if not os.access(above, os.X_OK)), path)
         bits, expected = ("a+rx", _DIRECTORY) if closed.is_dir() else ("a+r", expected)
         cure = shlex.join(["chmod", bits, str(closed)])
         return refuse(self.code, str(closed), expected, error.strerror or str(error), cure)

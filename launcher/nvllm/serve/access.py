@@ -80,8 +80,8 @@ def _key(path: str, owner: int, project: Path) -> None:
         expected = f"a file of user {owner}, as whom the engine runs"
         raise _unfit(path, expected, f"a file of user {status.st_uid}", shlex.join(["sudo", "chown", str(owner), path]))
     if status.st_mode & 0o077 or not status.st_mode & 0o400:
-        found = f"mode {stat.S_IMODE(status.st_mode):04o}"
-        raise _unfit(path, "a file that its owner alone can read", found, shlex.join(["chmod", "600", path]))
+        problem = f"mode {stat.S_IMODE(status.st_mode):04o}"
+        raise _unfit(path, "a file that its owner alone can read", problem, shlex.join(["chmod", "600", path]))
     _content(path, owner)
 
 
@@ -108,5 +108,5 @@ def _made(path: str, owner: int) -> str:
     return f"(umask 077; openssl rand -hex 32 > {quoted}){given}"
 
 
-def _unfit(path: str, expected: str, found: str, cure: str) -> Refused:
-    return refuse("NV604", path, expected, found, cure)
+def _unfit(path: str, expected: str, problem: str, cure: str) -> Refused:
+    return refuse("NV604", path, expected, problem, cure)

@@ -35,13 +35,13 @@ def owner(places: Places, instance: str) -> str | None:
 
     Raises Refused NV108 if INSTANCE is no name of one, and NV109 for an entry that is no link.
     """
-    place = places.owner(instance)
+    link = places.owner(instance)
     try:
-        identity = os.readlink(place)
+        identity = os.readlink(link)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise reading.refused(str(place), error) from error
+        raise reading.refused(str(link), error) from error
     return identity if identity == _PACKAGED or (Path(identity) / "images").is_dir() else None
 
 
@@ -55,11 +55,11 @@ def claim(project: Project, places: Places, instance: str) -> None:
 
     Raises Refused NV921 if another project was quicker, and NV920 if that cannot be written.
     """
-    place = places.owner(instance)
-    with durable.writing(place, "NV920"), durable.locked(paths.ensure(places.instances)):
+    link = places.owner(instance)
+    with durable.writing(link, "NV920"), durable.locked(paths.ensure(places.instances)):
         if owner(places, instance) is None:
-            place.unlink(missing_ok=True)
-            os.symlink(project.identity, place)
+            link.unlink(missing_ok=True)
+            os.symlink(project.identity, link)
     check(project, places, instance)
 
 
