@@ -91,7 +91,6 @@ FILES: Mapping[str, str] = {
     "git mailsplit -o. sample": "git mailsplit -o. mails",
     "git rm sample": "cd repository && git rm file",
     "kill -KILL sample": "sleep 100 & kill -KILL $!",
-    "less sample": "less file </dev/null",
     "ls -l sample": "ls -l file",
     "ls -ld sample": "ls -ld directory",
     "mkdir -p sample": "mkdir -p a/b",
@@ -108,7 +107,7 @@ FILES: Mapping[str, str] = {
 
 STAND_INS = frozenset(
     """
-    apt-get docker fuser hf newgrp nix nvidia-smi scp ss ssh-add systemctl usermod
+    apt-get docker fuser hf less newgrp nix nvidia-smi scp ss ssh-add systemctl usermod
     """.split()  # noqa: SIM905 - a list is easier to read so
 )
 """Programs that change the host or are not on every one. Their lines are only looked at, see `cures.wrong`."""

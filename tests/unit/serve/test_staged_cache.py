@@ -91,7 +91,8 @@ def test_a_copy_that_was_touched_during_the_start_is_never_ready(made: World, ca
 def test_a_refusal_of_the_gate_is_told_although_the_copy_cannot_be_removed(made: World, tmp_path: Path) -> None:
     """F8: what ended the engine was hidden by the error of removing what the attacker had put in the place."""
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir(mode=0o755)
+    elsewhere.mkdir()
+    elsewhere.chmod(0o755)  # whatever the umask
     caught_by_gate = Refusal("NV701", "container demo", "the plan", "another file", "nvllm bless demo")
     tree = made.work.store.adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
     new = blessings_world.bless(tree, made.found.plan, kv_tokens=52428)
