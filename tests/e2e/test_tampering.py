@@ -13,7 +13,7 @@ import pytest
 from docker import DockerClient
 
 from nvllm.cache.store import TreeStore
-from nvllm.core.plan import CACHE
+from nvllm.core.plan import CACHE, SEEDS
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.serve import examine, planner, staged_cache, supervisor
@@ -171,9 +171,14 @@ def test_a_blessed_cache_that_changes_between_the_staging_and_the_start(
         start = EngineStart(found.engine, plan, found.models, run, taken, Silent(), tree)
         with pytest.raises(Refused) as caught:
             start.start()
-    where = f"container {world.instance('blessed')}: {CACHE}"
+    # What the engine gets as a copy is checked where it is copied from.
+    tops = {
+        path: SEEDS if any(path.startswith(f"{seed}/") for seed in tree.seeds) else CACHE for path in tampering.SIZES
+    }
+    assert set(tops.values()) == {SEEDS, CACHE}
+    where = f"container {world.instance('blessed')}: "
     assert {(one.code, one.where) for one in caught.value.refusals} == {
-        ("NV701", f"{where}/{path}") for path in tampering.SIZES
+        ("NV701", f"{where}{top}/{path}") for path, top in tops.items()
     }
     assert all(one.expected.startswith("sha256 ") for one in caught.value.refusals)
     assert world.containers(docker_client) == []
