@@ -134,7 +134,7 @@ def accepted(world: World) -> bool:
     return answer.status == 200 and json.loads(answer.text)["choices"][0]["finish_reason"] != "abort"
 
 
-@pytest.mark.parametrize("ending", ["nvllm stop", "SIGTERM"])
+@pytest.mark.parametrize("ending", ["nvllm stop", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_a_stop_lets_requests_finish_and_takes_no_new_ones(
     worlds: Worlds, docker_client: DockerClient, ending: str
 ) -> None:
