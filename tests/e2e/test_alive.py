@@ -30,9 +30,14 @@ QUICK = {"start-timeout: 300": f"start-timeout: 300\n      stall-timeout: {STALL
 
 def processes(container: Container) -> list[int]:
     """Return the processes of CONTAINER, as this host numbers them; the first is the one that serves HTTP."""
-    first = int(container.attrs["State"]["Pid"])
-    listed = [int(row[0]) for row in container.top(ps_args="-o pid")["Processes"]]
-    return [first, *(one for one in listed if one != first)]
+    first = int(container.attrs["State"]["Pid"])  # not of `docker top`, which needs a `ps` on this host
+    namespace = os.readlink(f"/proc/{first}/ns/pid")
+    members = []
+    for link in Path("/proc").glob("[0-9]*/ns/pid"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            if os.readlink(link) == namespace:
+                members.append(int(link.parts[2]))
+    return [first, *(process for process in members if process != first)]
 
 
 @contextlib.contextmanager

@@ -50,6 +50,13 @@ def write_adapter(directory: Path) -> None:
     (directory / "adapter_config.json").write_text(json.dumps({**config, "target_modules": ["q_proj", "v_proj"]}))
 
 
+def readable(directory: Path) -> None:
+    """Let every user read DIRECTORY and its files, whatever the umask: the engine runs as another one than root."""
+    directory.chmod(0o755)
+    for path in directory.iterdir():
+        path.chmod(0o644)
+
+
 @dataclass(frozen=True)
 class Walk:
     world: World
@@ -82,10 +89,12 @@ class Walk:
 def walk(worlds: Worlds, elsewhere: Path) -> Walk:
     """A world whose eager profile is that of the walk, locked by `nvllm lock`."""
     for name in ("tuned", "adapter"):
-        (elsewhere / name).mkdir(mode=0o755)
+        (elsewhere / name).mkdir()
     for path, data in tiny_models.files(tiny_models.ARCHITECTURES["tiny-llama"]).items():
         (elsewhere / "tuned" / path).write_bytes(data)
     write_adapter(elsewhere / "adapter")
+    readable(elsewhere / "tuned")
+    readable(elsewhere / "adapter")
     key_file = elsewhere / "key"
     key_file.write_text(f"{KEY}\n")
     key_file.chmod(0o600)
@@ -108,6 +117,7 @@ def walk(worlds: Worlds, elsewhere: Path) -> Walk:
     world.spec.write_text(before.replace("\nprofiles:\n", f"\n{models}\nprofiles:\n") + profile + after)
     (world.project.root / "templates").mkdir()
     (world.project.root / "templates/chat.jinja").write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
+    readable(world.project.root / "templates")
     locked = world.nvllm("lock", IMAGE, "--json")
     assert locked.code == 0, locked
     return Walk(world, elsewhere / "tuned", key_file)
