@@ -20,6 +20,7 @@ from nvllm.sources.indexes import Sdist
 from nvllm.sources.wheels import Resolved
 from nvllm.spec import file as specfile
 from support import gitrepo
+from support.locking import PARSER
 from support.wheels import make_sdist, make_wheel
 
 VERSION = "0.29.0"
@@ -28,7 +29,12 @@ TEST = "tests/test_mine.py::test_it"
 DIFF = b"--- a/vllm/greet.py\n+++ b/vllm/greet.py\n@@ -1 +1 @@\n-hello\n+HELLO\n"
 NEW_FILES = ("switches", "sentinels")
 """The patches of nvllm's that only add files, and so apply to any source."""
-SOURCES = {"vllm/greet.py": "hello\n", "vllm/_version.py": "__commit_id__ = 'g123456789'\n", "vllm/core.py": "x = 1\n"}
+SOURCES = {
+    **PARSER,
+    "vllm/greet.py": "hello\n",
+    "vllm/_version.py": "__commit_id__ = 'g123456789'\n",
+    "vllm/core.py": "x = 1\n",
+}
 
 
 @dataclass
