@@ -121,8 +121,8 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
         files = written.files(text, series, diffs, ported, release)
         _apply(job.enabled, ported, tree)
         with durable.appearing(target, "--to") as partial:
-            for name, data in files.items():
-                durable.replace(partial / name, data, 0o644, code="NV920")
+            for name, content in files.items():
+                durable.replace(partial / name, content, 0o644, code="NV920")
         shown = app.project.show(target)
         lines = [
             f"written: {shown}, {len(files) - 1} patches",

@@ -32,7 +32,7 @@ def merge(ours: bytes, base: bytes, theirs: bytes) -> Merged:
         except subprocess.TimeoutExpired:
             raise refuse("NV512", "git merge-file", "a merge", f"no answer in {_SECONDS:.0f} s", "try again") from None
     if done.returncode > _MOST or done.returncode < 0:
-        said = done.stderr.decode(errors="backslashreplace").strip().splitlines()
-        answer = said[0] if said else f"exit status {done.returncode}"
+        lines = done.stderr.decode(errors="backslashreplace").strip().splitlines()
+        answer = lines[0] if lines else f"exit status {done.returncode}"
         raise refuse("NV512", "git merge-file", "git 2.35 or newer", answer, "apt-get install git")
     return Merged(done.stdout, done.returncode)
