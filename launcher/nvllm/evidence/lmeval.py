@@ -69,8 +69,8 @@ class LmEvalProbe:
                 return Asked((_problem(run, error.found),))
         halfway()
         if done.returncode != 0:
-            said = (done.stdout + done.stderr).decode("utf-8", "replace")
-            return Asked((_problem(run, f"lm-eval: exit status {done.returncode}: {said[-_SHOWN:]}"),))
+            text = (done.stdout + done.stderr).decode("utf-8", "replace")
+            return Asked((_problem(run, f"lm-eval: exit status {done.returncode}: {text[-_SHOWN:]}"),))
         return Asked(tuple(answers(output, run)) or (_problem(run, "lm-eval wrote no samples"),))
 
     def command(self, plan: LaunchPlan, longest: int, tokenizer: Path, output: Path) -> list[str]:
@@ -103,12 +103,12 @@ class LmEvalProbe:
 
 def link_model(plan: LaunchPlan, directory: Path) -> None:
     """Link the files of the model that PLAN serves in DIRECTORY: those that its container has, and no others."""
-    for one in plan.mounts:
-        target = PurePosixPath(one.target)
+    for mount in plan.mounts:
+        target = PurePosixPath(mount.target)
         if target.is_relative_to(plan.model.path):
-            place = directory / target.relative_to(plan.model.path)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.symlink_to(one.source)
+            link = directory / target.relative_to(plan.model.path)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(mount.source)
 
 
 def require() -> None:
@@ -142,10 +142,10 @@ def answers(output: Path, run: int) -> Iterator[Answered]:
                 yield _problem(run, f"{path.name}, sample {number}: {error!r}")
 
 
-def _answer(run: int, place: int, sample: Mapping[str, Any]) -> Answered:
+def _answer(run: int, number: int, sample: Mapping[str, Any]) -> Answered:
     correct = float(sample[sample["metrics"][0]]) == 1.0
-    found, text = (_first(sample[name]) for name in ("filtered_resps", "resps"))
-    return Answered(run, place, correct, str(sample["target"]), found[:KEPT], 0.0, 0, text[:KEPT])
+    filtered, text = (_first(sample[name]) for name in ("filtered_resps", "resps"))
+    return Answered(run, number, correct, str(sample["target"]), filtered[:KEPT], 0.0, 0, text[:KEPT])
 
 
 def _first(value: object) -> str:

@@ -74,9 +74,9 @@ class QuestionProbe:
     def ask(self, start: EngineStart, run: int, halfway: Callable[[], None]) -> Asked:
         plan, middle = start.plan, len(self.questions) // 2
         with ThreadPoolExecutor(max_workers=self.concurrency) as pool:
-            first = [*pool.map(lambda one: self._ask(plan, run, one), self.questions[:middle])]
+            first = [*pool.map(lambda question: self._ask(plan, run, question), self.questions[:middle])]
             halfway()
-            return Asked((*first, *pool.map(lambda one: self._ask(plan, run, one), self.questions[middle:])))
+            return Asked((*first, *pool.map(lambda question: self._ask(plan, run, question), self.questions[middle:])))
 
     def _ask(self, plan: LaunchPlan, run: int, question: Question) -> Answered:
         fields: dict[str, Json] = {"prompt": question.prompt, "max_tokens": self.length, "seed": self.seed}
@@ -141,8 +141,8 @@ class ProgramProbe:
         if answers and not problem:
             return Asked(tuple(answers))
         seconds = round(time.monotonic() - began, 4)
-        said = trial.said[:KEPT]
-        return Asked((Answered(run, 0, trial.outcome == "good", "", "", seconds, 0, said, problem),))
+        output = trial.said[:KEPT]
+        return Asked((Answered(run, 0, trial.outcome == "good", "", "", seconds, 0, output, problem),))
 
 
 def reported(run: int, number: int, line: bytes) -> Answered:
@@ -156,8 +156,8 @@ def reported(run: int, number: int, line: bytes) -> Answered:
             texts = [str(rest.get(name, "")) for name in ("expected", "found", "text")]
             seconds, tokens = rest.get("seconds", 0.0), rest.get("tokens", 0)
             if isinstance(seconds, int | float) and isinstance(tokens, int) and seconds >= 0 and tokens >= 0:
-                expected, found, text = texts
-                return Answered(run, id, correct, expected, found, float(seconds), tokens, text[:KEPT])
+                expected, reply, text = texts
+                return Answered(run, id, correct, expected, reply, float(seconds), tokens, text[:KEPT])
     problem = f"line {number} of $NVLLM_PERQ is no answer: {line[:80].decode('utf-8', 'replace')}"
     return Answered(run, number, correct=False, expected="", found="", seconds=0.0, tokens=0, text="", problem=problem)
 

@@ -14,10 +14,10 @@ T = TypeVar("T", bound=Hashable)
 
 def groups(outputs: Sequence[T]) -> tuple[tuple[int, ...], ...]:
     """Return the places in OUTPUTS by equal output, in the order of their first places."""
-    found: dict[T, list[int]] = {}
-    for place, output in enumerate(outputs):
-        found.setdefault(output, []).append(place)
-    return tuple(tuple(places) for places in found.values())
+    by_output: dict[T, list[int]] = {}
+    for index, output in enumerate(outputs):
+        by_output.setdefault(output, []).append(index)
+    return tuple(tuple(places) for places in by_output.values())
 
 
 def distinct(outputs: Sequence[T]) -> tuple[int, ...]:
