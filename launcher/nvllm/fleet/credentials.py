@@ -45,11 +45,11 @@ def find(registry: str, env: Mapping[str, str]) -> Credentials | None:
         raise reading.refused(str(path), error) from error
     except ValueError as error:
         raise refuse("NV331", str(path), "Docker's configuration, a JSON object", str(error), "docker login") from error
-    said: Mapping[str, Any] = document if isinstance(document, dict) else {}
-    helper = _mapping(said.get("credHelpers")).get(registry) or said.get("credsStore")
+    settings: Mapping[str, Any] = document if isinstance(document, dict) else {}
+    helper = _mapping(settings.get("credHelpers")).get(registry) or settings.get("credsStore")
     if isinstance(helper, str) and helper:
         return _ask(helper, registry, env)
-    known = _mapping(said.get("auths"))
+    known = _mapping(settings.get("auths"))
     return _written(_mapping(known.get(registry) or known.get(f"https://{registry}")), f"{path}: {registry}")
 
 
@@ -85,10 +85,10 @@ def _ask(helper: str, registry: str, env: Mapping[str, str]) -> Credentials | No
     except subprocess.TimeoutExpired:
         raise refuse("NV331", where, f"credentials of {registry}", "no answer in time", cure) from None
     if done.returncode != 0:
-        said = (done.stdout or done.stderr).decode(errors="replace").strip()[:200]
-        if said.startswith(_NOTHING):
+        output = (done.stdout or done.stderr).decode(errors="replace").strip()[:200]
+        if output.startswith(_NOTHING):
             return None
-        raise refuse("NV331", where, f"credentials of {registry}", said or f"exit status {done.returncode}", cure)
+        raise refuse("NV331", where, f"credentials of {registry}", output or f"exit status {done.returncode}", cure)
     try:
         answer = _mapping(canonical.decode(done.stdout))
     except ValueError:
