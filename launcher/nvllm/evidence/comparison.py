@@ -12,9 +12,10 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from nvllm.core.page import shown
-from nvllm.evidence import harness, intervals, samples
+from nvllm.evidence import harness, intervals
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.intervals import Estimate
 from nvllm.evidence.records import (
@@ -38,22 +39,30 @@ _FEW_RUNS = 3
 """Below so many runs the interval of a speed is too wide to find anything but large effects."""
 
 
+Leg: TypeAlias = tuple[LegVerdict, tuple[Answered, ...]]
+"""The verdict and the answers of one run of an arm."""
+
+
 @dataclass(frozen=True, slots=True)
 class ArmLegs:
-    """The legs of an arm: its NAME, the ablated sentinels that are ON, and verdict and answers of each run."""
+    """The LEGS of an arm, one of each run: its NAME, which no other arm has, and the ablated sentinels that are ON."""
 
     name: str
     on: Arm
-    legs: tuple[tuple[LegVerdict, tuple[Answered, ...]], ...]
+    legs: tuple[Leg, ...]
 
     @property
-    def valid(self) -> tuple[tuple[LegVerdict, tuple[Answered, ...]], ...]:
+    def valid(self) -> tuple[Leg, ...]:
         return tuple(leg for leg in self.legs if leg[0].outcome != "invalid")
 
     @property
-    def sampled(self) -> tuple[tuple[LegVerdict, tuple[Answered, ...]], ...]:
-        """The valid legs, one of each different output."""
-        return tuple(self.valid[place] for place in samples.distinct([verdict.output for verdict, _ in self.valid]))
+    def sampled(self) -> tuple[Leg, ...]:
+        """The valid legs, the first of each different output: runs with the same output are one sample."""
+        # A deterministic engine gives five identical runs. An interval that counts five of them is too narrow.
+        first: dict[str, Leg] = {}
+        for leg in self.valid:
+            first.setdefault(leg[0].output, leg)
+        return tuple(first.values())
 
     @property
     def outcome(self) -> Outcome:
@@ -181,10 +190,10 @@ def _by_question(
     groups: Sequence[_Group], value: Callable[[Sequence[Sequence[Answered]]], dict[int, float]]
 ) -> dict[int, float]:
     """Return for each question that all arms of GROUPS were asked the mean effect on VALUE over GROUPS."""
-    of = {id(arm): value([answers for _, answers in arm.sampled]) for group in groups for _, arm in group}
+    of = {arm.name: value([answers for _, answers in arm.sampled]) for group in groups for _, arm in group}
     shared = sorted(set.intersection(*(set(one) for one in of.values())))
     return {
-        question: statistics.fmean(sum(sign * of[id(arm)][question] for sign, arm in group) for group in groups)
+        question: statistics.fmean(sum(sign * of[arm.name][question] for sign, arm in group) for group in groups)
         for question in shared
     }
 
@@ -192,12 +201,12 @@ def _by_question(
 def _by_run(groups: Sequence[_Group]) -> Iterator[float]:
     """Yield for each run that all arms of GROUPS have the logarithm by which tokens per second grow."""
     speeds = {
-        id(arm): {verdict.run: verdict.tokens / verdict.seconds for verdict, _ in arm.valid if verdict.tokens}
+        arm.name: {verdict.run: verdict.tokens / verdict.seconds for verdict, _ in arm.valid if verdict.tokens}
         for group in groups
         for _, arm in group
     }
     for run in sorted(set.intersection(*(set(one) for one in speeds.values()))):
-        yield statistics.fmean(sum(sign * math.log(speeds[id(arm)][run]) for sign, arm in group) for group in groups)
+        yield statistics.fmean(sum(sign * math.log(speeds[arm.name][run]) for sign, arm in group) for group in groups)
 
 
 def effect(factor: str, measure: str, estimate: Estimate, unit: str) -> Effect:
@@ -208,9 +217,8 @@ def effect(factor: str, measure: str, estimate: Estimate, unit: str) -> Effect:
 
 def adjusted(effects: Sequence[Effect]) -> list[Effect]:
     """Return EFFECTS with their p-values corrected for the number of them."""
-    known = [one for one in effects if one.p is not None]
-    values = dict(zip(map(id, known), intervals.holm([one.p for one in known if one.p is not None]), strict=True))
-    return [replace(one, adjusted=values.get(id(one))) for one in effects]
+    corrected = iter(intervals.holm([one.p for one in effects if one.p is not None]))
+    return [replace(one, adjusted=None if one.p is None else next(corrected)) for one in effects]
 
 
 # Findings

@@ -22,7 +22,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import refuse
 from nvllm.evidence.probing import KEPT, Asked
-from nvllm.evidence.records import Answered, ProbeState
+from nvllm.evidence.records import Answered, ProbeState, unanswered
 from nvllm.serve import health
 from nvllm.serve.health import NotReady
 from nvllm.serve.startup import EngineStart
@@ -64,14 +64,14 @@ class LmEvalProbe:
                 command = self.command(start.plan, health.longest(start.plan.port), Path(scratch), output)
                 done = self.programs.run(command, env=environment, timeout=_LONGEST)
             except (OSError, subprocess.TimeoutExpired) as error:
-                return Asked((_problem(run, f"lm-eval: {error}"),))
+                return Asked((unanswered(run, f"lm-eval: {error}"),))
             except NotReady as error:
-                return Asked((_problem(run, error.found),))
+                return Asked((unanswered(run, error.found),))
         halfway()
         if done.returncode != 0:
             text = (done.stdout + done.stderr).decode("utf-8", "replace")
-            return Asked((_problem(run, f"lm-eval: exit status {done.returncode}: {text[-_SHOWN:]}"),))
-        return Asked(tuple(answers(output, run)) or (_problem(run, "lm-eval wrote no samples"),))
+            return Asked((unanswered(run, f"lm-eval: exit status {done.returncode}: {text[-_SHOWN:]}"),))
+        return Asked(tuple(answers(output, run)) or (unanswered(run, "lm-eval wrote no samples"),))
 
     def command(self, plan: LaunchPlan, longest: int, tokenizer: Path, output: Path) -> list[str]:
         """Return the command that asks the engine of PLAN, whose requests have LONGEST tokens, and writes to OUTPUT.
@@ -139,7 +139,7 @@ def answers(output: Path, run: int) -> Iterator[Answered]:
                     yield _answer(run, len(seen) + 1, sample)
                 seen.add(document)
             except (ValueError, LookupError, TypeError) as error:
-                yield _problem(run, f"{path.name}, sample {number}: {error!r}")
+                yield unanswered(run, f"{path.name}, sample {number}: {error!r}")
 
 
 def _answer(run: int, number: int, sample: Mapping[str, Any]) -> Answered:
@@ -159,7 +159,3 @@ def _hashes(directory: Path) -> Iterator[tuple[Path, str]]:
     """Yield each file below DIRECTORY with its sha256."""
     for path in sorted(one for one in directory.rglob("*") if one.is_file()):
         yield path.relative_to(directory), hashlib.sha256(reading.content(path, reading.LOG)).hexdigest()
-
-
-def _problem(run: int, text: str) -> Answered:
-    return Answered(run, 0, correct=False, expected="", found="", seconds=0.0, tokens=0, text="", problem=text)

@@ -10,7 +10,7 @@ from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.plan import CONTAINER_PORT, LaunchPlan
 from nvllm.evidence.probing import Asked, LegProbe
-from nvllm.evidence.records import Answered, ProbeState
+from nvllm.evidence.records import Answered, ProbeState, unanswered
 from nvllm.serve.startup import EngineStart
 
 _RESULT = "/tmp/nvllm-bench.json"  # noqa: S108 - in the container, a tmpfs of its own
@@ -70,13 +70,7 @@ class LoadProbe:
         text = start.engine.read_in(start.container, _RESULT) if status == 0 else None
         if text is None:
             problem = f"vllm bench serve: exit status {status}: {output[-_SHOWN:]}"
-            return Asked(
-                (
-                    Answered(
-                        run, 0, correct=False, expected="", found="", seconds=0.0, tokens=0, text="", problem=problem
-                    ),
-                )
-            )
+            return Asked((unanswered(run, problem),))
         return self.read(text, run)
 
     def command(self, plan: LaunchPlan, run: int) -> list[str]:
@@ -125,12 +119,8 @@ class LoadProbe:
             problem = f"a result of another form: {error!r}"
         if not problem and completed != self.requests:
             problem = f"{completed} of {self.requests} requests completed"
-        return Asked((self._answer(run, completed, tokens, seconds, problem),), figures)
-
-    def _answer(self, run: int, completed: int, tokens: int, seconds: float, problem: str) -> Answered:
-        """Return the one answer of a leg: how many of its requests were COMPLETED, in SECONDS."""
-        expected, counted = str(self.requests), str(completed)
-        return Answered(run, 0, not problem, expected, counted, seconds, tokens, "", problem)
+        answer = Answered(run, 0, not problem, str(self.requests), str(completed), seconds, tokens, "", problem)
+        return Asked((answer,), figures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
 import time
@@ -18,7 +19,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 from nvllm.evidence import questions
 from nvllm.evidence.questions import Question
-from nvllm.evidence.records import Answered, ProbeState
+from nvllm.evidence.records import Answered, ProbeState, unanswered
 from nvllm.serve import health
 from nvllm.serve.health import NotInTime, NotReady
 from nvllm.serve.startup import EngineStart
@@ -147,10 +148,9 @@ class ProgramProbe:
 
 def reported(run: int, number: int, line: bytes) -> Answered:
     """Return the answer in LINE, the line NUMBER of what a program wrote in RUN; with a problem if there is none."""
-    try:
+    document: Json = None
+    with contextlib.suppress(ValueError):
         document = canonical.decode(line)
-    except ValueError as error:
-        document, problem = None, str(error)
     match document:
         case {"id": int(id), "correct": bool(correct), **rest}:
             texts = [str(rest.get(name, "")) for name in ("expected", "found", "text")]
@@ -158,8 +158,8 @@ def reported(run: int, number: int, line: bytes) -> Answered:
             if isinstance(seconds, int | float) and isinstance(tokens, int) and seconds >= 0 and tokens >= 0:
                 expected, reply, text = texts
                 return Answered(run, id, correct, expected, reply, float(seconds), tokens, text[:KEPT])
-    problem = f"line {number} of $NVLLM_PERQ is no answer: {line[:80].decode('utf-8', 'replace')}"
-    return Answered(run, number, correct=False, expected="", found="", seconds=0.0, tokens=0, text="", problem=problem)
+    text = line[:80].decode("utf-8", "replace")
+    return unanswered(run, f"line {number} of $NVLLM_PERQ is no answer: {text}", number)
 
 
 def output_hash(answers: Sequence[Answered]) -> str:

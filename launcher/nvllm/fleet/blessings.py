@@ -36,7 +36,7 @@ from nvllm.core.lock import LockedFile
 from nvllm.core.paths import Places, ensure
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, refuse, refuse_any
-from nvllm.fleet.registry import Blob, BlobSource, Repository, described
+from nvllm.fleet.registry import Blob, BlobSource, Repository, layers_of
 from nvllm.image import oci
 from nvllm.image.oci import LAYER, MANIFEST, Descriptor, sha256
 from nvllm.layers import tar
@@ -278,13 +278,11 @@ def _documents(repository: Repository, subject: str) -> tuple[bytes, bytes]:
             artifact = canonical.decode(repository.manifest(referrer.digest))
             if not isinstance(artifact, dict) or artifact.get("artifactType") != ARTIFACT:
                 continue
-            layers = artifact.get("layers")
-            listed = [described(layer) for layer in layers] if isinstance(layers, list) else []
+            by_kind = {layer.media_type: layer for layer in layers_of(artifact)}
         except ValueError as error:
             raise refuse(
                 "NV332", where, "an artifact that nvllm pushed", str(error), _again_from(repository)
             ) from error
-        by_kind = {layer.media_type: layer for layer in listed}
         if _MANIFEST in by_kind:
             signed = by_kind.get(_SIGNATURE)
             return (
@@ -297,15 +295,13 @@ def _documents(repository: Repository, subject: str) -> tuple[bytes, bytes]:
 def only_layer(image: bytes, where: str, repository: Repository) -> Descriptor:
     """Return the layer of IMAGE, the manifest of an image of a cache. Raises Refused NV332 if it is none."""
     try:
-        document = canonical.decode(image)
-        layers = document.get("layers") if isinstance(document, dict) else None
-        descriptors = [described(one) for one in layers] if isinstance(layers, list) else []
+        layers = layers_of(canonical.decode(image))
     except ValueError as error:
         raise refuse("NV332", where, "the image of a blessed cache", str(error), _again_from(repository)) from error
-    if len(descriptors) != 1 or descriptors[0].media_type != LAYER:
+    if len(layers) != 1 or layers[0].media_type != LAYER:
         expected = "an image of one uncompressed layer"
-        raise refuse("NV332", where, expected, f"{len(descriptors)} layers", _again_from(repository))
-    return descriptors[0]
+        raise refuse("NV332", where, expected, f"{len(layers)} layers", _again_from(repository))
+    return layers[0]
 
 
 def bring(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nvllm.core import canonical, proc, reading
-from nvllm.core.refusal import refuse
+from nvllm.core.refusal import Refused, refuse
 from nvllm.image import endpoint
 
 _TIMEOUT = 60.0
@@ -61,7 +61,7 @@ def _written(entry: Mapping[str, Any], where: str) -> Credentials | None:
     """Return the credentials in ENTRY, one of the configuration's ``auths``."""
     cure = f"docker login {where.rpartition(' ')[2]}"
     if entry.get("identitytoken"):
-        raise refuse("NV331", where, "a user and a password", "an identity token, which nvllm does not use", cure)
+        raise _token(where, cure)
     coded = entry.get("auth")
     if not isinstance(coded, str) or not coded:
         return None
@@ -97,5 +97,9 @@ def _ask(helper: str, registry: str, env: Mapping[str, str]) -> Credentials | No
     if not isinstance(user, str) or not isinstance(secret, str):
         raise refuse("NV331", where, "a user and a secret as JSON", "something else", cure)
     if user == "<token>":
-        raise refuse("NV331", where, "a user and a password", "an identity token, which nvllm does not use", cure)
+        raise _token(where, cure)
     return Credentials(user, secret)
+
+
+def _token(where: str, cure: str) -> Refused:
+    return refuse("NV331", where, "a user and a password", "an identity token, which nvllm does not use", cure)

@@ -476,6 +476,12 @@ def described(entry: object) -> Descriptor:
     raise ValueError("a descriptor without media type, digest or size")
 
 
+def layers_of(manifest: Json) -> list[Descriptor]:
+    """Return the descriptors of the layers of MANIFEST, none without a list of them. Raises ValueError for others."""
+    listed = manifest.get("layers") if isinstance(manifest, dict) else None
+    return [described(one) for one in listed] if isinstance(listed, list) else []
+
+
 def _listed(document: bytes, name: str) -> Sequence[Mapping[str, Any]]:
     """Return the objects in the list NAME of DOCUMENT, none if there is no such list."""
     try:
