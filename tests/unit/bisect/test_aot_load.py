@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from nvllm.bisect.aot_load import FAILED, LOADED, READY, SAVED, judged
+from support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cold", "warm", "outcome", "kind"),
     [
         (f"{SAVED} /cache/1\n{READY}", f"{LOADED} /cache/1\n{READY}", "good", ""),

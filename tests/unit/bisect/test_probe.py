@@ -9,9 +9,10 @@ import pytest
 from nvllm.bisect import probe
 from nvllm.bisect.problem import TrialOutcome
 from nvllm.core.refusal import Refused
+from support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "regress", "outcome", "kind"),
     [
         (0, "", "good", ""),
@@ -31,7 +32,7 @@ def test_what_an_exit_status_says(status: int, regress: str, outcome: TrialOutco
     assert trial.stage == ("harness" if outcome == "untestable" else None)
 
 
-@pytest.mark.parametrize("regress", ["exit=0", "exit=128", "exit=", "log=", "log=(", "3"])
+@each_row("regress", ["exit=0", "exit=128", "exit=", "log=", "log=(", "3"])
 def test_a_failure_that_cannot_be_declared(tmp_path: Path, regress: str) -> None:
     path = tmp_path / "probe"
     path.write_text("#!/bin/sh\n")

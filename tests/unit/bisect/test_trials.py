@@ -25,13 +25,14 @@ from nvllm.patches.series import Sentinel, Series
 from support import locks
 from support.host_samples import HOST
 from support.plansamples import PLAN, SPEC, front_end, places, project, write_lock
+from support.rows import each_row
 
 
 def refused(*codes: str) -> Refused:
     return Refused(Refusal(code, "somewhere", "this", "that", "do it") for code in codes)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("codes", "stage"),
     [
         (["NV301"], "apply"),
@@ -46,7 +47,7 @@ def test_what_a_set_is_to_blame_for_makes_it_untestable(codes: list[str], stage:
     assert (trial.outcome, trial.stage, trial.kind) == ("untestable", stage, " ".join(sorted(codes)))
 
 
-@pytest.mark.parametrize("codes", [["NV510"], ["NV301", "NV506"]])
+@each_row("codes", [["NV510"], ["NV301", "NV506"]])
 def test_what_the_host_is_to_blame_for_stops_the_bisect(codes: list[str]) -> None:
     with pytest.raises(Refused):
         trials.blamed(refused(*codes), 1.0)
@@ -82,9 +83,7 @@ GIB = 1 << 30
 PROFILE = replace(next(iter(SPEC.profiles.values())), gpu=None, host=HostNeed(3 * GIB))
 
 
-@pytest.mark.parametrize(
-    ("available", "wanted", "runs"), [(16 * GIB, 4, 4), (7 * GIB, 4, 2), (GIB, 4, 1), (None, 4, 4), (GIB, 1, 1)]
-)
+@each_row(("available", "wanted", "runs"), [(16 * GIB, 4, 4), (7 * GIB, 4, 2), (GIB, 4, 1), (None, 4, 4), (GIB, 1, 1)])
 def test_as_many_trials_as_there_is_memory_for(available: int | None, wanted: int, runs: int) -> None:
     found, why = trials.at_once(wanted, PROFILE, replace(HOST, mem_available=available))
     assert found == runs
