@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from nvllm.core.page import shown
 from nvllm.evidence import harness, intervals
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.intervals import Estimate
@@ -29,6 +28,7 @@ from nvllm.evidence.records import (
     LegVerdict,
     Outcome,
 )
+from nvllm.pages.page import shown
 
 LEVEL = 0.95
 
