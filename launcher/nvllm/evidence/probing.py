@@ -135,7 +135,7 @@ class ProgramProbe:
             address = f"http://127.0.0.1:{plan.port}"
             given = {"NVLLM_ADDRESS": address, "NVLLM_MODEL": plan.request_name, "NVLLM_PERQ": str(written)}
             given["NVLLM_RUN"] = str(run)
-            trial = bench.run_probe(self.test, given, start.run.log, began, self.programs)
+            trial = bench.run_probe(self.test, given, start.run.log, began, self.programs).trial
             lines = reading.content(written, reading.LOG).splitlines() if written.exists() else []
         problem = trial.kind if trial.outcome == "untestable" else ""
         answers = [reported(run, number, line) for number, line in enumerate(lines, 1)]

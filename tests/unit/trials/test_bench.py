@@ -43,7 +43,7 @@ def refused(*codes: str) -> Refused:
     ],
 )
 def test_what_a_set_is_to_blame_for_makes_it_untestable(codes: list[str], stage: str) -> None:
-    trial = bench.blamed(refused(*codes), 1.0)
+    trial = bench.blamed(refused(*codes), 1.0).trial
     assert (trial.outcome, trial.stage, trial.kind) == ("untestable", stage, " ".join(sorted(codes)))
 
 
@@ -61,7 +61,7 @@ def test_a_program_asks_the_engine_that_holds_the_image(tmp_path: Path, monkeypa
     for name, value in (given | {"HF_TOKEN": "secret"}).items():
         monkeypatch.setenv(name, value)
     test = probe.program(path, (), "", build_only=True)
-    assert bench.run_probe(test, {}, Path("/dev/null"), time.monotonic(), proc.Programs()).outcome == "good"
+    assert bench.run_probe(test, {}, Path("/dev/null"), time.monotonic(), proc.Programs()).trial.outcome == "good"
     assert said.read_text() == "tcp://there:2376 1 /certs \n"
 
 
@@ -73,7 +73,7 @@ def test_the_program_is_told_what_it_judges(tmp_path: Path) -> None:
     log.write_text("RuntimeError: wrong answer\n")
     test = probe.program(path, (), "log=wrong answer", build_only=False)
     environment = {"NVLLM_IMAGE": "sha256:1", "NVLLM_PATCHES": "a,b", "NVLLM_ADDRESS": "http://127.0.0.1:9"}
-    trial = bench.run_probe(test, environment, log, time.monotonic(), proc.Programs())
+    trial = bench.run_probe(test, environment, log, time.monotonic(), proc.Programs()).trial
     assert (trial.outcome, trial.kind) == ("bad", "log=wrong answer")
     assert said.read_text() == "sha256:1 a,b http://127.0.0.1:9\n"
     assert len(trial.evidence) == 64
@@ -156,9 +156,9 @@ def test_what_compares_texts_asks_greedily(tmp_path: Path, name: str, questions:
     answer.write_text(" fox\n")
     test = probe.builtin(name, (str(answer),) if name == "golden" else ())
     with front_end() as front:
-        trial = bench.ask(test, replace(PLAN, port=front.port), time.monotonic())
+        trial = bench.ask(test, replace(PLAN, port=front.port), time.monotonic()).trial
         front.body = front.body.replace(b" fox", b" cat")
-        other = bench.ask(test, replace(PLAN, port=front.port), time.monotonic())
+        other = bench.ask(test, replace(PLAN, port=front.port), time.monotonic()).trial
     asked = [json.loads(one) for one in front.asked]
     assert [one["temperature"] for one in asked] == [0] * 2 * questions
     assert (trial.outcome, other.outcome) == ("good", "bad" if name == "golden" else "good")
@@ -173,5 +173,5 @@ def test_a_golden_answer_is_compared_as_it_is_written(tmp_path: Path) -> None:
     with front_end() as front:
         front.body = front.body.replace(b" fox", "fo\\rx \ufffd".encode())
         test = probe.builtin("golden", (str(answer),))
-        trial = bench.ask(test, replace(PLAN, port=front.port), time.monotonic())
+        trial = bench.ask(test, replace(PLAN, port=front.port), time.monotonic()).trial
     assert trial.outcome == "good"

@@ -27,7 +27,7 @@ from support.rows import each_row
     ],
 )
 def test_what_an_exit_status_says(status: int, regress: str, outcome: TrialOutcome, kind: str) -> None:
-    trial = probe.judge(status, "engine: out of memory\n", regress, seconds=2.0, evidence="e")
+    trial = probe.judge(status, "engine: out of memory\n", regress, seconds=2.0)
     assert (trial.outcome, trial.kind, trial.seconds) == (outcome, kind, 2.0)
     assert trial.stage == ("harness" if outcome == "untestable" else None)
 
