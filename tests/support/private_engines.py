@@ -208,7 +208,7 @@ class Namespaces:
 
 _COUNTED = """
 import sys
-from nvllm.image import archive; from nvllm.cli import main as cli
+from nvllm.layers import archive; from nvllm.cli import main as cli
 stream, sent = archive.stream, 0
 def counted(*args):
     global sent

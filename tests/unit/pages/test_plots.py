@@ -70,7 +70,7 @@ def test_the_same_values_give_the_same_text(kind: Callable[..., str]) -> None:
 
 def test_neither_a_file_of_settings_nor_a_home_that_cannot_be_written_changes_or_says_anything(tmp_path: Path) -> None:
     (tmp_path / "matplotlibrc").write_text("svg.fonttype: path\nfont.size: 30\ntext.usetex: true\n")
-    program = "from nvllm.core import plots; print(plots.spreads('Seconds', [plots.Spread('a', 1.0, 2.0, 3.0)], 's'))"
+    program = "from nvllm.pages import plots; print(plots.spreads('Seconds', [plots.Spread('a', 1.0, 2.0, 3.0)], 's'))"
     root = Path(__file__).parents[3] / "launcher"
     environment = {**os.environ, "PYTHONPATH": str(root), "HOME": "/proc"}
     done = subprocess.run(
