@@ -227,7 +227,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "status": {"--metrics": _SHOWN, "--metrics-file": _WRITES},
     **{
         f"bisect {name}": {"--image": _WHICH}
-        for name in ("plan", "status", "log", "why", "skip", "back", "retry", "good", "bad")
+        for name in ("plan", "status", "why", "skip", "back", "retry", "good", "bad")
     },
     "bisect serve": {"--image": _WHICH, "--profile": _WHICH},
     "bisect probe": {

@@ -29,14 +29,14 @@ class Combinations:
 
     def closed(self, chosen: Iterable[str]) -> PatchSet:
         """Return CHOSEN with everything that it requires, directly or indirectly."""
-        found: set[str] = set()
+        members: set[str] = set()
         waiting = list(chosen)
         while waiting:
             patch = waiting.pop()
-            if patch not in found:
-                found.add(patch)
+            if patch not in members:
+                members.add(patch)
                 waiting.extend(self.requires.get(patch, frozenset()))
-        return frozenset(found)
+        return frozenset(members)
 
     def without(self, chosen: PatchSet, removed: Iterable[str]) -> PatchSet:
         """Return CHOSEN without REMOVED and without everything in it that requires one of them."""
@@ -60,8 +60,8 @@ class Combinations:
 
     def ordered(self, chosen: Iterable[str]) -> tuple[str, ...]:
         """Return CHOSEN in the order in which it is applied."""
-        wanted = frozenset(chosen)
-        return tuple(one for one in self.order if one in wanted)
+        members = frozenset(chosen)
+        return tuple(one for one in self.order if one in members)
 
 
 def of_series(series: Series) -> Combinations:
@@ -104,13 +104,13 @@ def check_ends(low: PatchSet, high: PatchSet, *, where: str) -> None:
     if low < high:
         return
     if low == high:
-        found = "the same set twice"
+        relation = "the same set twice"
     elif high < low:
-        found = "the end without the effect contains the end with it"
+        relation = "the end without the effect contains the end with it"
     else:
-        found = "two sets, neither of which contains the other"
+        relation = "two sets, neither of which contains the other"
     cure = "with --find break, --good must be a part of --bad; with --find fix, --bad a part of --good"
-    raise refuse("NV108", where, "two ends, one of which contains the other", found, cure)
+    raise refuse("NV108", where, "two ends, one of which contains the other", relation, cure)
 
 
 def set_hash(chosen: Iterable[str]) -> str:
@@ -126,7 +126,7 @@ def halves(combinations: Combinations, lower: PatchSet, upper: PatchSet, items: 
     """
     size, seen = len(items), set[PatchSet]()
     middle = split(0, size) if size > 1 else 0
-    for cut in sorted(range(1, size), key=lambda one: (abs(one - middle), one)):
+    for cut in sorted(range(1, size), key=lambda index: (abs(index - middle), index)):
         for part in (items[:cut], items[cut:]):
             chosen = combinations.closed(lower | set(part))
             if lower < chosen < upper and chosen not in seen:

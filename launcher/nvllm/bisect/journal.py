@@ -146,8 +146,8 @@ def _place(path: Path, text: bytes, start: BisectStart, aside: Path | None) -> N
     """Make TEXT, which begins with START, the journal at PATH; see `create`."""
     if aside is None and path.exists() and read_bytes(path).partition(b"\n")[1]:
         cure = f"nvllm bisect run --image {start.image}"
-        found = f"the journal of a bisect of {start.image}, which `nvllm bisect start --discard` would rename"
-        raise refuse("NV807", str(path), "no journal", found, cure)
+        existing = f"the journal of a bisect of {start.image}, which `nvllm bisect start --discard` would rename"
+        raise refuse("NV807", str(path), "no journal", existing, cure)
     fresh = path.with_name(f".{path.name}.new")
     try:
         paths.ensure(path.parent)
@@ -252,12 +252,12 @@ def _next_chain(text: bytes, entry: JournalEntry, before: str) -> str:
     It is empty for a journal of the first format. Raises ValueError if the line, or one before it, was changed.
     """
     document = cast("dict[str, Json]", canonical.decode(text))
-    said = document.pop("chain", "")
+    written = document.pop("chain", "")
     if not before or (isinstance(entry.record, BisectStart) and entry.record.schema == FIRST):
         chain = ""
     else:
         chain = _chained(before, document)
-    if said != chain or text != canonical.encode({**document, "chain": chain} if chain else document):
+    if written != chain or text != canonical.encode({**document, "chain": chain} if chain else document):
         raise ValueError("a line whose chained hash is wrong: it, or a line before it, was changed")
     return chain
 
@@ -362,10 +362,10 @@ def _write_whole(path: Path, text: bytes) -> None:
         os.close(descriptor)
 
 
-def _write(descriptor: int, text: bytes, place: int) -> None:
+def _write(descriptor: int, text: bytes, offset: int) -> None:
     while text:
-        written = os.pwrite(descriptor, text, place)
-        text, place = text[written:], place + written
+        written = os.pwrite(descriptor, text, offset)
+        text, offset = text[written:], offset + written
         durable.reached("partly")
 
 
@@ -376,6 +376,6 @@ def _unwritten(path: Path, error: OSError) -> Refusal:
     return Refusal("NV806", str(path), "a record on the disk", error.strerror or str(error), cure)
 
 
-def _damaged(where: str, found: str) -> Refusal:
+def _damaged(where: str, reason: str) -> Refusal:
     cure = "restore a copy of the journal, or start again with --discard; the cache keeps the trials"
-    return Refusal("NV804", where, "a record as nvllm writes it", found, cure)
+    return Refusal("NV804", where, "a record as nvllm writes it", reason, cure)

@@ -74,10 +74,10 @@ _BETS = tuple(
 
 
 @functools.lru_cache(maxsize=1024)
-def difference(bad: str, good: str, wanted: float, failures: int) -> Difference:
+def difference(bad: str, good: str, enough: float, failures: int) -> Difference:
     """Return how strongly BAD and GOOD, the trials of the ends in order, say that the bad end fails more often.
 
-    It is proved at the value WANTED, with at least FAILURES failures of the bad end among the pairs.
+    It is proved at the value ENOUGH, with at least FAILURES failures of the bad end among the pairs.
 
     For rates a > b with the mean m, a pair multiplies the bet by P(bad | a)/P(bad | m) * P(good | b)/P(good | m). With
     the true rates x <= y its expectation is (1 + u(x - m))(1 - u(y - m)) <= 1 - (u(y - m))^2 <= 1, for u = (a - b) /
@@ -86,12 +86,12 @@ def difference(bad: str, good: str, wanted: float, failures: int) -> Difference:
     """
     logs = [0.0] * len(_BETS)
     failed, value = 0, 1.0
-    for number, (one, other) in enumerate(zip(bad, good, strict=False), 1):
-        failed += one == "x"
-        first, second = (0 if one == "x" else 1), (2 if other == "x" else 3)
+    for number, (bad_mark, good_mark) in enumerate(zip(bad, good, strict=False), 1):
+        failed += bad_mark == "x"
+        first, second = (0 if bad_mark == "x" else 1), (2 if good_mark == "x" else 3)
         logs = [log + bet[first] + bet[second] for log, bet in zip(logs, _BETS, strict=True)]
         value = sum(map(math.exp, logs)) / len(logs)
-        if value >= wanted and failed >= failures:
+        if value >= enough and failed >= failures:
             return Difference(value, number)
     return Difference(value, None)
 
@@ -171,11 +171,11 @@ def _next_steady(ends: tuple[tuple[EndName, Tally], ...], repeats: int) -> EndTr
 def proof(bad: Tally, good: Tally, settings: Settings) -> Difference:
     """Return how strongly the tallies BAD and GOOD of the ends prove that the bad end fails more often."""
     pairs = min(bad.conclusive, good.conclusive)
-    wanted = 1 / (1 - settings.confidence)
-    found = difference(bad.order[:pairs], good.order[:pairs], wanted, min(ENOUGH, settings.patience))
-    if found.pairs is not None and pairs < settings.repeats:
-        return Difference(found.value, None)
-    return found
+    enough = 1 / (1 - settings.confidence)
+    measured = difference(bad.order[:pairs], good.order[:pairs], enough, min(ENOUGH, settings.patience))
+    if measured.pairs is not None and pairs < settings.repeats:
+        return Difference(measured.value, None)
+    return measured
 
 
 def _next_flaky(bad: Tally, good: Tally, settings: Settings) -> EndTrial | None:
@@ -185,13 +185,13 @@ def _next_flaky(bad: Tally, good: Tally, settings: Settings) -> EndTrial | None:
     if bad.bad < enough:
         expected = f"bad at least {enough} times in {settings.patience} trials"
         raise Refused([_refusal("bad", expected, bad, ", or a higher --patience")])
-    found = proof(bad, good, settings)
-    if found.pairs is not None:
+    measured = proof(bad, good, settings)
+    if measured.pairs is not None:
         return None
     shorter: EndName = "good" if good.conclusive <= bad.conclusive else "bad"
     tally = good if shorter == "good" else bad
     if tally.conclusive < settings.patience and not tally.blocked:
-        odds = f"{found.value:.3g} of {1 / (1 - settings.confidence):.3g}"
+        odds = f"{measured.value:.3g} of {1 / (1 - settings.confidence):.3g}"
         return EndTrial(shorter, f"the ends differ: evidence {odds}")
     expected = f"bad less often than the bad end ({bad}), at confidence {settings.confidence:g}"
     raise Refused([_refusal("good", expected, good, ", or a higher --patience")])

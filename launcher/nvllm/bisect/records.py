@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
@@ -324,21 +324,26 @@ class BisectState:
             case End():
                 return replace(self, end=record)
 
-    def withdrawn(self, chosen: PatchSet, what: Withdrawn) -> tuple[Tried, ...]:
-        """Return the trials of CHOSEN that are withdrawn with WHAT."""
+    def _named(self, chosen: PatchSet, what: Withdrawn) -> list[int]:
+        """Return which trials of CHOSEN, by their number, WHAT names."""
         tried = self.trials.get(chosen, ())
+        numbers = [*range(len(tried))]
         match what:
             case "all" | "trials":
-                return tried
+                return numbers
             case "last":
-                return tried[-1:]
+                return numbers[-1:]
             case "untestable":
-                return tuple(one for one in tried if one.outcome == "untestable")
+                return [number for number in numbers if tried[number].outcome == "untestable"]
             case "skip":
-                return ()
+                return []
+
+    def withdrawn(self, chosen: PatchSet, what: Withdrawn) -> tuple[Tried, ...]:
+        """Return the trials of CHOSEN that are withdrawn with WHAT."""
+        return tuple(self.trials[chosen][number] for number in self._named(chosen, what))
 
     def _without(self, chosen: PatchSet, what: Withdrawn) -> BisectState:
-        left = self._only_without(self.withdrawn(chosen, what))
+        left = self._only_without({chosen: self._named(chosen, what)})
         judged = {one: verdict for one, verdict in left.judged.items() if one != chosen}
         skipped = self.skipped - {chosen} if what in ("all", "skip") else self.skipped
         return replace(left, judged=judged, skipped=skipped)
@@ -348,21 +353,32 @@ class BisectState:
 
         A verdict by hand, and a set that does not apply, build or boot, are no word of the probe and stay.
         """
-        return tuple(
-            one
-            for tried in self.trials.values()
-            for one in tried
-            if not one.by_hand and one.stage in (None, "harness") and kept not in ("all", one.outcome)
-        )
+        gone = self._refuted(kept)
+        return tuple(self.trials[chosen][number] for chosen, numbers in gone.items() for number in numbers)
+
+    def _refuted(self, kept: Kept) -> dict[PatchSet, list[int]]:
+        return {
+            chosen: [
+                number
+                for number, one in enumerate(tried)
+                if not one.by_hand and one.stage in (None, "harness") and kept not in ("all", one.outcome)
+            ]
+            for chosen, tried in self.trials.items()
+        }
 
     def _corrected(self, record: Corrected) -> BisectState:
-        left = self._only_without(self.refuted(record.kept))
+        left = self._only_without(self._refuted(record.kept))
         return replace(left, start=replace(self.start, probe=record.probe), corrections=(*self.corrections, record))
 
-    def _only_without(self, gone: Iterable[Tried]) -> BisectState:
-        """Return the state without the trials GONE, and without the verdicts on their sets and the end."""
-        ids = {id(one) for one in gone}
-        stays = {chosen: [id(one) not in ids for one in tried] for chosen, tried in self.trials.items()}
+    def _only_without(self, gone: Mapping[PatchSet, Collection[int]]) -> BisectState:
+        """Return the state without the trials GONE, by set and number; the end and the verdicts on their sets go too.
+
+        A set may have two trials that are equal, so a trial is named by its number.
+        """
+        stays = {
+            chosen: [number not in gone.get(chosen, ()) for number in range(len(tried))]
+            for chosen, tried in self.trials.items()
+        }
         waiting = {chosen: iter(flags) for chosen, flags in stays.items()}
         trials = {
             chosen: tuple(itertools.compress(self.trials[chosen], flags))

@@ -54,20 +54,21 @@ def _differing(entries: Sequence[JournalEntry]) -> Iterator[tuple[int, str, str]
     now = openings[0]
     for number, entry in enumerate(entries[1:], 1):
         record = entry.record
-        expected = found = ""
+        expected = recorded = ""
         match record:
             case Sent():
-                expected, found = now.sent(record), f"a task for {_named(state, record.chosen)}"
+                expected, recorded = now.sent(record), f"a task for {_named(state, record.chosen)}"
             case Tried() if not record.by_hand and not record.task:  # a task was decided when it was sent
-                expected, found = _trial(state, openings, record), f"a trial of {_named(state, record.chosen)}"
+                expected, recorded = _trial(state, openings, record), f"a trial of {_named(state, record.chosen)}"
             case Judged():
                 about = f" of {_named(state, record.chosen)}"
                 concluded = search.concluded(state.problem, state.evidence, frozenset(record.chosen))
-                expected, found = (concluded.outcome if concluded else "no verdict yet") + about, record.outcome + about
+                expected = (concluded.outcome if concluded else "no verdict yet") + about
+                recorded = record.outcome + about
             case End():
-                expected, found = _end(state), _ending(record)
-        if expected != found:
-            yield number, expected, found
+                expected, recorded = _end(state), _ending(record)
+        if expected != recorded:
+            yield number, expected, recorded
         state = state.after(record)
         if isinstance(record, End):
             openings.clear()  # all trials that ran ahead are recorded before the end
@@ -89,24 +90,24 @@ class _Opening:
         """Return the sets that JOBS trials at the same time would have tried."""
         if jobs not in self._ahead:
             asked = isinstance(answer(self.state), NextTrial)
-            found = forecast.ahead(self.state.problem, self.state.evidence, jobs) if asked else []
-            self._ahead[jobs] = frozenset(one.chosen for one in found)
+            trials = forecast.ahead(self.state.problem, self.state.evidence, jobs) if asked else []
+            self._ahead[jobs] = frozenset(one.chosen for one in trials)
         return self._ahead[jobs]
 
     def sent(self, sent: Sent) -> str:
         """Return the task that the search wants in this state: that of SENT, if any number of machines gets it."""
-        wanted = answer(self.state)
+        due = answer(self.state)
         asked = frozenset(sent.chosen)
-        if not isinstance(wanted, NextTrial):
+        if not isinstance(due, NextTrial):
             return "no further task"
-        if wanted.chosen != asked and not any(asked in self._on(machines) for machines in (_FEW_JOBS, MOST_MACHINES)):
-            asked = wanted.chosen
+        if due.chosen != asked and not any(asked in self._on(machines) for machines in (_FEW_JOBS, MOST_MACHINES)):
+            asked = due.chosen
         return f"a task for {_named(self.state, asked)}"
 
     def _on(self, machines: int) -> frozenset[PatchSet]:
         if machines not in self._machines:
-            found = lookahead(self.state.problem, self.state.evidence, machines)
-            self._machines[machines] = frozenset(one.chosen for one in found)
+            trials = lookahead(self.state.problem, self.state.evidence, machines)
+            self._machines[machines] = frozenset(one.chosen for one in trials)
         return self._machines[machines]
 
 
@@ -115,18 +116,18 @@ def _trial(state: BisectState, openings: Iterable[_Opening], tried: Tried) -> st
 
     Trials that run at the same time are recorded one after the other, so the opening may be several records back.
     """
-    chosen, wanted = frozenset(tried.chosen), answer(state)
-    asked = wanted.chosen if isinstance(wanted, NextTrial) else None
+    chosen, due = frozenset(tried.chosen), answer(state)
+    asked = due.chosen if isinstance(due, NextTrial) else None
     if asked != chosen and any(chosen in one.ahead(jobs) for jobs in (_FEW_JOBS, MOST_JOBS) for one in openings):
         asked = chosen
     return "no further trial" if asked is None else f"a trial of {_named(state, asked)}"
 
 
 def _end(state: BisectState) -> str:
-    wanted = answer(state)
-    if not isinstance(wanted, Done):
+    due = answer(state)
+    if not isinstance(due, Done):
         return "a search that goes on"
-    return _ending(End(wanted.culprits, wanted.exact, wanted.certified))
+    return _ending(End(due.culprits, due.exact, due.certified))
 
 
 def _ending(end: End) -> str:

@@ -30,8 +30,8 @@ _SHOWN = 0.0005
 
 def verdicts(state: BisectState) -> tuple[TrialOutcome | None, ...]:
     """Return the verdict of each set that was tried, in order; None where it is open."""
-    found = [search.concluded(state.problem, state.evidence, chosen) for chosen in state.trials]
-    return tuple(None if one is None else one.outcome for one in found)
+    concluded = [search.concluded(state.problem, state.evidence, chosen) for chosen in state.trials]
+    return tuple(None if one is None else one.outcome for one in concluded)
 
 
 def matrix(state: BisectState) -> list[tuple[str, ...]]:
@@ -53,16 +53,16 @@ def matrix_text(state: BisectState, *, color: bool, width: int | None = None) ->
 
     Sets that do not fit into WIDTH columns of a terminal follow below, in a matrix of their own.
     """
-    rows, found = matrix(state), verdicts(state)
+    rows, outcomes = matrix(state), verdicts(state)
     names, *columns = zip(*rows, strict=True)
-    place = max(map(len, names))
-    at_once = len(columns) if width is None else max(1, (width - place) // (_WIDE + 2))
+    label_width = max(map(len, names))
+    at_once = len(columns) if width is None else max(1, (width - label_width) // (_WIDE + 2))
     blocks = []
     for first in range(0, max(1, len(columns)), max(1, at_once)):
         lines = []
         for number, label in enumerate(names):
-            line = label.ljust(place)
-            for column, outcome in list(zip(columns, found, strict=True))[first : first + at_once]:
+            line = label.ljust(label_width)
+            for column, outcome in list(zip(columns, outcomes, strict=True))[first : first + at_once]:
                 cell, trials = column[number], number > len(state.start.high)
                 painted = "".join(_painted(one, _OUTCOMES[one]) for one in cell) if trials else _painted(cell, outcome)
                 line += "  " + (painted if color else cell) + " " * (_WIDE - len(cell))
@@ -85,14 +85,14 @@ def conclusion(start: BisectStart, done: Done) -> str:
         if len(done.culprits) != 1:
             verb = f"together {'repair' if fix else 'break'} it"
         proved = "1-minimal, none of them can be left out" if done.certified else "it is not proved that all are needed"
-        found = f"{names}: {verb}; {proved}."
+        sentence = f"{names}: {verb}; {proved}."
     elif done.exact:
         sure = f", with probability {max(chance for _, chance in done.posterior):.3f}" if done.flaky else ""
-        place = "the first that does" if done.first else "an earlier one may do so too: not every prefix was tried"
-        found = f"{names} {verb}{sure}; {place}" + ("." if done.certified else "; not certified.")
+        order = "the first that does" if done.first else "an earlier one may do so too: not every prefix was tried"
+        sentence = f"{names} {verb}{sure}; {order}" + ("." if done.certified else "; not certified.")
     else:
-        found = f"one of {names} {verb}; what lies between them cannot be told apart."
-    return " ".join([found, *_along(done), *_rest(start, done, "it")])
+        sentence = f"one of {names} {verb}; what lies between them cannot be told apart."
+    return " ".join([sentence, *_along(done), *_rest(start, done, "it")])
 
 
 def _along(done: Done) -> list[str]:
@@ -125,8 +125,8 @@ def certificate_text(state: BisectState, done: Done) -> str:
     lines = []
     for line in (*done.certificate, *([] if done.rest is None else [done.rest])):
         ordered = ", ".join(state.problem.combinations.ordered(line.chosen)) or "no patch"
-        held = "holds" if line.holds else "DOES NOT HOLD"
-        lines.append(f"{line.role}: {line.verdict} [{line.verdict.tally}], {held} ({set_hash(line.chosen)}: {ordered})")
+        what = f"{line.role}: {line.verdict} [{line.verdict.tally}]"
+        lines.append(f"{what}, {'holds' if line.holds else 'DOES NOT HOLD'} ({set_hash(line.chosen)}: {ordered})")
     return "\n".join(lines)
 
 
@@ -147,11 +147,11 @@ def replicas_text(state: BisectState, chosen: PatchSet) -> str:
 
 def corrections_text(state: BisectState) -> str:
     """Return what was said when the probe was corrected; empty if it never was."""
-    said = [
+    lines = [
         f"the probe was corrected; verdicts of the one before that still hold: {_KEPT[one.kept]}"
         for one in state.corrections
     ]
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 def given_up_text(state: BisectState) -> str:
@@ -167,11 +167,11 @@ def given_up_text(state: BisectState) -> str:
 
 def posterior_text(weights: Sequence[tuple[str, float]]) -> str:
     """Return the probability of each patch to be a culprit, highest first."""
-    ranked = sorted(weights, key=lambda one: -one[1])
-    shown = [one for one in ranked if one[1] >= _SHOWN]
-    width = max((len(name) for name, _ in shown), default=0)
-    lines = ["probability of each patch to be a culprit:", *(f"  {name:<{width}}  {one:.3f}" for name, one in shown)]
-    if others := len(ranked) - len(shown):
+    listed = sorted([row for row in weights if row[1] >= _SHOWN], key=lambda row: -row[1])
+    width = max((len(name) for name, _ in listed), default=0)
+    rows = [f"  {name:<{width}}  {chance:.3f}" for name, chance in listed]
+    lines = ["probability of each patch to be a culprit:", *rows]
+    if others := len(weights) - len(listed):
         lines.append(f"  {others} other{'s' if others > 1 else ''}: less than 0.001")
     return "\n".join(lines)
 
@@ -181,9 +181,9 @@ def known(state: BisectState, done: Done | None) -> tuple[tuple[str, float], ...
     return search.beliefs(state.problem, state.evidence) if done is None else done.posterior
 
 
-def next_text(state: BisectState, wanted: NextTrial) -> str:
+def next_text(state: BisectState, trial: NextTrial) -> str:
     """Return which set is tried next, as a command takes it, and why."""
-    return f"next: {','.join(state.problem.combinations.ordered(wanted.chosen)) or 'none'} ({wanted.reason})"
+    return f"next: {','.join(state.problem.combinations.ordered(trial.chosen)) or 'none'} ({trial.reason})"
 
 
 def text(state: BisectState, done: Done | None, *, color: bool, width: int | None = None) -> str:
@@ -203,9 +203,9 @@ def text(state: BisectState, done: Done | None, *, color: bool, width: int | Non
 
 def data(state: BisectState, done: Done | None) -> dict[str, Json]:
     """Return the report for programs."""
-    found: Json = None
+    answer: Json = None
     if done is not None:
-        found = {
+        answer = {
             "culprits": list(done.culprits),
             "exact": done.exact,
             "certified": done.certified,
@@ -227,7 +227,7 @@ def data(state: BisectState, done: Done | None) -> dict[str, Json]:
         "corrections": [one.kept for one in state.corrections],
         "sets": [_set_data(state, chosen) for chosen in state.trials],
         "posterior": dict(known(state, done)),
-        "found": found,
+        "found": answer,
     }
 
 

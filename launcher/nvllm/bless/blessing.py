@@ -112,28 +112,29 @@ class _Bootstrap(EngineStart):
 
 
 class Bless:
-    """One bless of the profile that FOUND examined without a refusal. The caller holds HELD_LOCKS.
+    """One bless of the profile of EXAMINATION, which refused nothing. The caller holds HELD_LOCKS.
 
     It holds PIN too, until the manifest is in force: until then nothing else keeps tree and evidence from `gc`.
     """
 
-    def __init__(self, found: Examination, places: Places, held_locks: HeldLocks, progress: Progress, pin: Pin) -> None:
-        assert found.engine is not None  # without an engine the examination was refused
-        self.engine = found.engine
-        self.found = found
-        self.plan = found.plan
-        self.profile = found.build.spec.profiles[found.plan.profile]
+    def __init__(
+        self, examination: Examination, places: Places, held_locks: HeldLocks, progress: Progress, pin: Pin
+    ) -> None:
+        assert examination.engine is not None  # without an engine the examination was refused
+        self.engine = examination.engine
+        self.examination = examination
+        self.plan = examination.plan
+        self.profile = examination.build.spec.profiles[examination.plan.profile]
         self.held_locks = held_locks
         self.progress = progress
         self.places = places
         self.store = TreeStore(places.trees)
         private_directory(places.blessing)
         self.pin = pin
-        self.evidence = evidence.begin(places.blessing / found.plan.instance)
+        self.evidence = evidence.begin(places.blessing / examination.plan.instance)
         pin.keep(f"{self.evidence.parent.name}/{self.evidence.name}")
-        self.cure = (
-            f"ls {shlex.quote(str(self.evidence))} && nvllm bless {found.plan.image} --profile {found.plan.profile}"
-        )
+        logs = shlex.quote(str(self.evidence))
+        self.cure = f"ls {logs} && nvllm bless {self.plan.image} --profile {self.plan.profile}"
 
     def run(self, request: BlessRequest, base: Manifest | None = None) -> BlessResult:
         """Compile a cache, run as many trials on it as REQUEST asks for, and return the result; see `begin`."""
@@ -171,23 +172,24 @@ class Bless:
         with self._workbench(base) as bench:
             run = RunDirectory(self.evidence / "bootstrap")
             plan = planner.running_in(self.plan, run.mounted)
-            start = _Bootstrap(self.engine, plan, self.found.models, run, self.held_locks, progress)
+            start = _Bootstrap(self.engine, plan, self.examination.models, run, self.held_locks, progress)
             start.workbench, start.memory_floor = bench, self.profile.campaign.memory_floor
             with start.running("the trial is over"):
                 took = self._cost(start)
                 answer = self._ask(start, self.plan.probe.prompt)
                 covered = self._cover(start, base, progress)
-            said = start.timeline
-            if base is None and not said.saved:
+            timeline = start.timeline
+            if base is None and not timeline.saved:
                 expected = "an engine that saves what it compiled"
                 raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
             if base is not None:
-                refuse_any(self._rejected("bootstrap", *one) for one in _not_extended(said, covered))
+                refuse_any(self._rejected("bootstrap", *one) for one in _not_extended(timeline, covered))
             tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan), keep=self.pin.keep)
         if base is not None:  # its graphs were compiled by the bootstrap of BASE, at that cost
-            cold = replace(base.cold, kernels=base.cold.kernels + len(said.missed))
+            cold = replace(base.cold, kernels=base.cold.kernels + len(timeline.missed))
         else:
-            cold = ColdStart(took.phases, took.processor, len(said.compiled), len(said.saved), len(said.missed))
+            counts = len(timeline.compiled), len(timeline.saved), len(timeline.missed)
+            cold = ColdStart(took.phases, took.processor, *counts)
         before = base.coverage if base is not None else None
         return Compiled(tree, answer, cold, coverage.evidence(covered, before, tree))
 
@@ -214,8 +216,8 @@ class Bless:
             if base is not None:
                 self._unpack(base.tree, bench)
             if os.geteuid() == 0:  # the engine of a root operator runs as another user
-                for place in (bench, *bench.rglob("*")):
-                    os.chown(place, _uid(self.plan), -1)
+                for path in (bench, *bench.rglob("*")):
+                    os.chown(path, _uid(self.plan), -1)
             yield bench
 
     def _unpack(self, tree: Tree, bench: Path) -> None:
@@ -237,14 +239,14 @@ class Bless:
         run = self._trial_run(number)
         plan = planner.mounting(planner.loading(self.plan, tree, self.profile.kernels.missing), copy.path)
         plan = planner.running_in(plan, run.mounted)
-        start = EngineStart(self.engine, plan, self.found.models, run, self.held_locks, progress, tree)
+        start = EngineStart(self.engine, plan, self.examination.models, run, self.held_locks, progress, tree)
         start.memory_floor = self.profile.campaign.memory_floor
         with start.running("the trial is over"):
             warm = self._cost(start)
             answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)
             self._cover_again(start, made.coverage)
             memory, scratch = self.engine.usage(start.container).peak_memory, start.scratch()
-        said, problems = start.timeline, staged_cache.reuse(start.timeline, scratch, tree)
+        timeline, problems = start.timeline, staged_cache.reuse(start.timeline, scratch, tree)
         if answers.alone[0] != answer:
             problems.append((f"the answer of the bootstrap, {_text(answer)}", _text(answers.alone[0])))
         if not answers.coherent:
@@ -260,13 +262,13 @@ class Bless:
             boot=start.container,
             coherent=answers.coherent,
             independent=answers.independent,
-            loaded=bool(said.loaded),
-            saved=bool(said.saved),
+            loaded=bool(timeline.loaded),
+            saved=bool(timeline.saved),
             unchanged=not touched,
             prompts=2,
             replays=answers.count,
-            compiles=len(said.compiled),
-            kv_tokens=said.kv_tokens,
+            compiles=len(timeline.compiled),
+            kv_tokens=timeline.kv_tokens,
             peak_memory=memory,
             processor=warm.processor,
             phases=warm.phases,
@@ -298,12 +300,12 @@ class Bless:
 
     def _touched(self, tree: Tree, copy: Staged) -> list[Refusal]:
         """Return what a trial changed in COPY: by the status of its files, and by every byte of them."""
-        found = staging.recheck(copy, self.cure)
+        changes = staging.recheck(copy, self.cure)
         try:
             staging.verify(copy.path, tree, self.cure)
         except Refused as refused:
-            found.extend(refused.refusals)
-        return found
+            changes.extend(refused.refusals)
+        return changes
 
     # Bootstrap and trials
 
@@ -318,23 +320,23 @@ class Bless:
         except NotReady as error:
             raise Refused([self._rejected(start.run.path.name, "an answer", error.found)]) from error
 
-    def _rejected(self, what: str, expected: str, found: str) -> Refusal:
-        return Refusal("NV912", f"{self.plan.instance}: {what}", expected, found, self.cure)
+    def _rejected(self, what: str, expected: str, observed: str) -> Refusal:
+        return Refusal("NV912", f"{self.plan.instance}: {what}", expected, observed, self.cure)
 
 
 def new_manifest(
-    found: Examination, blessings: Blessings, result: BlessResult, request: BlessRequest, now: float
+    examination: Examination, blessings: Blessings, result: BlessResult, request: BlessRequest, now: float
 ) -> Manifest:
-    """Return the manifest that blesses the tree of RESULT for the plan of FOUND, at NOW (seconds).
+    """Return the manifest that blesses the tree of RESULT for the plan of EXAMINATION, at NOW (seconds).
 
     Raises Refused NV905 if the expiry that was asked for is over before the trials are.
     """
-    ends = manifest.expiry(now, request.expires, found.build.spec.profiles[found.plan.profile].bless.valid_days)
+    plan, trials = examination.plan, result.trials
+    ends = manifest.expiry(now, request.expires, examination.build.spec.profiles[plan.profile].bless.valid_days)
     if ends is not None and ends <= now:
-        cure = f"nvllm bless {found.plan.image} --profile {found.plan.profile} --expires 30d"
+        cure = f"nvllm bless {plan.image} --profile {plan.profile} --expires 30d"
         expected = f"an end after {clock.stamp(now)}, when the trials were over"
         raise refuse("NV905", "--expires", expected, clock.stamp(ends), cure)
-    plan, trials = found.plan, result.trials
     typical = sorted(trials, key=_took)[len(trials) // 2]
     least = [one.kv_tokens for one in trials if one.kv_tokens is not None]
     return Manifest(
@@ -367,17 +369,17 @@ def promote(blessings: Blessings, new: Manifest, old: Blessing | None, key: Path
     return promotion.promote(blessings, new, old, signed)
 
 
-def _not_extended(said: Timeline, covered: Covered) -> list[tuple[str, str]]:
-    """Return, as expected and found, why the bootstrap with the timeline SAID does not extend a blessing.
+def _not_extended(timeline: Timeline, covered: Covered) -> list[tuple[str, str]]:
+    """Return, as expected and found, why the bootstrap with TIMELINE does not extend a blessing.
 
     COVERED is the result of its rounds.
     """
-    found = [("an engine that loads the stored cache and compiles no graph", text) for text in said.compiled]
-    if not said.loaded:
-        found.append(("an engine that loads the stored cache", "no such line in its log"))
-    if not said.missed and not any(covered.new):
-        found.append(("a kernel that the blessed cache lacks", "none"))
-    return found
+    reasons = [("an engine that loads the stored cache and compiles no graph", text) for text in timeline.compiled]
+    if not timeline.loaded:
+        reasons.append(("an engine that loads the stored cache", "no such line in its log"))
+    if not timeline.missed and not any(covered.new):
+        reasons.append(("a kernel that the blessed cache lacks", "none"))
+    return reasons
 
 
 def _uid(plan: LaunchPlan) -> int:

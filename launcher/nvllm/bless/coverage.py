@@ -117,15 +117,15 @@ def _ask(start: EngineStart, request: Request) -> bool:
     return status == 200
 
 
-def evidence(found: Covered, before: Coverage | None, tree: Tree) -> Coverage:
-    """Return the evidence of FOUND for the manifest of TREE; BEFORE is that of the blessing that was extended."""
+def evidence(covered: Covered, before: Coverage | None, tree: Tree) -> Coverage:
+    """Return the evidence of COVERED for the manifest of TREE; BEFORE is that of the blessing that was extended."""
     counts: dict[str, int] = {}
     for file in tree.files:
-        place, _, name = file.path.rpartition("/")
-        if name.startswith("__grp__") and name.endswith(".json") and place:
+        directory, _, name = file.path.rpartition("/")
+        if name.startswith("__grp__") and name.endswith(".json") and directory:
             kernel = name.removeprefix("__grp__").removesuffix(".json")
             counts[kernel] = counts.get(kernel, 0) + 1
     old, requests = (before.new, before.requests) if before is not None else ((), 0)
-    new = tuple(map(sum, itertools.zip_longest(old, found.new, fillvalue=0)))  # the rounds of BEFORE were asked again
+    new = tuple(map(sum, itertools.zip_longest(old, covered.new, fillvalue=0)))  # the rounds of BEFORE were asked again
     variants = tuple(KernelVariants(name, count) for name, count in sorted(counts.items()))
-    return Coverage(new, requests + found.requests, variants)
+    return Coverage(new, requests + covered.requests, variants)

@@ -28,17 +28,17 @@ def begin(instance: Path) -> Path:
         durable.reached("counted")
         while True:
             number += 1
-            place = instance / str(number)
+            directory = instance / str(number)
             try:
-                place.mkdir(mode=0o700)
+                directory.mkdir(mode=0o700)
             except FileExistsError:  # another bless has just begun
                 continue
-            return place
+            return directory
 
 
 def newest(instance: Path) -> Path | None:
     """Return the directory of the last bless below INSTANCE, or None if there was none."""
-    return max(_numbered(instance), key=lambda one: int(one.name), default=None)
+    return max(_numbered(instance), key=lambda directory: int(directory.name), default=None)
 
 
 def needed(bless: Path, logs: Set[str]) -> bool:

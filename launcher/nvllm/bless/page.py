@@ -13,9 +13,9 @@ from nvllm.pages.page import rendered
 CHECKS = ("repeats agree", "prompts apart", "loaded", "nothing saved", "tree kept", "nothing compiled")
 
 
-def html(found: Manifest, state: str) -> str:
-    """Return the blessing of the manifest FOUND, which is in STATE, as one HTML page without external resources."""
-    boots = [("bootstrap", found.cold.phases), *((f"trial {one.number}", one.phases) for one in found.trials)]
+def html(manifest: Manifest, state: str) -> str:
+    """Return the blessing of MANIFEST, which is in STATE, as one HTML page without external resources."""
+    boots = [("bootstrap", manifest.cold.phases), *((f"trial {one.number}", one.phases) for one in manifest.trials)]
     started = [
         plots.Start(name, tuple((one.name, one.seconds, end) for one, end in zip(phases, ends, strict=True)))
         for name, phases in boots
@@ -23,46 +23,45 @@ def html(found: Manifest, state: str) -> str:
     ]
     return rendered(
         Path(__file__).with_name("page.html.jinja"),
-        title=f"Blessing of {found.image}, {found.profile}",
-        conclusion=_conclusion(found),
-        facts=[*_facts(found, state)],
-        columns=("check", *(str(one.number) for one in found.trials)),
+        title=f"Blessing of {manifest.image}, {manifest.profile}",
+        conclusion=_conclusion(manifest),
+        facts=[*_facts(manifest, state)],
+        columns=("check", *(str(one.number) for one in manifest.trials)),
         checks=[
-            (name, [checked[place] for checked in map(_checks, found.trials)]) for place, name in enumerate(CHECKS)
+            (name, [checked[index] for checked in map(_checks, manifest.trials)]) for index, name in enumerate(CHECKS)
         ],
-        trials=found.trials,
+        trials=manifest.trials,
         started=started,
         phases=plots.phase_names(started),
         timelines=plots.timelines("Phases of every start", started),
-        processor=[found.cold.processor, *(one.processor for one in found.trials)],
-        coverage=found.coverage,
+        processor=[manifest.cold.processor, *(one.processor for one in manifest.trials)],
+        coverage=manifest.coverage,
     )
 
 
-def _checks(one: TrialRecord) -> tuple[bool, ...]:
-    """Return whether ONE holds each of `CHECKS`."""
-    return one.coherent, one.independent, one.loaded, not one.saved, one.unchanged, not one.compiles
+def _checks(trial: TrialRecord) -> tuple[bool, ...]:
+    """Return whether TRIAL holds each of `CHECKS`."""
+    return trial.coherent, trial.independent, trial.loaded, not trial.saved, trial.unchanged, not trial.compiles
 
 
-def _conclusion(found: Manifest) -> str:
-    good = len({one.boot for one in found.trials if one.good})
-    text = (
-        f"{good} of {found.claim.boots} fresh boots were good: at least {int(found.claim.bound * 100)} % of boots are"
-    )
-    return f"{text}, at 95 % confidence.{' UNSAFE: no production profile serves it.' if found.unsafe else ''}"
+def _conclusion(manifest: Manifest) -> str:
+    good = len({one.boot for one in manifest.trials if one.good})
+    claim = manifest.claim
+    text = f"{good} of {claim.boots} fresh boots were good: at least {int(claim.bound * 100)} % of boots are"
+    return f"{text}, at 95 % confidence.{' UNSAFE: no production profile serves it.' if manifest.unsafe else ''}"
 
 
-def _facts(found: Manifest, state: str) -> Iterator[tuple[str, str]]:
+def _facts(manifest: Manifest, state: str) -> Iterator[tuple[str, str]]:
     """Yield what was blessed: names and texts."""
-    cold = found.cold
+    cold = manifest.cold
     yield "state", state
-    yield "version", f"{found.version}, {found.created}, expires {found.expires or 'never'}"
-    yield "serve hash", found.serve_hash
-    yield "build hash", found.build_hash
-    yield "cache", f"{found.tree_hash}, {len(found.tree.files)} files, {found.tree.size} bytes"
+    yield "version", f"{manifest.version}, {manifest.created}, expires {manifest.expires or 'never'}"
+    yield "serve hash", manifest.serve_hash
+    yield "build hash", manifest.build_hash
+    yield "cache", f"{manifest.tree_hash}, {len(manifest.tree.files)} files, {manifest.tree.size} bytes"
     yield (
         "answers",
-        f"{found.claim.replays} to {found.claim.prompts} prompts; repeats in a boot add nothing to the claim",
+        f"{manifest.claim.replays} to {manifest.claim.prompts} prompts; repeats in a boot add nothing to the claim",
     )
     yield "bootstrap", f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"
-    yield "KV tokens", str(found.kv_tokens or "unknown")
+    yield "KV tokens", str(manifest.kv_tokens or "unknown")

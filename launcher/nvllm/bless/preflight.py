@@ -42,37 +42,38 @@ def boots(trials: int | None, rate: float | None, unsafe: int | None) -> tuple[i
     named = {"--trials": trials, "--claim": rate, "--unsafe-trials": unsafe}
     given = [name for name, value in named.items() if value is not None]
     if len(given) > 1:
-        said, cure = " and ".join(given), "name one of them"
-        raise refuse("NV108", "nvllm bless", "--trials, --claim or --unsafe-trials", said, cure)
+        options, cure = " and ".join(given), "name one of them"
+        raise refuse("NV108", "nvllm bless", "--trials, --claim or --unsafe-trials", options, cure)
     if unsafe is not None:
         return unsafe, True
-    wanted = (
+    count = (
         max(LEAST_BOOTS, confidence.boots_for(rate)) if rate is not None else LEAST_BOOTS if trials is None else trials
     )
-    if wanted < LEAST_BOOTS:
-        cure = f"--trials {LEAST_BOOTS}, or --unsafe-trials {wanted}, which no production profile serves"
-        raise refuse("NV108", "--trials", f"at least {LEAST_BOOTS}", str(wanted), cure)
-    return wanted, False
+    if count < LEAST_BOOTS:
+        cure = f"--trials {LEAST_BOOTS}, or --unsafe-trials {count}, which no production profile serves"
+        raise refuse("NV108", "--trials", f"at least {LEAST_BOOTS}", str(count), cure)
+    return count, False
 
 
 def preflight(
-    found: Examination, blessings: Blessings, request: BlessRequest, signers: Path | None, now: float
+    examination: Examination, blessings: Blessings, request: BlessRequest, signers: Path | None, now: float
 ) -> Blessing | None:
-    """Return the blessing that a bless of FOUND will replace, if any. SIGNERS is the profile's allowed signers file.
+    """Return the blessing that a bless of EXAMINATION will replace, if any. SIGNERS is the file of allowed signers.
 
-    Raises Refused with the refusals of FOUND; NV108 if the profile has no `blessed: true`, if there is no blessing that
-    REQUEST would extend, or if it asks for an expiry that the profile does not allow at NOW (seconds); NV902 if there
-    is a blessing and REQUEST does not replace or extend it; NV909 if the key of REQUEST cannot sign, or belongs to
-    nobody in SIGNERS; and what forbids to serve the blessing that REQUEST would extend, but not its age or few trials.
+    Raises Refused with what the examination refused; NV108 if the profile has no `blessed: true`, if there is no
+    blessing that REQUEST would extend, or if it asks for an expiry that the profile does not allow at NOW (seconds);
+    NV902 if there is a blessing and REQUEST does not replace or extend it; NV909 if the key of REQUEST cannot sign, or
+    belongs to nobody in SIGNERS; and what forbids to serve the blessing that REQUEST would extend, but not its age or
+    few trials.
     """
-    plan, refusals = found.plan, list(found.refusals)
-    profile = found.build.spec.profiles[plan.profile]
+    plan, refusals = examination.plan, list(examination.refusals)
+    profile = examination.build.spec.profiles[plan.profile]
     if not profile.blessed:
         expected, cure = "a profile with `blessed: true`", f"add it to the profile {plan.profile}"
         refusals.append(Refusal("NV108", "--profile", expected, plan.profile, cure))
     there = blessings.of(plan.serve_hash)
     if request.extend:
-        refusals.extend(_not_extensible(found, blessings, there, signers, now))
+        refusals.extend(_not_extensible(examination, blessings, there, signers, now))
     if request.extend and not there:
         expected, cure = (
             "a blessing of this serve hash, to extend",
@@ -99,17 +100,17 @@ def preflight(
 
 
 def _not_extensible(
-    found: Examination, blessings: Blessings, there: tuple[Blessing, ...], signers: Path | None, now: float
+    examination: Examination, blessings: Blessings, there: tuple[Blessing, ...], signers: Path | None, now: float
 ) -> list[Refusal]:
     """Return why the cache of a blessing in THERE may not be loaded. Age and a small number of trials do not matter."""
-    plan = found.plan
+    plan = examination.plan
     factors = servehash.factors(plan)
     query = BlessingQuery(plan.image, plan.profile, plan.serve_hash, factors, plan.dev, now, signers)
-    refusals = [refusal for one in there for refusal in one.refusals]
-    for one in there:
-        if one.manifest is not None:
-            refusals += blessings.against(one.path, one.manifest, query)
-    return [one for one in refusals if one.code not in {"NV904", "NV905"}]
+    refusals = [refusal for blessing in there for refusal in blessing.refusals]
+    for blessing in there:
+        if blessing.manifest is not None:
+            refusals += blessings.against(blessing.path, blessing.manifest, query)
+    return [refusal for refusal in refusals if refusal.code not in {"NV904", "NV905"}]
 
 
 def _signable(plan: LaunchPlan, key: Path | None, signers: Path | None) -> None:

@@ -12,7 +12,6 @@ import click
 
 from nvllm.bisect import combinations, dispatch, driver, journal, page, records, replay_check, search
 from nvllm.bisect import report as bisect_report
-from nvllm.bisect import script as bisect_script
 from nvllm.bisect.forecast import Forecast
 from nvllm.bisect.inputs import check_unchanged, inputs_now
 from nvllm.bisect.journal import Journal
@@ -369,15 +368,6 @@ def status_command(app: App, image: str | None) -> None:
     log = load(app, image)
     data, text = _shown(app, log, replay_check.answer(log.state))
     app.out.result("bisect status", data, text)
-
-
-@bisect.command("log")
-@IMAGE
-@with_app
-def log_command(app: App, image: str | None) -> None:
-    """Print the journal as a shell script."""
-    script = bisect_script.script(load(app, image).entries)
-    app.out.result("bisect log", {"script": script}, script)
 
 
 @bisect.command("report")

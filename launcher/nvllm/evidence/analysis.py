@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nvllm.evidence import summary
-from nvllm.evidence.records import Comparison, RunManifest
+from nvllm.evidence.records import Comparison, FactorFinding, RunManifest
 
 _HOLDS = ("win", "loss", "mixed", "shorter generations", "longer generations", "neutral within noise")
 
 
-def markdown(manifest: RunManifest, found: Comparison) -> str:
-    """Return what follows from what the run of MANIFEST FOUND, as Markdown."""
+def markdown(manifest: RunManifest, comparison: Comparison) -> str:
+    """Return what follows from COMPARISON, of the run of MANIFEST, as Markdown."""
     parts = (
         ("What was asked", _asked(manifest)),
-        ("What holds", _holding(found)),
-        ("What does not", _failing(found)),
-        ("Limits", _limits(manifest, found)),
+        ("What holds", _holding(comparison)),
+        ("What does not", _failing(comparison)),
+        ("Limits", _limits(manifest, comparison)),
     )
     sections = [f"## {title}\n\n{_list(lines)}" for title, lines in parts]
     return "\n\n".join([f"# {summary.title(manifest)}: what follows", *sections]) + "\n"
@@ -44,30 +44,35 @@ def _asked(manifest: RunManifest) -> Iterator[str]:
         yield f"How often is {names[0]} right?"
 
 
-def _holding(found: Comparison) -> Iterator[str]:
+def _holding(comparison: Comparison) -> Iterator[str]:
     """Yield every finding that is one, and every arm that passed where there is nothing to compare it with."""
-    yield from (f"**{one.factor}**: {one.finding}; {one.text}." for one in found.findings if one.finding in _HOLDS)
-    if not found.findings:
-        yield from (f"{one.name} passed in all of {one.runs} runs." for one in found.arms if one.outcome == "passed")
+    yield from (_finding_text(one) for one in comparison.findings if one.finding in _HOLDS)
+    if not comparison.findings:
+        passed = [arm for arm in comparison.arms if arm.outcome == "passed"]
+        yield from (f"{arm.name} passed in all of {arm.runs} runs." for arm in passed)
 
 
-def _failing(found: Comparison) -> Iterator[str]:
+def _finding_text(finding: FactorFinding) -> str:
+    return f"**{finding.factor}**: {finding.finding}; {finding.text}."
+
+
+def _failing(comparison: Comparison) -> Iterator[str]:
     """Yield each comparison without a finding, and each arm that is invalid or failed."""
-    yield from (f"**{one.factor}**: {one.finding}; {one.text}." for one in found.findings if one.finding not in _HOLDS)
-    for one in found.arms:
-        if one.outcome == "failed":
-            yield f"{one.name} failed: {100 * one.correct:.1f} % correct, which is below the floor."
-        elif one.outcome == "invalid":
-            yield f"{one.name} is invalid: {one.runs - one.valid} of its {one.runs} runs prove nothing."
+    yield from (_finding_text(one) for one in comparison.findings if one.finding not in _HOLDS)
+    for arm in comparison.arms:
+        if arm.outcome == "failed":
+            yield f"{arm.name} failed: {100 * arm.correct:.1f} % correct, which is below the floor."
+        elif arm.outcome == "invalid":
+            yield f"{arm.name} is invalid: {arm.runs - arm.valid} of its {arm.runs} runs prove nothing."
 
 
-def _limits(manifest: RunManifest, found: Comparison) -> Iterator[str]:
+def _limits(manifest: RunManifest, comparison: Comparison) -> Iterator[str]:
     """Yield what a reader must not conclude."""
-    yield from (f"{note}." for note in found.notes)
-    complete = sum(one.runs for one in found.arms)
-    wanted = manifest.runs * len(manifest.arms)
-    if complete < wanted:
-        yield f"{wanted - complete} of {wanted} legs were not run."
+    yield from (f"{note}." for note in comparison.notes)
+    complete = sum(one.runs for one in comparison.arms)
+    planned = manifest.runs * len(manifest.arms)
+    if complete < planned:
+        yield f"{planned - complete} of {planned} legs were not run."
     if manifest.probe.questions:
         yield f"Answers were counted for {manifest.probe.questions} questions; other questions were not asked."
     where = ", ".join([manifest.host.processor, *manifest.host.gpus])

@@ -40,7 +40,7 @@ def named(text: str, sentinels: Sequence[str]) -> tuple[Arm, ...]:
 
     Raises Refused NV108 for a sentinel that is not one of SENTINELS, for an arm named twice, and for fewer than two.
     """
-    found: list[Arm] = []
+    chosen: list[Arm] = []
     refusals: list[Refusal] = []
     cure = f"--arms none,{','.join(sorted(sentinels))},all"
     for word in (one.strip() for one in text.split(",")):
@@ -50,13 +50,13 @@ def named(text: str, sentinels: Sequence[str]) -> tuple[Arm, ...]:
             refusals.append(Refusal("NV108", "--arms", expected, word or "an empty name", cure))
             continue
         arm = tuple(sorted(parts))
-        if arm in found:
+        if arm in chosen:
             refusals.append(Refusal("NV108", "--arms", "each arm once", f"{name(arm)} twice", cure))
-        found.append(arm)
-    if len(found) < 2 and not refusals:
+        chosen.append(arm)
+    if len(chosen) < 2 and not refusals:
         refusals.append(Refusal("NV108", "--arms", "at least two arms", text, cure))
     refuse_any(refusals)
-    return tuple(found)
+    return tuple(chosen)
 
 
 def schedule(count: int, runs: int) -> tuple[tuple[int, int], ...]:

@@ -68,15 +68,15 @@ def ablated_arms(build: Build, profile: str, compared: Sequence[Arm]) -> list[Ar
 
 def profile_arms(build: Build, profiles: Sequence[str]) -> list[ArmState]:
     """Return an arm for each of PROFILES, as it is; one that is named again gets another name."""
-    found: list[ArmState] = []
+    states: list[ArmState] = []
     for number, profile in enumerate(profiles):
         name = profile
         for again in itertools.count(2):
-            if name not in {*profiles[:number], *(one.name for one in found)}:
+            if name not in {*profiles[:number], *(one.name for one in states)}:
                 break
             name = f"{profile}-{again}"
-        found.append(ArmState(name, profile, tuple(sorted(build.spec.profiles[profile].sentinels)), ()))
-    return found
+        states.append(ArmState(name, profile, tuple(sorted(build.spec.profiles[profile].sentinels)), ()))
+    return states
 
 
 def host_state(project: Project, places: Places, engine: Engine) -> HostState:

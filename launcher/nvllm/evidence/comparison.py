@@ -12,8 +12,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from nvllm.evidence import harness, intervals, samples
+from nvllm.evidence import harness, intervals
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.intervals import Estimate
 from nvllm.evidence.records import (
@@ -33,26 +34,35 @@ LEVEL = 0.95
 
 CORRECT, LENGTH, SPEED = "correct", "tokens per answer", "tokens per second"
 """The measures of an ablation. The first two are differences, over questions; the last is a ratio, over runs."""
+_UNITS = {CORRECT: "question", LENGTH: "question", SPEED: "run"}
 _FEW_RUNS = 3
 """Below so many runs the interval of a speed is too wide to find anything but large effects."""
 
 
+Leg: TypeAlias = tuple[LegVerdict, tuple[Answered, ...]]
+"""The verdict and the answers of one run of an arm."""
+
+
 @dataclass(frozen=True, slots=True)
 class ArmLegs:
-    """The legs of an arm: its NAME, the ablated sentinels that are ON, and verdict and answers of each run."""
+    """The LEGS of an arm, one of each run: its NAME, which no other arm has, and the ablated sentinels that are ON."""
 
     name: str
     on: Arm
-    legs: tuple[tuple[LegVerdict, tuple[Answered, ...]], ...]
+    legs: tuple[Leg, ...]
 
     @property
-    def valid(self) -> tuple[tuple[LegVerdict, tuple[Answered, ...]], ...]:
+    def valid(self) -> tuple[Leg, ...]:
         return tuple(leg for leg in self.legs if leg[0].outcome != "invalid")
 
     @property
-    def sampled(self) -> tuple[tuple[LegVerdict, tuple[Answered, ...]], ...]:
-        """The valid legs, one of each different output."""
-        return tuple(self.valid[place] for place in samples.distinct([verdict.output for verdict, _ in self.valid]))
+    def sampled(self) -> tuple[Leg, ...]:
+        """The valid legs, the first of each different output: runs with the same output are one sample."""
+        # A deterministic engine gives five identical runs. An interval that counts five of them is too narrow.
+        first: dict[str, Leg] = {}
+        for leg in self.valid:
+            first.setdefault(leg[0].output, leg)
+        return tuple(first.values())
 
     @property
     def outcome(self) -> Outcome:
@@ -66,19 +76,20 @@ def compare(arms: Sequence[ArmLegs]) -> Comparison:
     usable = {frozenset(arm.on): arm for arm in arms if arm.outcome != "invalid"}
     factors = sorted({name for arm in arms for name in arm.on})
     combined = [one for size in (1, 2) for one in itertools.combinations(factors, size)]
-    found = [(factors_of, groups) for factors_of in combined if (groups := _pairs(usable, factors_of))]
-    count = sum(len(_measures(factors_of)) for factors_of, _ in found)
+    contrasts = [(differing, groups) for differing in combined if (groups := _pairs(usable, differing))]
+    count = sum(len(_measures(differing)) for differing, _ in contrasts)
     level = 1 - (1 - LEVEL) / max(1, count)
-    effects = [
-        _effect(" x ".join(factors_of), measure, _estimate(measure, groups, level))
-        for factors_of, groups in found
-        for measure in _measures(factors_of)
-    ]
-    effects = adjusted(effects)
+    effects = adjusted(
+        [
+            effect(" x ".join(differing), measure, _estimate(measure, groups, level), _UNITS[measure])
+            for differing, groups in contrasts
+            for measure in _measures(differing)
+        ]
+    )
     summaries = tuple(summary(arm) for arm in arms)
     findings = tuple(_finding(name, [one for one in effects if one.factor == name]) for name in factors)
-    said = (*notes(arms, count), *replicas(arms))
-    return Comparison(COMPARISON_SCHEMA, LEVEL, summaries, tuple(effects), findings, said)
+    remarks = (*notes(arms, count), *replicas(arms))
+    return Comparison(COMPARISON_SCHEMA, LEVEL, summaries, tuple(effects), findings, remarks)
 
 
 def summary(arm: ArmLegs) -> ArmSummary:
@@ -107,16 +118,16 @@ def summary(arm: ArmLegs) -> ArmSummary:
     )
 
 
-def correct(one: ArmLegs, other: ArmLegs, level: float) -> Estimate:
-    """Return by how much the share of correct answers of OTHER differs from that of ONE."""
-    return _estimate(CORRECT, [((1, other), (-1, one))], level)
+def correct(first: ArmLegs, other: ArmLegs, level: float) -> Estimate:
+    """Return by how much the share of correct answers of OTHER differs from that of FIRST."""
+    return _estimate(CORRECT, [((1, other), (-1, first))], level)
 
 
 def _figures(arm: ArmLegs) -> dict[str, float]:
     """Return the means of the figures that all valid legs of ARM have."""
-    found = [verdict.figures for verdict, _ in arm.valid]
-    names = [name for name in (found[0] if found else ()) if all(name in one for one in found)]
-    return {name: statistics.fmean(one[name] for one in found) for name in names}
+    measured = [verdict.figures for verdict, _ in arm.valid]
+    names = [name for name in (measured[0] if measured else ()) if all(name in one for one in measured)]
+    return {name: statistics.fmean(one[name] for one in measured) for name in names}
 
 
 # Contrasts
@@ -131,13 +142,13 @@ def _pairs(usable: Mapping[frozenset[str], ArmLegs], factors: Sequence[str]) -> 
     for rest in usable:
         if rest & set(factors):
             continue
-        wanted = [
+        needed = [
             (len(chosen), rest | set(chosen))
             for size in range(len(factors) + 1)
             for chosen in itertools.combinations(factors, size)
         ]
-        if all(arm in usable for _, arm in wanted):
-            groups.append(tuple(((-1) ** (len(factors) - size), usable[arm]) for size, arm in wanted))
+        if all(arm in usable for _, arm in needed):
+            groups.append(tuple(((-1) ** (len(factors) - size), usable[arm]) for size, arm in needed))
     return groups
 
 
@@ -153,36 +164,36 @@ def _estimate(measure: str, groups: Sequence[_Group], level: float) -> Estimate:
     arms = len(groups[0])
     # An effect of two factors can be twice as large as a share; the interval's method wants shares.
     scale = arms // 2
-    found = intervals.paired_shares([one / scale for one in _by_question(groups, _shares).values()], level)
-    low, high = (None if one is None else one * scale for one in (found.low, found.high))
-    return replace(found, value=found.value * scale, low=low, high=high)
+    estimate = intervals.paired_shares([one / scale for one in _by_question(groups, _shares).values()], level)
+    low, high = (None if one is None else one * scale for one in (estimate.low, estimate.high))
+    return replace(estimate, value=estimate.value * scale, low=low, high=high)
 
 
 def _shares(runs: Sequence[Sequence[Answered]]) -> dict[int, float]:
-    return _means(runs, lambda one: float(one.correct))
+    return _means(runs, lambda answer: float(answer.correct))
 
 
 def _lengths(runs: Sequence[Sequence[Answered]]) -> dict[int, float]:
-    return _means(runs, lambda one: float(one.tokens))
+    return _means(runs, lambda answer: float(answer.tokens))
 
 
 def _means(runs: Sequence[Sequence[Answered]], value: Callable[[Answered], float]) -> dict[int, float]:
     """Return for each question the mean of VALUE over its answers in RUNS."""
-    found: dict[int, list[float]] = {}
+    by_question: dict[int, list[float]] = {}
     for answers in runs:
-        for one in answers:
-            found.setdefault(one.id, []).append(value(one))
-    return {question: statistics.fmean(values) for question, values in found.items()}
+        for answer in answers:
+            by_question.setdefault(answer.id, []).append(value(answer))
+    return {question: statistics.fmean(values) for question, values in by_question.items()}
 
 
 def _by_question(
     groups: Sequence[_Group], value: Callable[[Sequence[Sequence[Answered]]], dict[int, float]]
 ) -> dict[int, float]:
     """Return for each question that all arms of GROUPS were asked the mean effect on VALUE over GROUPS."""
-    of = {id(arm): value([answers for _, answers in arm.sampled]) for group in groups for _, arm in group}
+    of = {arm.name: value([answers for _, answers in arm.sampled]) for group in groups for _, arm in group}
     shared = sorted(set.intersection(*(set(one) for one in of.values())))
     return {
-        question: statistics.fmean(sum(sign * of[id(arm)][question] for sign, arm in group) for group in groups)
+        question: statistics.fmean(sum(sign * of[arm.name][question] for sign, arm in group) for group in groups)
         for question in shared
     }
 
@@ -190,24 +201,24 @@ def _by_question(
 def _by_run(groups: Sequence[_Group]) -> Iterator[float]:
     """Yield for each run that all arms of GROUPS have the logarithm by which tokens per second grow."""
     speeds = {
-        id(arm): {verdict.run: verdict.tokens / verdict.seconds for verdict, _ in arm.valid if verdict.tokens}
+        arm.name: {verdict.run: verdict.tokens / verdict.seconds for verdict, _ in arm.valid if verdict.tokens}
         for group in groups
         for _, arm in group
     }
     for run in sorted(set.intersection(*(set(one) for one in speeds.values()))):
-        yield statistics.fmean(sum(sign * math.log(speeds[id(arm)][run]) for sign, arm in group) for group in groups)
+        yield statistics.fmean(sum(sign * math.log(speeds[arm.name][run]) for sign, arm in group) for group in groups)
 
 
-def _effect(factor: str, measure: str, found: Estimate) -> Effect:
-    unit = "run" if measure == SPEED else "question"
-    return Effect(factor, measure, found.value, found.low, found.high, found.p, None, unit, found.observations)
+def effect(factor: str, measure: str, estimate: Estimate, unit: str) -> Effect:
+    """Return the effect of FACTOR on MEASURE, an ESTIMATE whose observations are each a UNIT; not yet adjusted."""
+    low, high, p = estimate.low, estimate.high, estimate.p
+    return Effect(factor, measure, estimate.value, low, high, p, None, unit, estimate.observations)
 
 
 def adjusted(effects: Sequence[Effect]) -> list[Effect]:
     """Return EFFECTS with their p-values corrected for the number of them."""
-    known = [one for one in effects if one.p is not None]
-    values = dict(zip(map(id, known), intervals.holm([one.p for one in known if one.p is not None]), strict=True))
-    return [replace(one, adjusted=values.get(id(one))) for one in effects]
+    corrected = iter(intervals.holm([one.p for one in effects if one.p is not None]))
+    return [replace(one, adjusted=None if one.p is None else next(corrected)) for one in effects]
 
 
 # Findings
@@ -215,12 +226,12 @@ def adjusted(effects: Sequence[Effect]) -> list[Effect]:
 
 def _sign(effects: Sequence[Effect], measure: str) -> int | None:
     """Return 1 if MEASURE grows, -1 if it shrinks, 0 if no difference was found, None if none could be."""
-    found = next((one for one in effects if one.measure == measure), None)
-    if found is None or found.adjusted is None:
+    effect = next((one for one in effects if one.measure == measure), None)
+    if effect is None or effect.adjusted is None:
         return None
-    if found.adjusted >= 1 - LEVEL:
+    if effect.adjusted >= 1 - LEVEL:
         return 0
-    return 1 if found.estimate > (1 if measure == SPEED else 0) else -1
+    return 1 if effect.estimate > (1 if measure == SPEED else 0) else -1
 
 
 def _finding(factor: str, effects: Sequence[Effect]) -> FactorFinding:

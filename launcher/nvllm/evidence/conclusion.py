@@ -15,9 +15,9 @@ def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTa
     """Return the comparison of ARMS, the legs of the run of MANIFEST, with the TABLES of their traces."""
     if manifest.kind not in ("bench", "sweep"):
         return comparison.compare(arms)
-    found = sidebyside.compare(arms, (*PRIMARY, CORRECT) if manifest.kind == "sweep" else tuple(PRIMARY))
-    notes = (*found.notes, *_noise(manifest, found), *_traces(tables))
-    return replace(found, notes=notes, kernels=tuple(tables), common=trace.compared(tables))
+    compared = sidebyside.compare(arms, (*PRIMARY, CORRECT) if manifest.kind == "sweep" else tuple(PRIMARY))
+    notes = (*compared.notes, *_noise(manifest, compared), *_traces(tables))
+    return replace(compared, notes=notes, kernels=tuple(tables), common=trace.compared(tables))
 
 
 def _traces(tables: Sequence[KernelTable]) -> Iterator[str]:
@@ -28,10 +28,10 @@ def _traces(tables: Sequence[KernelTable]) -> Iterator[str]:
         yield f"kernel times are of one traced leg of {tables[0].steps} steps at most; they have no interval"
 
 
-def _noise(manifest: RunManifest, found: Comparison) -> Iterator[str]:
-    """Yield what it says of the run that it FOUND something of a profile and the same profile again."""
+def _noise(manifest: RunManifest, compared: Comparison) -> Iterator[str]:
+    """Yield what COMPARED, the comparison of the run, says of its noise: by a profile that was run twice."""
     first, *others = manifest.arms
-    findings = {one.factor: one.finding for one in found.findings}
+    findings = {one.factor: one.finding for one in compared.findings}
     for other in others:
         if other.profile == first.profile:
             yield f"{other.name} is {first.name} once more: any difference between them is noise"

@@ -67,8 +67,8 @@ class EvidenceDirectory:
                 return before
             shutil.rmtree(self.path)
         if self.path.exists() and any(self.path.iterdir()):
-            found = f"{len(list(self.path.iterdir()))} files that are no evidence of nvllm"
-            raise refuse("NV852", str(self.path), "a new directory", found, _OTHER)
+            content = f"{len(list(self.path.iterdir()))} files that are no evidence of nvllm"
+            raise refuse("NV852", str(self.path), "a new directory", content, _OTHER)
         private_directory(self.path.resolve())
         self._write(_MANIFEST, documents.encode(FORM_RUN, manifest).decode())
         return manifest
@@ -84,14 +84,14 @@ class EvidenceDirectory:
 
     def manifest(self) -> RunManifest:
         """Return what is run. Raises Refused NV853 if there is no manifest that nvllm wrote."""
-        found = self._read(self.path / _MANIFEST, FORM_RUN)
+        manifest = self._read(self.path / _MANIFEST, FORM_RUN)
         where, expected = f"{self.path / _MANIFEST}: .arms", "names of arms, which are names of directories"
         refuse_any(
             Refusal("NV853", where, expected, ascii(one.name)[:200], _CURE)
-            for one in found.arms
+            for one in manifest.arms
             if "/" in one.name or one.name.startswith(".") or len(one.name.encode()) > _LONGEST
         )
-        return found
+        return manifest
 
     def leg(self, arm: str, run: int) -> Path:
         return self.path / "arms" / arm / f"run-{run}"
@@ -119,15 +119,15 @@ class EvidenceDirectory:
     def arms(self) -> tuple[ArmLegs, ...]:
         """Return every arm with the legs that are complete. Raises Refused NV853 for another's file."""
         manifest = self.manifest()
-        found = []
+        compared = []
         for arm in manifest.arms:
             legs = []
             for run in self._runs(arm.name, manifest.runs):
                 verdict = self.verdict(arm.name, run)
                 if verdict is not None:
                     legs.append((verdict, self._answers(self.leg(arm.name, run) / "perq.jsonl")))
-            found.append(ArmLegs(arm.name, arm.on, tuple(legs)))
-        return tuple(found)
+            compared.append(ArmLegs(arm.name, arm.on, tuple(legs)))
+        return tuple(compared)
 
     def _runs(self, arm: str, most: int) -> list[int]:
         """Return the numbers of the runs of ARM, at most MOST, that have a directory. A manifest may say any number."""
@@ -145,10 +145,10 @@ class EvidenceDirectory:
 
     def keep_trace(self, table: KernelTable, trace: bytes) -> None:
         """Write TRACE, if it is not empty, and then what it adds up to. Raises Refused NV920 if that fails."""
-        place = self.trace(table.arm)
+        directory = self.trace(table.arm)
         if table.trace:
-            durable.replace(place / table.trace, trace, 0o600, code="NV920")
-        self.keep(place, "kernels.json", documents.encode(FORM_KERNELS, table).decode())
+            durable.replace(directory / table.trace, trace, 0o600, code="NV920")
+        self.keep(directory, "kernels.json", documents.encode(FORM_KERNELS, table).decode())
 
     def compared(self, comparison: Comparison, analysis: str, summary: str, page: str) -> None:
         """Write the COMPARISON of all arms, and for people its ANALYSIS, its SUMMARY and its web PAGE."""

@@ -42,12 +42,12 @@ class LegObserved:
 
 def sentinels(log: str) -> Mapping[str, SentinelLog]:
     """Return what LOG says of each sentinel."""
-    found: dict[str, SentinelLog] = {}
+    logs: dict[str, SentinelLog] = {}
     for name, enabled, fired in _LINE.findall(log):
-        before = found.get(name, SentinelLog())
-        said = before.enabled | ({enabled == "true"} if enabled else set())
-        found[name] = SentinelLog(said, before.fired or bool(fired))
-    return found
+        before = logs.get(name, SentinelLog())
+        states = before.enabled | ({enabled == "true"} if enabled else set())
+        logs[name] = SentinelLog(states, before.fired or bool(fired))
+    return logs
 
 
 def checks(
@@ -57,13 +57,13 @@ def checks(
 
     A sentinel that is in every arm need not fire: no claim about it is made.
     """
-    said = sentinels(seen.log)
-    unnamed = sorted(said.keys() - {*ablated, *present})
+    logs = sentinels(seen.log)
+    unnamed = sorted(logs.keys() - {*ablated, *present})
     return (
         _directory(present, seen.listing),
-        *(_fires(name, said.get(name, SentinelLog())) for name in sorted(set(ablated) & set(present))),
-        *(_stays_off(name, said.get(name, SentinelLog())) for name in sorted(set(ablated) - set(present))),
-        *(_stays_off(name, said[name]) for name in unnamed),
+        *(_fires(name, logs.get(name, SentinelLog())) for name in sorted(set(ablated) & set(present))),
+        *(_stays_off(name, logs.get(name, SentinelLog())) for name in sorted(set(ablated) - set(present))),
+        *(_stays_off(name, logs[name]) for name in unnamed),
         _rest(seen),
         _answered(answers),
     )
@@ -71,11 +71,11 @@ def checks(
 
 def broken(checks: Iterable[HarnessCheck]) -> str:
     """Return the names of those of CHECKS that do not hold, with what was found, the first time for each name."""
-    found: dict[str, str] = {}
-    for one in checks:
-        if not one.holds:
-            found.setdefault(one.name, " ".join(one.found.split())[:_FOUND])
-    return "; ".join(f"{name} ({text})" for name, text in sorted(found.items()))
+    reasons: dict[str, str] = {}
+    for check in checks:
+        if not check.holds:
+            reasons.setdefault(check.name, " ".join(check.found.split())[:_FOUND])
+    return "; ".join(f"{name} ({text})" for name, text in sorted(reasons.items()))
 
 
 _FOUND = 300
@@ -84,24 +84,24 @@ _FOUND = 300
 
 def _directory(present: Collection[str], listing: Collection[str] | None) -> HarnessCheck:
     expected = sorted([*present, gate.EXPECTATIONS])
-    found = "no listing" if listing is None else ", ".join(sorted(listing))
-    return HarnessCheck("directory", listing is not None and sorted(listing) == expected, ", ".join(expected), found)
+    listed = "no listing" if listing is None else ", ".join(sorted(listing))
+    return HarnessCheck("directory", listing is not None and sorted(listing) == expected, ", ".join(expected), listed)
 
 
-def _fires(name: str, said: SentinelLog) -> HarnessCheck:
-    holds = said.enabled == {True} and said.fired
-    return HarnessCheck(f"sentinel {name}", holds, "enabled=true, first_fire", _text(said))
+def _fires(name: str, log: SentinelLog) -> HarnessCheck:
+    holds = log.enabled == {True} and log.fired
+    return HarnessCheck(f"sentinel {name}", holds, "enabled=true, first_fire", _text(log))
 
 
-def _stays_off(name: str, said: SentinelLog) -> HarnessCheck:
+def _stays_off(name: str, log: SentinelLog) -> HarnessCheck:
     """A patch that never asks for its switch logs nothing: then nobody knows that it is off."""
-    holds = said.enabled == {False} and not said.fired
-    return HarnessCheck(f"sentinel {name}", holds, "enabled=false, no first_fire", _text(said))
+    holds = log.enabled == {False} and not log.fired
+    return HarnessCheck(f"sentinel {name}", holds, "enabled=false, no first_fire", _text(log))
 
 
-def _text(said: SentinelLog) -> str:
-    enabled = [f"enabled={str(one).lower()}" for one in sorted(said.enabled)] or ["no line about its switch"]
-    return ", ".join([*enabled, "first_fire" if said.fired else "no first_fire"])
+def _text(log: SentinelLog) -> str:
+    enabled = [f"enabled={str(one).lower()}" for one in sorted(log.enabled)] or ["no line about its switch"]
+    return ", ".join([*enabled, "first_fire" if log.fired else "no first_fire"])
 
 
 def _rest(seen: LegObserved) -> HarnessCheck:
@@ -114,5 +114,5 @@ def _rest(seen: LegObserved) -> HarnessCheck:
 def _answered(answers: Sequence[Answered]) -> HarnessCheck:
     """A question that runs into its timeout is an answer, and a wrong one; a refused request is none."""
     problems = [one for one in answers if one.problem and not one.timed_out]
-    found = f"{len(problems)} of {len(answers)} were not: {problems[0].problem}" if problems else f"{len(answers)}"
-    return HarnessCheck("answers", bool(answers) and not problems, "every question answered", found)
+    counted = f"{len(problems)} of {len(answers)} were not: {problems[0].problem}" if problems else f"{len(answers)}"
+    return HarnessCheck("answers", bool(answers) and not problems, "every question answered", counted)

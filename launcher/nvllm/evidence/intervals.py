@@ -68,9 +68,9 @@ def mean(values: Sequence[float], level: float) -> Estimate:
 
 def ratio(logarithms: Sequence[float], level: float) -> Estimate:
     """Return the ratio whose LOGARITHMS were measured: their mean with Student's t interval, and back."""
-    found = mean(logarithms, level)
-    low, high = (None if one is None else math.exp(one) for one in (found.low, found.high))
-    return Estimate(math.exp(found.value), low, high, found.p, found.observations)
+    logarithm = mean(logarithms, level)
+    low, high = (None if one is None else math.exp(one) for one in (logarithm.low, logarithm.high))
+    return Estimate(math.exp(logarithm.value), low, high, logarithm.p, logarithm.observations)
 
 
 def share(hits: float, count: int, level: float) -> tuple[float, float]:
@@ -103,10 +103,10 @@ def student_quantile(probability: float, freedom: int) -> float:
 
 def holm(values: Sequence[float]) -> tuple[float, ...]:
     """Return the p-values VALUES, corrected for their number by Holm's step-down method."""
-    order = sorted(range(len(values)), key=lambda place: values[place])
+    order = sorted(range(len(values)), key=lambda index: values[index])
     adjusted = [0.0] * len(values)
     highest = 0.0
-    for rank, place in enumerate(order):
-        highest = max(highest, min(1.0, (len(values) - rank) * values[place]))
-        adjusted[place] = highest
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(values) - rank) * values[index]))
+        adjusted[index] = highest
     return tuple(adjusted)

@@ -22,7 +22,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import refuse
 from nvllm.evidence.probing import KEPT, Asked
-from nvllm.evidence.records import Answered, ProbeState
+from nvllm.evidence.records import Answered, ProbeState, unanswered
 from nvllm.serve import health
 from nvllm.serve.health import NotReady
 from nvllm.serve.startup import EngineStart
@@ -64,14 +64,14 @@ class LmEvalProbe:
                 command = self.command(start.plan, health.longest(start.plan.port), Path(scratch), output)
                 done = self.programs.run(command, env=environment, timeout=_LONGEST)
             except (OSError, subprocess.TimeoutExpired) as error:
-                return Asked((_problem(run, f"lm-eval: {error}"),))
+                return Asked((unanswered(run, f"lm-eval: {error}"),))
             except NotReady as error:
-                return Asked((_problem(run, error.found),))
+                return Asked((unanswered(run, error.found),))
         halfway()
         if done.returncode != 0:
-            said = (done.stdout + done.stderr).decode("utf-8", "replace")
-            return Asked((_problem(run, f"lm-eval: exit status {done.returncode}: {said[-_SHOWN:]}"),))
-        return Asked(tuple(answers(output, run)) or (_problem(run, "lm-eval wrote no samples"),))
+            text = (done.stdout + done.stderr).decode("utf-8", "replace")
+            return Asked((unanswered(run, f"lm-eval: exit status {done.returncode}: {text[-_SHOWN:]}"),))
+        return Asked(tuple(answers(output, run)) or (unanswered(run, "lm-eval wrote no samples"),))
 
     def command(self, plan: LaunchPlan, longest: int, tokenizer: Path, output: Path) -> list[str]:
         """Return the command that asks the engine of PLAN, whose requests have LONGEST tokens, and writes to OUTPUT.
@@ -103,12 +103,12 @@ class LmEvalProbe:
 
 def link_model(plan: LaunchPlan, directory: Path) -> None:
     """Link the files of the model that PLAN serves in DIRECTORY: those that its container has, and no others."""
-    for one in plan.mounts:
-        target = PurePosixPath(one.target)
+    for mount in plan.mounts:
+        target = PurePosixPath(mount.target)
         if target.is_relative_to(plan.model.path):
-            place = directory / target.relative_to(plan.model.path)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.symlink_to(one.source)
+            link = directory / target.relative_to(plan.model.path)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(mount.source)
 
 
 def require() -> None:
@@ -139,13 +139,13 @@ def answers(output: Path, run: int) -> Iterator[Answered]:
                     yield _answer(run, len(seen) + 1, sample)
                 seen.add(document)
             except (ValueError, LookupError, TypeError) as error:
-                yield _problem(run, f"{path.name}, sample {number}: {error!r}")
+                yield unanswered(run, f"{path.name}, sample {number}: {error!r}")
 
 
-def _answer(run: int, place: int, sample: Mapping[str, Any]) -> Answered:
+def _answer(run: int, number: int, sample: Mapping[str, Any]) -> Answered:
     correct = float(sample[sample["metrics"][0]]) == 1.0
-    found, text = (_first(sample[name]) for name in ("filtered_resps", "resps"))
-    return Answered(run, place, correct, str(sample["target"]), found[:KEPT], 0.0, 0, text[:KEPT])
+    filtered, text = (_first(sample[name]) for name in ("filtered_resps", "resps"))
+    return Answered(run, number, correct, str(sample["target"]), filtered[:KEPT], 0.0, 0, text[:KEPT])
 
 
 def _first(value: object) -> str:
@@ -159,7 +159,3 @@ def _hashes(directory: Path) -> Iterator[tuple[Path, str]]:
     """Yield each file below DIRECTORY with its sha256."""
     for path in sorted(one for one in directory.rglob("*") if one.is_file()):
         yield path.relative_to(directory), hashlib.sha256(reading.content(path, reading.LOG)).hexdigest()
-
-
-def _problem(run: int, text: str) -> Answered:
-    return Answered(run, 0, correct=False, expected="", found="", seconds=0.0, tokens=0, text="", problem=text)

@@ -10,7 +10,7 @@ from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.plan import CONTAINER_PORT, LaunchPlan
 from nvllm.evidence.probing import Asked, LegProbe
-from nvllm.evidence.records import Answered, ProbeState
+from nvllm.evidence.records import Answered, ProbeState, unanswered
 from nvllm.serve.startup import EngineStart
 
 _RESULT = "/tmp/nvllm-bench.json"  # noqa: S108 - in the container, a tmpfs of its own
@@ -66,17 +66,11 @@ class LoadProbe:
 
     def measure(self, start: EngineStart, run: int) -> Asked:
         """Put the load of RUN on the engine of START, and return the figures of vLLM."""
-        status, said = start.engine.run_in(start.container, self.command(start.plan, run))
+        status, output = start.engine.run_in(start.container, self.command(start.plan, run))
         text = start.engine.read_in(start.container, _RESULT) if status == 0 else None
         if text is None:
-            problem = f"vllm bench serve: exit status {status}: {said[-_SHOWN:]}"
-            return Asked(
-                (
-                    Answered(
-                        run, 0, correct=False, expected="", found="", seconds=0.0, tokens=0, text="", problem=problem
-                    ),
-                )
-            )
+            problem = f"vllm bench serve: exit status {status}: {output[-_SHOWN:]}"
+            return Asked((unanswered(run, problem),))
         return self.read(text, run)
 
     def command(self, plan: LaunchPlan, run: int) -> list[str]:
@@ -109,14 +103,14 @@ class LoadProbe:
         problem, completed, tokens, seconds = "", 0, 0, 0.0
         figures: dict[str, float] = {}
         try:
-            said = canonical.mapping(canonical.decode(text.encode()))
-            completed, tokens = int(_number(said["completed"])), int(_number(said["total_output_tokens"]))
-            seconds = _number(said["duration"])
+            result = canonical.mapping(canonical.decode(text.encode()))
+            completed, tokens = int(_number(result["completed"])), int(_number(result["total_output_tokens"]))
+            seconds = _number(result["duration"])
             figures = {
-                "output tokens/s": _number(said["output_throughput"]),
-                "requests/s": _number(said["request_throughput"]),
+                "output tokens/s": _number(result["output_throughput"]),
+                "requests/s": _number(result["request_throughput"]),
                 **{
-                    figure(share, metric): _number(said[f"p{share}_{metric}_ms"])
+                    figure(share, metric): _number(result[f"p{share}_{metric}_ms"])
                     for metric in METRICS
                     for share in PERCENTILES
                 },
@@ -125,12 +119,8 @@ class LoadProbe:
             problem = f"a result of another form: {error!r}"
         if not problem and completed != self.requests:
             problem = f"{completed} of {self.requests} requests completed"
-        return Asked((self._answer(run, completed, tokens, seconds, problem),), figures)
-
-    def _answer(self, run: int, completed: int, tokens: int, seconds: float, problem: str) -> Answered:
-        """Return the one answer of a leg: how many of its requests were COMPLETED, in SECONDS."""
-        wanted, found = str(self.requests), str(completed)
-        return Answered(run, 0, not problem, wanted, found, seconds, tokens, "", problem)
+        answer = Answered(run, 0, not problem, str(self.requests), str(completed), seconds, tokens, "", problem)
+        return Asked((answer,), figures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
 import time
@@ -16,7 +17,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 from nvllm.evidence import questions
 from nvllm.evidence.questions import Question
-from nvllm.evidence.records import Answered, ProbeState
+from nvllm.evidence.records import Answered, ProbeState, unanswered
 from nvllm.serve import health
 from nvllm.serve.health import NotInTime, NotReady
 from nvllm.serve.startup import EngineStart
@@ -74,9 +75,9 @@ class QuestionProbe:
     def ask(self, start: EngineStart, run: int, halfway: Callable[[], None]) -> Asked:
         plan, middle = start.plan, len(self.questions) // 2
         with ThreadPoolExecutor(max_workers=self.concurrency) as pool:
-            first = [*pool.map(lambda one: self._ask(plan, run, one), self.questions[:middle])]
+            first = [*pool.map(lambda question: self._ask(plan, run, question), self.questions[:middle])]
             halfway()
-            return Asked((*first, *pool.map(lambda one: self._ask(plan, run, one), self.questions[middle:])))
+            return Asked((*first, *pool.map(lambda question: self._ask(plan, run, question), self.questions[middle:])))
 
     def _ask(self, plan: LaunchPlan, run: int, question: Question) -> Answered:
         fields: dict[str, Json] = {"prompt": question.prompt, "max_tokens": self.length, "seed": self.seed}
@@ -134,32 +135,31 @@ class ProgramProbe:
             address = f"http://127.0.0.1:{plan.port}"
             given = {"NVLLM_ADDRESS": address, "NVLLM_MODEL": plan.request_name, "NVLLM_PERQ": str(written)}
             given["NVLLM_RUN"] = str(run)
-            trial = bench.run_probe(self.test, given, start.run.log, began, self.programs)
+            trial = bench.run_probe(self.test, given, start.run.log, began, self.programs).trial
             lines = reading.content(written, reading.LOG).splitlines() if written.exists() else []
         problem = trial.kind if trial.outcome == "untestable" else ""
         answers = [reported(run, number, line) for number, line in enumerate(lines, 1)]
         if answers and not problem:
             return Asked(tuple(answers))
         seconds = round(time.monotonic() - began, 4)
-        said = trial.said[:KEPT]
-        return Asked((Answered(run, 0, trial.outcome == "good", "", "", seconds, 0, said, problem),))
+        output = trial.said[:KEPT]
+        return Asked((Answered(run, 0, trial.outcome == "good", "", "", seconds, 0, output, problem),))
 
 
 def reported(run: int, number: int, line: bytes) -> Answered:
     """Return the answer in LINE, the line NUMBER of what a program wrote in RUN; with a problem if there is none."""
-    try:
+    document: Json = None
+    with contextlib.suppress(ValueError):
         document = canonical.decode(line)
-    except ValueError as error:
-        document, problem = None, str(error)
     match document:
         case {"id": int(id), "correct": bool(correct), **rest}:
             texts = [str(rest.get(name, "")) for name in ("expected", "found", "text")]
             seconds, tokens = rest.get("seconds", 0.0), rest.get("tokens", 0)
             if isinstance(seconds, int | float) and isinstance(tokens, int) and seconds >= 0 and tokens >= 0:
-                expected, found, text = texts
-                return Answered(run, id, correct, expected, found, float(seconds), tokens, text[:KEPT])
-    problem = f"line {number} of $NVLLM_PERQ is no answer: {line[:80].decode('utf-8', 'replace')}"
-    return Answered(run, number, correct=False, expected="", found="", seconds=0.0, tokens=0, text="", problem=problem)
+                expected, reply, text = texts
+                return Answered(run, id, correct, expected, reply, float(seconds), tokens, text[:KEPT])
+    text = line[:80].decode("utf-8", "replace")
+    return unanswered(run, f"line {number} of $NVLLM_PERQ is no answer: {text}", number)
 
 
 def output_hash(answers: Sequence[Answered]) -> str:

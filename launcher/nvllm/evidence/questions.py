@@ -40,7 +40,7 @@ def load(path: Path) -> tuple[Question, ...]:
 
     Raises Refused NV109 if it cannot be read, and NV851 for each line without one, up to `_SHOWN` of them.
     """
-    found: list[Question] = []
+    questions: list[Question] = []
     wrong: dict[int, str] = {}
     for number, line in enumerate(reading.wanted(path, reading.LOG, str(path)).split(b"\n"), 1):
         if not line.strip():
@@ -52,23 +52,23 @@ def load(path: Path) -> tuple[Question, ...]:
             document, problem = None, str(error)
         match document:
             case {"question": str(text), "answer": str(answer), **_rest} if marked := _MARKED.search(answer):
-                found.append(Question(number, text, normal(marked[1])))
+                questions.append(Question(number, text, normal(marked[1])))
             case _:
                 wrong[number] = problem or line[:80].decode("utf-8", "replace")
                 if len(wrong) > _SHOWN:
                     break
-    shown = [*wrong.items()][:_SHOWN]
+    listed = [*wrong.items()][:_SHOWN]
     if len(wrong) > _SHOWN:
-        shown[-1] = (shown[-1][0], f"{shown[-1][1]}; further lines are not shown")
+        listed[-1] = (listed[-1][0], f"{listed[-1][1]}; further lines are not shown")
     expected = 'a JSON object with "question", and an "answer" that ends with #### and a number'
     # One command for all: whoever deletes the first of them shifts the others.
-    cure = shlex.join(["sed", "-i", ";".join(f"{number}d" for number, _ in shown), str(path)])
-    refuse_any(Refusal("NV851", f"{path}:{number}", expected, text, cure) for number, text in shown)
-    if not found:
+    cure = shlex.join(["sed", "-i", ";".join(f"{number}d" for number, _ in listed), str(path)])
+    refuse_any(Refusal("NV851", f"{path}:{number}", expected, text, cure) for number, text in listed)
+    if not questions:
         raise refuse(
             "NV851", str(path), "at least one question", "none", "name a file in the form of GSM8K: --data FILE"
         )
-    return tuple(found)
+    return tuple(questions)
 
 
 def drawn(questions: Sequence[Question], count: int | None, seed: int) -> tuple[Question, ...]:
@@ -88,8 +88,8 @@ def prompts_hash(questions: Sequence[Question]) -> str:
 def final_number(text: str) -> str:
     """Return the number that TEXT answers with: the first after ``####``, else the last one; empty if there is none."""
     marked = _MARKED.search(text)
-    said = [marked[1]] if marked is not None else _NUMBER.findall(text)
-    return normal(said[-1]) if said and len(said[-1]) <= _LONGEST else ""
+    numbers = [marked[1]] if marked is not None else _NUMBER.findall(text)
+    return normal(numbers[-1]) if numbers and len(numbers[-1]) <= _LONGEST else ""
 
 
 def normal(number: str) -> str:

@@ -150,6 +150,11 @@ class Answered:
     timed_out: bool = False
 
 
+def unanswered(run: int, problem: str, question: int = 0) -> Answered:
+    """Return that QUESTION of RUN, or the whole run, has no answer, and the PROBLEM that is why."""
+    return Answered(run, question, False, "", "", 0.0, 0, "", problem)  # noqa: FBT003 - a field
+
+
 @dataclass(frozen=True, slots=True)
 class ArmSummary:
     """What the valid legs of an arm show. SAMPLES are different outputs among its RUNS; replicas count as one."""

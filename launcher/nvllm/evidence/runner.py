@@ -80,8 +80,8 @@ class Runner:
         Raises Refused for what is no leg's fault, such as a lock that is held; the run goes on when it is called again.
         """
         order = arms.schedule(len(self.manifest.arms), self.manifest.runs)
-        for number, (place, run) in enumerate(order, 1):
-            arm = self.manifest.arms[place]
+        for number, (index, run) in enumerate(order, 1):
+            arm = self.manifest.arms[index]
             verdict = self.directory.verdict(arm.name, run)
             if verdict is None:
                 self.progress.note(f"leg {number} of {len(order)}: {arm.name}, run {run}")
@@ -94,17 +94,17 @@ class Runner:
                     self.progress.note(f"trace: {arm.name}")
                     self.trace(arm, self.traced)
         legs = self.directory.arms()
-        found = conclusion.of(self.manifest, legs, self.directory.kernels())
-        drawn = page.html(self.manifest, legs, found)
-        said = analysis.markdown(self.manifest, found)
-        self.directory.compared(found, said, summary.markdown(self.manifest, found), drawn)
-        return found
+        comparison = conclusion.of(self.manifest, legs, self.directory.kernels())
+        drawn = page.html(self.manifest, legs, comparison)
+        text = analysis.markdown(self.manifest, comparison)
+        self.directory.compared(comparison, text, summary.markdown(self.manifest, comparison), drawn)
+        return comparison
 
     def leg(self, arm: ArmState, run: int) -> LegVerdict:
         """Run one leg and write it down. An engine that does not start makes it invalid."""
-        place = self.directory.leg(arm.name, run)
+        leg = self.directory.leg(arm.name, run)
         started = clock.now()
-        with self._start(self._armed(arm), arm, place) as start:
+        with self._start(self._armed(arm), arm, leg) as start:
             try:
                 result = self._asked(start, arm, run)
             except Refused as refused:
@@ -120,18 +120,18 @@ class Runner:
         """
         build = fresh.with_profile(self.build, arm.profile, trace.profiled(self.build.spec.profiles[arm.profile]))
         with self._start(build, arm, self.directory.trace(arm.name)) as start, start.running("the trace is taken"):
-            found = trace.take(start, load, arm.name)
-        self.directory.keep_trace(found.table, found.trace)
+            traced = trace.take(start, load, arm.name)
+        self.directory.keep_trace(traced.table, traced.trace)
 
     @contextlib.contextmanager
-    def _start(self, build: Build, arm: ArmState, place: Path) -> Iterator[Supervisor]:
-        """Examine the profile of ARM in BUILD, hold its locks, and yield the start of its engine, into PLACE."""
-        places, directory = self.instances.places, RunDirectory(place)
+    def _start(self, build: Build, arm: ArmState, leg: Path) -> Iterator[Supervisor]:
+        """Examine the profile of ARM in BUILD, hold its locks, and yield the start of its engine, into LEG."""
+        places, directory = self.instances.places, RunDirectory(leg)
         with contextlib.ExitStack() as stack:
-            found, taken = stack.enter_context(self.instances.examined_as_served(build, arm.profile))
-            found = replace(found, plan=planner.running_in(found.plan, directory.mounted))
-            cache = stack.enter_context(staged_cache.staged(found, places))
-            yield Supervisor(found, places, taken, self.progress, cache, directory)
+            examination, taken = stack.enter_context(self.instances.examined_as_served(build, arm.profile))
+            examination = replace(examination, plan=planner.running_in(examination.plan, directory.mounted))
+            cache = stack.enter_context(staged_cache.staged(examination, places))
+            yield Supervisor(examination, places, taken, self.progress, cache, directory)
 
     def _armed(self, arm: ArmState) -> Build:
         """Return the build with the sentinels of ARM.
@@ -147,15 +147,15 @@ class Runner:
 
     def _asked(self, start: EngineStart, arm: ArmState, run: int) -> LegResult:
         """Start the engine, ask the probe, and look at what has to hold before it ends."""
-        plan, place = start.plan, start.run.path
+        plan, leg = start.plan, start.run.path
         with start.running("the leg is over"):
-            before = self._snapshot(plan, place, "before")
-            asked = self.probe.ask(start, run, lambda: self._halfway(plan, place))
+            before = self._snapshot(plan, leg, "before")
+            asked = self.probe.ask(start, run, lambda: self._halfway(plan, leg))
             rest = _at_rest(plan.port, before)
-            self._snapshot(plan, place, "after")
+            self._snapshot(plan, leg, "after")
             listing, memory = self._looked(start)
         names = None if listing is None else [PurePosixPath(one).name for one in listing]
-        seen = LegObserved(self.directory.log(place), names, before, rest)
+        seen = LegObserved(self.directory.log(leg), names, before, rest)
         checks = harness.checks(arm.present, self.manifest.ablated, seen, asked.answers)
         return LegResult(asked, checks, start, memory)
 
@@ -170,13 +170,13 @@ class Runner:
                 break
         return listing, start.engine.usage(start.container).peak_memory
 
-    def _halfway(self, plan: LaunchPlan, place: Path) -> None:
-        self._snapshot(plan, place, "between")
+    def _halfway(self, plan: LaunchPlan, leg: Path) -> None:
+        self._snapshot(plan, leg, "between")
 
-    def _snapshot(self, plan: LaunchPlan, place: Path, when: str) -> float | None:
+    def _snapshot(self, plan: LaunchPlan, leg: Path, when: str) -> float | None:
         """Keep the engine's metrics as of WHEN, and return the share of its KV cache in use, None if it says none."""
         metrics = health.metrics_page(plan.port)
-        self.directory.keep(place, f"metrics-{when}.txt", metrics)
+        self.directory.keep(leg, f"metrics-{when}.txt", metrics)
         return kv_usage(metrics)
 
     def _unstarted(self, arm: ArmState, run: int, start: EngineStart, started: str, refused: Refused) -> LegVerdict:
@@ -212,9 +212,9 @@ class Runner:
         )
 
     def _finish(self, verdict: LegVerdict, answers: Sequence[Answered]) -> LegVerdict:
-        place = self.directory.leg(verdict.arm, verdict.run)
+        leg = self.directory.leg(verdict.arm, verdict.run)
         phases: list[Json] = [asdict(one) for one in verdict.phases]
-        self.directory.keep(place, "timeline.json", canonical.pretty(phases))
+        self.directory.keep(leg, "timeline.json", canonical.pretty(phases))
         self.directory.finish(verdict, answers)
         return verdict
 
@@ -229,9 +229,9 @@ def _at_rest(port: int, baseline: float | None) -> float | None:
     """Return the share of the KV cache in use once it is that of BASELINE, or at the end of the engine's patience."""
     until = time.monotonic() + REST
     while True:
-        found = kv_usage(health.metrics_page(port))
-        if found is None or baseline is None or found <= baseline + harness.DRAINED or time.monotonic() > until:
-            return found
+        share = kv_usage(health.metrics_page(port))
+        if share is None or baseline is None or share <= baseline + harness.DRAINED or time.monotonic() > until:
+            return share
         time.sleep(LOOK)
 
 
@@ -247,5 +247,5 @@ def _outcome(checks: Sequence[HarnessCheck], correct: int, asked: int, floor: fl
 def leg_text(verdict: LegVerdict) -> str:
     """Return VERDICT in one line."""
     rate = verdict.tokens / verdict.seconds if verdict.seconds else 0.0
-    said = f"{verdict.arm}, run {verdict.run}: {verdict.outcome}, {verdict.correct} of {verdict.asked} correct"
-    return f"{said}, {rate:.1f} tokens/s" + (f"; {verdict.reason}" if verdict.reason else "")
+    result = f"{verdict.arm}, run {verdict.run}: {verdict.outcome}, {verdict.correct} of {verdict.asked} correct"
+    return f"{result}, {rate:.1f} tokens/s" + (f"; {verdict.reason}" if verdict.reason else "")

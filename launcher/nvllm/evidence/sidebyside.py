@@ -28,7 +28,7 @@ def compare(arms: Sequence[ArmLegs], measures: Sequence[str] = tuple(PRIMARY)) -
     pairs = [(arms[0], other) for other in arms[1:] if "invalid" not in (arms[0].outcome, other.outcome)]
     count = len(pairs) * len(measures)
     level = 1 - (1 - LEVEL) / max(1, count)
-    effects = comparison.adjusted([_effect(one, other, measure, level) for one, other in pairs for measure in measures])
+    effects = comparison.adjusted([_effect(*pair, measure, level) for pair in pairs for measure in measures])
     factors = [factor_of(arms[0].name, other.name) for other in arms[1:]]
     findings = tuple(_finding(factor, [one for one in effects if one.factor == factor]) for factor in factors)
     summaries = tuple(comparison.summary(arm) for arm in arms)
@@ -41,20 +41,19 @@ def factor_of(first: str, other: str) -> str:
     return f"{other} / {first}"
 
 
-def _effect(one: ArmLegs, other: ArmLegs, measure: str, level: float) -> Effect:
+def _effect(first: ArmLegs, other: ArmLegs, measure: str, level: float) -> Effect:
     if measure == CORRECT:
-        found, unit = comparison.correct(one, other, level), "question"
+        estimate, unit = comparison.correct(first, other, level), "question"
     else:
-        found, unit = intervals.ratio(list(_logarithms(one, other, measure)), level), "run"
-    factor = factor_of(one.name, other.name)
-    return Effect(factor, measure, found.value, found.low, found.high, found.p, None, unit, found.observations)
+        estimate, unit = intervals.ratio(list(_logarithms(first, other, measure)), level), "run"
+    return comparison.effect(factor_of(first.name, other.name), measure, estimate, unit)
 
 
-def _logarithms(one: ArmLegs, other: ArmLegs, name: str) -> Iterator[float]:
+def _logarithms(first_arm: ArmLegs, other_arm: ArmLegs, name: str) -> Iterator[float]:
     """Yield for each run that both arms have the logarithm of the ratio of the figure NAME."""
     first, second = (
         {verdict.run: verdict.figures[name] for verdict, _ in arm.valid if verdict.figures.get(name, 0) > 0}
-        for arm in (one, other)
+        for arm in (first_arm, other_arm)
     )
     for run in sorted(first.keys() & second.keys()):
         yield math.log(second[run] / first[run])
@@ -64,13 +63,13 @@ def _finding(factor: str, effects: Sequence[Effect]) -> FactorFinding:
     known = [one for one in effects if one.adjusted is not None]
     if not any(one.measure != CORRECT for one in known):
         return FactorFinding(factor, "unknown", "fewer than two runs that both profiles have, or an invalid arm")
-    found = [one for one in known if one.adjusted is not None and one.adjusted < 1 - LEVEL]
-    better = [one for one in found if _better(one)]
+    significant = [one for one in known if one.adjusted is not None and one.adjusted < 1 - LEVEL]
+    better = [one for one in significant if _better(one)]
     finding: Finding = "neutral within noise"
-    if found:
-        finding = "win" if len(better) == len(found) else "loss" if not better else "mixed"
-    text = "; ".join(_text(one) for one in found or known if one.low is not None and one.high is not None)
-    if not found and any(_wide(one) for one in known):
+    if significant:
+        finding = "win" if len(better) == len(significant) else "loss" if not better else "mixed"
+    text = "; ".join(_text(one) for one in significant or known if one.low is not None and one.high is not None)
+    if not significant and any(_wide(one) for one in known):
         return FactorFinding(factor, "unknown", f"too noisy to tell: {text}")
     return FactorFinding(factor, finding, text or "no interval")
 

@@ -13,38 +13,38 @@ from nvllm.evidence.load import PRIMARY
 from nvllm.evidence.records import Comparison, Effect, KernelTable, RunManifest
 
 
-def markdown(manifest: RunManifest, found: Comparison) -> str:
-    """Return what the run of MANIFEST FOUND, as Markdown."""
-    return "\n\n".join(_parts(manifest, found)) + "\n"
+def markdown(manifest: RunManifest, comparison: Comparison) -> str:
+    """Return COMPARISON, of the run of MANIFEST, as Markdown."""
+    return "\n\n".join(_parts(manifest, comparison)) + "\n"
 
 
-def _parts(manifest: RunManifest, found: Comparison) -> Iterator[str]:
+def _parts(manifest: RunManifest, comparison: Comparison) -> Iterator[str]:
     yield f"# {title(manifest)}"
     yield "\n".join(f"- {name}: {text}" for name, text in facts(manifest))
-    yield _table(arm_columns(manifest), arm_rows(manifest, found))
-    if any(one.figures for one in found.arms):
-        yield _table(("figure", *(one.name for one in found.arms)), figure_rows(found))
-    if found.effects:
-        yield _table(EFFECT_COLUMNS, effect_rows(found))
-    for one in found.kernels:
-        yield f"{kernels_title(one)}\n\n{_table(KERNEL_COLUMNS, kernel_rows(one))}"
-    if found.common:
-        yield _table(COMMON_COLUMNS, common_rows(found))
+    yield _table(arm_columns(manifest), arm_rows(manifest, comparison))
+    if any(arm.figures for arm in comparison.arms):
+        yield _table(("figure", *(arm.name for arm in comparison.arms)), figure_rows(comparison))
+    if comparison.effects:
+        yield _table(EFFECT_COLUMNS, effect_rows(comparison))
+    for table in comparison.kernels:
+        yield f"{kernels_title(table)}\n\n{_table(KERNEL_COLUMNS, kernel_rows(table))}"
+    if comparison.common:
+        yield _table(COMMON_COLUMNS, common_rows(comparison))
 
 
-def refusals(found: Comparison, where: Path) -> list[Refusal]:
-    """Return why the run at WHERE, which FOUND this, is no success: NV854 for invalid arms, NV855 for failed ones."""
+def refusals(comparison: Comparison, where: Path) -> list[Refusal]:
+    """Return why the run at WHERE with this COMPARISON is no success: NV854 for invalid arms, NV855 for failed ones."""
     cure = f"less {shlex.quote(str(where / 'ANALYSIS.md'))}"
-    said = []
-    for one in found.arms:
-        place = f"arm {one.name}"
-        if one.outcome == "invalid":
-            broken = [note for note in found.notes if note.startswith(f"{one.name} is invalid")]
-            said.append(Refusal("NV854", place, "a harness that holds in every run", "".join(broken), cure))
-        elif one.outcome == "failed":
-            expected, share = "the floor, or a probe that passes", f"{100 * one.correct:.1f} % correct"
-            said.append(Refusal("NV855", place, expected, share, cure))
-    return said
+    failures = []
+    for arm in comparison.arms:
+        name = f"arm {arm.name}"
+        if arm.outcome == "invalid":
+            broken = [note for note in comparison.notes if note.startswith(f"{arm.name} is invalid")]
+            failures.append(Refusal("NV854", name, "a harness that holds in every run", "".join(broken), cure))
+        elif arm.outcome == "failed":
+            expected, share = "the floor, or a probe that passes", f"{100 * arm.correct:.1f} % correct"
+            failures.append(Refusal("NV855", name, expected, share, cure))
+    return failures
 
 
 def title(manifest: RunManifest) -> str:
@@ -108,7 +108,7 @@ def arm_columns(manifest: RunManifest) -> tuple[str, ...]:
     return (*_ALWAYS, *_ANSWERED, *(PRIMARY if manifest.kind == "sweep" else _TOKENS))
 
 
-def arm_rows(manifest: RunManifest, found: Comparison) -> list[tuple[str, ...]]:
+def arm_rows(manifest: RunManifest, comparison: Comparison) -> list[tuple[str, ...]]:
     """Return a row of texts for each arm of the run of MANIFEST, for `arm_columns`."""
     rows = [
         {
@@ -122,7 +122,7 @@ def arm_rows(manifest: RunManifest, found: Comparison) -> list[tuple[str, ...]]:
             "tokens an answer": f"{one.tokens_per_answer:.1f}",
             **{name: f"{value:.2f}" for name, value in one.figures.items()},
         }
-        for one in found.arms
+        for one in comparison.arms
     ]
     return [tuple(row.get(name, "") for name in arm_columns(manifest)) for row in rows]
 
@@ -130,7 +130,7 @@ def arm_rows(manifest: RunManifest, found: Comparison) -> list[tuple[str, ...]]:
 EFFECT_COLUMNS = ("factor", "measure", "effect", "interval", "p", "p corrected", "observations")
 
 
-def effect_rows(found: Comparison) -> list[tuple[str, ...]]:
+def effect_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     """Return a row of texts for each effect, for `EFFECT_COLUMNS`."""
     return [
         (
@@ -142,15 +142,16 @@ def effect_rows(found: Comparison) -> list[tuple[str, ...]]:
             _p(one.adjusted),
             f"{one.observations} {one.unit}{'' if one.observations == 1 else 's'}",
         )
-        for one in found.effects
+        for one in comparison.effects
     ]
 
 
-def figure_rows(found: Comparison) -> list[tuple[str, ...]]:
+def figure_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     """Return a row of texts for each figure of a load: its name, and its mean for each arm."""
-    names = dict.fromkeys(name for one in found.arms for name in one.figures)
+    names = dict.fromkeys(name for one in comparison.arms for name in one.figures)
     return [
-        (name, *(f"{one.figures[name]:.2f}" if name in one.figures else "" for one in found.arms)) for name in names
+        (name, *(f"{one.figures[name]:.2f}" if name in one.figures else "" for one in comparison.arms))
+        for name in names
     ]
 
 
@@ -175,7 +176,7 @@ def kernel_rows(table: KernelTable) -> list[tuple[str, ...]]:
 COMMON_COLUMNS = ("kernel", "arms", "calls", "ms", "share, %", "time")
 
 
-def common_rows(found: Comparison) -> list[tuple[str, ...]]:
+def common_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     """Return a row of texts for each kernel that two arms have, for `COMMON_COLUMNS`."""
     return [
         (
@@ -186,7 +187,7 @@ def common_rows(found: Comparison) -> list[tuple[str, ...]]:
             ", ".join(f"{100 * value:.1f}" for value in one.shares),
             f"x{one.ratio:.3f}" if one.ratio is not None else "",
         )
-        for one in found.common
+        for one in comparison.common
     ]
 
 

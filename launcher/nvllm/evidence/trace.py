@@ -62,16 +62,16 @@ def take(start: EngineStart, load: LoadProbe, arm: str) -> Traced:
     Raises Refused NV858 if there is no trace.
     """
     small = replace(load, requests=load.concurrency, length=min(load.length, _TOKENS))
-    status, said = start.engine.run_in(start.container, [*small.command(start.plan, 0), "--profile"])
-    problem = f"vllm bench serve: exit status {status}: {said[-300:]}"
+    status, output = start.engine.run_in(start.container, [*small.command(start.plan, 0), "--profile"])
+    problem = f"vllm bench serve: exit status {status}: {output[-300:]}"
     if status == 0:
         script = reading.text(Path(kernel_times.__file__), reading.MB)
         argv = [start.plan.command[0], "-I", "-c", script, _DIRECTORY]
-        status, said = start.engine.run_in(start.container, argv)
-        problem = f"exit status {status}: {said[-300:]}" if status else ""
+        status, output = start.engine.run_in(start.container, argv)
+        problem = f"exit status {status}: {output[-300:]}" if status else ""
     if not problem:
         try:
-            return read(said, arm, small.requests)
+            return read(output, arm, small.requests)
         except (ValueError, KeyError, TypeError) as error:
             problem = f"{error!r}"
     cure = f"less {shlex.quote(str(start.run.log))}"
@@ -106,16 +106,16 @@ def _time(name: Json, calls: Json, took: Json) -> KernelTime:
 
 def compared(tables: Sequence[KernelTable]) -> tuple[KernelCompared, ...]:
     """Return the kernels that the first of TABLES has in common with each other one, longest first."""
-    found = []
+    rows = []
     for other in tables[1:]:
         first = tables[0]
-        there = {one.name: one for one in other.kernels}
-        for one in first.kernels:
-            if one.name in there:
-                pair = (one, there[one.name])
-                found.append(
+        there = {kernel.name: kernel for kernel in other.kernels}
+        for kernel in first.kernels:
+            if kernel.name in there:
+                pair = (kernel, there[kernel.name])
+                rows.append(
                     KernelCompared(
-                        one.name,
+                        kernel.name,
                         first.arm,
                         other.arm,
                         tuple(each.calls for each in pair),
@@ -124,7 +124,7 @@ def compared(tables: Sequence[KernelTable]) -> tuple[KernelCompared, ...]:
                         pair[1].microseconds / pair[0].microseconds if pair[0].microseconds > 0 else None,
                     )
                 )
-    return tuple(found)
+    return tuple(rows)
 
 
 def share(kernel: KernelTime, table: KernelTable) -> float:

@@ -24,12 +24,11 @@ from typing import BinaryIO, cast
 
 from nvllm.cache import manifest as bless_manifest
 from nvllm.cache import promotion, signature, staging
-from nvllm.cache import tree as cachetree
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.pins import Pin, Pins
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import Tree, TreeFile
+from nvllm.cache.tree import TOP, Tree, TreeFile
 from nvllm.core import archives, canonical, durable, reading
 from nvllm.core.archives import ArchiveName
 from nvllm.core.canonical import Json
@@ -37,9 +36,8 @@ from nvllm.core.lock import LockedFile
 from nvllm.core.paths import Places, ensure
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, refuse, refuse_any
-from nvllm.fleet.registry import Blob, BlobSource, Repository, described
-from nvllm.layers import oci
-from nvllm.layers import tar as tarlayer
+from nvllm.fleet.registry import Blob, BlobSource, Repository, layers_of
+from nvllm.layers import oci, tar
 from nvllm.layers.oci import LAYER, MANIFEST, Descriptor, sha256
 from nvllm.layers.tar import Layer, TarEntry
 from nvllm.sources import fetch
@@ -73,19 +71,19 @@ def of_build(blessings: Blessings, image: str, profile: str, build_hash: str, no
 
     Raises Refused NV901 if there is none, and every reason not to serve one of them at NOW.
     """
-    found = [
+    matching = [
         one
         for one in blessings.all()
         if one.manifest is not None
         and (one.manifest.image, one.manifest.profile, one.manifest.build_hash) == (image, profile, build_hash)
     ]
     cure = f"nvllm bless {image} --profile {profile}"
-    if not found:
+    if not matching:
         expected = f"a blessing of {profile} of image {image}, build hash {build_hash[:12]}"
         raise refuse("NV901", str(blessings.directory), expected, "none", cure)
-    manifests = [(one.path, one.manifest) for one in found if one.manifest is not None]
+    manifests = [(one.path, one.manifest) for one in matching if one.manifest is not None]
     refuse_any(reason for path, one in manifests for reason in blessings.reasons_against(path, one, now))
-    return found
+    return matching
 
 
 def push_blessing(
@@ -96,11 +94,11 @@ def push_blessing(
     The cache is hashed while it is copied, and the copy is sent. Raises Refused NV907 for a cache that has changed, and
     NV331 for what the registry does not take.
     """
-    found = blessing.manifest
-    assert found is not None
-    written = bless_manifest.encode(found)
-    signed = blessings.signature(found)
-    with packed(found.tree, _notes(found), found.cure, platform, places, progress) as (layer, config, image):
+    manifest = blessing.manifest
+    assert manifest is not None
+    written = bless_manifest.encode(manifest)
+    signed = blessings.signature(manifest)
+    with packed(manifest.tree, _notes(manifest), manifest.cure, platform, places, progress) as (layer, config, image):
         sent = repository.push_blobs([Blob(layer.diff_id, layer.size, layer.path), Blob.of(config)])
     subject = repository.push_manifest(sha256(image), image)
     documents = [(_MANIFEST, written)]
@@ -109,16 +107,16 @@ def push_blessing(
     sent += repository.push_blobs([Blob.of(b"{}"), *(Blob.of(data) for _, data in documents)])
     repository.push_referrer(_artifact(documents, subject), subject.digest, ARTIFACT)
     # The tag comes last: who finds the cache by it finds its manifest too.
-    repository.push_manifest(tag_of(found.serve_hash), image)
-    return PushedBlessing(found.label, found.version, tag_of(found.serve_hash), subject.digest, sent)
+    repository.push_manifest(tag_of(manifest.serve_hash), image)
+    return PushedBlessing(manifest.label, manifest.version, tag_of(manifest.serve_hash), subject.digest, sent)
 
 
-def digest_of(found: Manifest, platform: str, places: Places, progress: Progress) -> str:
-    """Return the digest that `push_blessing` gives the image of the cache of FOUND; nothing is sent.
+def digest_of(manifest: Manifest, platform: str, places: Places, progress: Progress) -> str:
+    """Return the digest that `push_blessing` gives the image of the cache of MANIFEST; nothing is sent.
 
     Raises Refused NV907 for a cache that has changed.
     """
-    with packed(found.tree, _notes(found), found.cure, platform, places, progress) as (_, _, image):
+    with packed(manifest.tree, _notes(manifest), manifest.cure, platform, places, progress) as (_, _, image):
         return sha256(image)
 
 
@@ -146,7 +144,7 @@ def _layer(directory: Path, tree: Tree, path: Path, progress: Progress) -> Layer
     """Write TREE, which is at DIRECTORY, as the layer at PATH, with its modes."""
     entries = [TarEntry(one.path, "directory", 0o755 if one.mode == "0755" else 0o555) for one in tree.directories]
     entries += [_entry(one, directory) for one in tree.files]
-    return tarlayer.write("blessing", entries, epoch=0, path=path, progress=progress)
+    return tar.write("blessing", entries, epoch=0, path=path, progress=progress)
 
 
 def _entry(file: TreeFile, directory: Path) -> TarEntry:
@@ -168,12 +166,12 @@ def _configuration(platform: str, layer: Layer) -> bytes:
     )
 
 
-def _notes(found: Manifest) -> dict[str, str]:
-    """Return the annotations of the image of the cache of FOUND. They are for people; nothing trusts them."""
+def _notes(manifest: Manifest) -> dict[str, str]:
+    """Return the annotations of the image of the cache of MANIFEST. They are for people; nothing trusts them."""
     return {
-        "nvllm.blessing": found.label,
-        "nvllm.serve-hash": found.serve_hash,
-        "nvllm.tree": found.tree_hash,
+        "nvllm.blessing": manifest.label,
+        "nvllm.serve-hash": manifest.serve_hash,
+        "nvllm.tree": manifest.tree_hash,
     }
 
 
@@ -232,60 +230,58 @@ def pull_blessing(
     """
     image = repository.manifest(tag_of(serve_hash))
     data, signed = _documents(repository, sha256(image))
-    shown = f"registry {repository.name.host}: {tag_of(serve_hash)}"
-    found = _decoded(data, shown)
-    if found.serve_hash != serve_hash:
-        raise refuse("NV332", shown, f"serve hash {serve_hash}", found.serve_hash, _again(found))
+    where = f"registry {repository.name.host}: {tag_of(serve_hash)}"
+    manifest = _decoded(data, where)
+    if manifest.serve_hash != serve_hash:
+        raise refuse("NV332", where, f"serve hash {serve_hash}", manifest.serve_hash, _again(manifest))
     if signers is not None:
-        signature.verify(data, signed, signers, shown, _again(found))
-    place, there = blessings.directory / found.filename, blessings.of(serve_hash)
-    if any(one.manifest == found for one in there) and TreeStore(places.trees).has(found.tree_hash):
-        TreeStore(places.trees).verify(found.tree, found.cure)
-        return PulledBlessing(found, place, new=False)
-    refuse_any(blessings.revocations.against(place, found))
-    layer = only_layer(image, shown, repository)
+        signature.verify(data, signed, signers, where, _again(manifest))
+    path, there = blessings.directory / manifest.filename, blessings.of(serve_hash)
+    if any(one.manifest == manifest for one in there) and TreeStore(places.trees).has(manifest.tree_hash):
+        TreeStore(places.trees).verify(manifest.tree, manifest.cure)
+        return PulledBlessing(manifest, path, new=False)
+    refuse_any(blessings.revocations.against(path, manifest))
+    layer = only_layer(image, where, repository)
     with Pins(places.pins).held() as pin:  # until the manifest is in force, nothing else keeps the tree
-        bring(repository, layer, found.tree, found.label, found.cure, places, progress, pin)
-        if any(one.manifest == found for one in there):  # the project had the manifest, this host lacked the cache
-            return PulledBlessing(found, place, new=False)
+        bring(repository, layer, manifest.tree, manifest.label, manifest.cure, places, progress, pin)
+        if any(one.manifest == manifest for one in there):  # the project had the manifest, this host lacked the cache
+            return PulledBlessing(manifest, path, new=False)
         old = there[0] if len(there) == 1 else None
-        return PulledBlessing(found, promotion.promote(blessings, found, old, signed or None), new=True)
+        return PulledBlessing(manifest, promotion.promote(blessings, manifest, old, signed or None), new=True)
 
 
-def _again(found: Manifest) -> str:
-    return f"on the host that blessed it: nvllm push REPO {found.image} --blessing {found.profile}"
+def _again(manifest: Manifest) -> str:
+    return f"on the host that blessed it: nvllm push REPO {manifest.image} --blessing {manifest.profile}"
 
 
 def _again_from(repository: Repository) -> str:
     return f"push the blessing again: nvllm push {repository.name} IMAGE --blessing PROFILE"
 
 
-def _decoded(data: bytes, shown: str) -> Manifest:
+def _decoded(data: bytes, where: str) -> Manifest:
     """Return the manifest in DATA. Its own name is part of what is checked, so it is read out of DATA first."""
     try:
         document = canonical.decode(data)
     except ValueError:
         document = None
-    said = document if isinstance(document, dict) else {}
-    name = f"{said.get('label')}_{str(said.get('serve_hash'))[: bless_manifest.PREFIX]}.json"
-    return bless_manifest.decode(data, f"{shown}/{name.replace('/', '_')[:200]}")
+    fields = document if isinstance(document, dict) else {}
+    name = f"{fields.get('label')}_{str(fields.get('serve_hash'))[: bless_manifest.PREFIX]}.json"
+    return bless_manifest.decode(data, f"{where}/{name.replace('/', '_')[:200]}")
 
 
 def _documents(repository: Repository, subject: str) -> tuple[bytes, bytes]:
     """Return the bless manifest whose subject is SUBJECT, and its signature, empty if there is none."""
     where = f"registry {repository.name.host}: {subject}"
-    for one in repository.referrers(subject):
+    for referrer in repository.referrers(subject):
         try:
-            artifact = canonical.decode(repository.manifest(one.digest))
+            artifact = canonical.decode(repository.manifest(referrer.digest))
             if not isinstance(artifact, dict) or artifact.get("artifactType") != ARTIFACT:
                 continue
-            layers = artifact.get("layers")
-            listed = [described(layer) for layer in layers] if isinstance(layers, list) else []
+            by_kind = {layer.media_type: layer for layer in layers_of(artifact)}
         except ValueError as error:
             raise refuse(
                 "NV332", where, "an artifact that nvllm pushed", str(error), _again_from(repository)
             ) from error
-        by_kind = {layer.media_type: layer for layer in listed}
         if _MANIFEST in by_kind:
             signed = by_kind.get(_SIGNATURE)
             return (
@@ -295,19 +291,16 @@ def _documents(repository: Repository, subject: str) -> tuple[bytes, bytes]:
     raise refuse("NV332", where, "a bless manifest that refers to it", "none", _again_from(repository))
 
 
-def only_layer(image: bytes, shown: str, repository: Repository) -> Descriptor:
+def only_layer(image: bytes, where: str, repository: Repository) -> Descriptor:
     """Return the layer of IMAGE, the manifest of an image of a cache. Raises Refused NV332 if it is none."""
     try:
-        document = canonical.decode(image)
-        layers = document.get("layers") if isinstance(document, dict) else None
-        found = [described(one) for one in layers] if isinstance(layers, list) else []
+        layers = layers_of(canonical.decode(image))
     except ValueError as error:
-        raise refuse("NV332", shown, "the image of a blessed cache", str(error), _again_from(repository)) from error
-    if len(found) != 1 or found[0].media_type != LAYER:
-        raise refuse(
-            "NV332", shown, "an image of one uncompressed layer", f"{len(found)} layers", _again_from(repository)
-        )
-    return found[0]
+        raise refuse("NV332", where, "the image of a blessed cache", str(error), _again_from(repository)) from error
+    if len(layers) != 1 or layers[0].media_type != LAYER:
+        expected = "an image of one uncompressed layer"
+        raise refuse("NV332", where, expected, f"{len(layers)} layers", _again_from(repository))
+    return layers[0]
 
 
 def bring(
@@ -353,22 +346,22 @@ def unpack(path: Path, tree: Tree, target: Path, cure: str) -> None:
     Raises Refused NV907 with CURE for every file that is missing, extra, or not the one in TREE, and NV306 for a torn
     archive.
     """
-    wanted = {one.path: one for one in tree.files}
+    missing = {one.path: one for one in tree.files}
     name = ArchiveName(path.name, "the layer of a blessed cache", cure)
     target.mkdir(mode=0o700)
-    for directory in sorted((one.path for one in tree.directories if one.path != cachetree.TOP), key=str.encode):
+    for directory in sorted((one.path for one in tree.directories if one.path != TOP), key=str.encode):
         (target / directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     refusals: list[Refusal] = []
     with durable.writing(target), archives.tar(path, name, tree.size + (16 << 20)) as archive:
         for member in archives.members(archive, tree.size):
             if member.isdir():
                 continue
-            expected = wanted.pop(member.name, None)
-            found = _unpacked(archive, member, expected, target)
-            if found is not None:
-                said = f"sha256 {expected.sha256}, {expected.size} bytes" if expected is not None else "no such file"
-                refusals.append(Refusal("NV907", f"{name.shown}: {member.name[:200]}", said, found, cure))
-    refusals += [Refusal("NV907", f"{name.shown}: {one}", "a file", "no such file", cure) for one in wanted]
+            expected = missing.pop(member.name, None)
+            problem = _unpacked(archive, member, expected, target)
+            if problem is not None:
+                needed = f"sha256 {expected.sha256}, {expected.size} bytes" if expected is not None else "no such file"
+                refusals.append(Refusal("NV907", f"{name.shown}: {member.name[:200]}", needed, problem, cure))
+    refusals += [Refusal("NV907", f"{name.shown}: {one}", "a file", "no such file", cure) for one in missing]
     refuse_any(refusals)
 
 

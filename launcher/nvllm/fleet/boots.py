@@ -77,26 +77,26 @@ class BootMachines:
             finally:
                 self._over = True
                 self.pool.clear()
-                for one in running:
-                    one.cancel()
+                for boot in running:
+                    boot.cancel()
                 end_all(running, self.pool.clear)
         refusals: list[Refusal] = []
-        for one in ended:
+        for boot in ended:
             try:
-                one.result()
+                boot.result()
             except Refused as refused:
                 refusals += refused.refusals
         refuse_any(refusals)
-        return tuple(one.result() for one in running)
+        return tuple(boot.result() for boot in running)
 
     def _boot(self, number: int, compiled: Compiled, candidate: str) -> TrialRecord:
         why = ""
         for attempt in range(1, MOST_LOSSES + 1):
             task = BootTask(uuid.uuid4().hex, attempt, number, self.served, candidate, compiled)
-            found = self._sent(task)
-            if isinstance(found, TrialRecord):
-                return found
-            why = found
+            answered = self._sent(task)
+            if isinstance(answered, TrialRecord):
+                return answered
+            why = answered
             if self._over:
                 break
             self.pool.progress.note(f"trial {number}, attempt {attempt}, is lost: {why}")
@@ -118,17 +118,18 @@ class BootMachines:
 
         try:
             answered = self.pool.ask_any(tasks.task_line(task), before)
-            found = answered if isinstance(answered, str) else self._believed(task, *answered)
+            record = answered if isinstance(answered, str) else self._believed(task, *answered)
         except Refused as refused:
             codes = ", ".join(sorted({one.code for one in refused.refusals}))
             self._write(replace(sent, end="refused", why=codes))
             raise
-        if isinstance(found, str):
-            self._write(replace(sent, end="lost", why=found))
+        if isinstance(record, str):
+            self._write(replace(sent, end="lost", why=record))
         else:
             self._write(replace(sent, end="good"))
-            self.pool.progress.note(f"trial {task.number}: good on {sent.machine}, answers {found.replays}, compiled 0")
-        return found
+            good = f"good on {sent.machine}, answers {record.replays}, compiled 0"
+            self.pool.progress.note(f"trial {task.number}: {good}")
+        return record
 
     def _write(self, sent: SentBoot) -> None:
         path = paths.ensure(self.directory / "tasks") / f"{sent.task}.json"
@@ -140,27 +141,27 @@ class BootMachines:
         if not isinstance(answer, BootAnswer):
             raise refuse("NV345", name, f"the boot of task {task.task}", "an answer to another question", _SAME)
         record, log = answer.record, answer.bytes
-        said = timeline.of_log(log)
+        logged = timeline.of_log(log)
         wrong = [
-            (f"{what} {wanted}", str(found))
-            for what, wanted, found in (
+            (f"{what} {asked}", str(answered))
+            for what, asked, answered in (
                 ("task", task.task, answer.task),
                 ("class", self.served.host, answer.host),
                 ("serve hash", self.served.serve_hash, answer.serve_hash),
                 ("trial", task.number, record.number),
                 ("good:", True, record.good),
-                ("KV tokens, as the log says:", said.kv_tokens, record.kv_tokens),
+                ("KV tokens, as the log says:", logged.kv_tokens, record.kv_tokens),
             )
-            if wanted != found
+            if asked != answered
         ]
-        wrong += staged_cache.reuse(said, [], task.compiled.tree)
+        wrong += staged_cache.reuse(logged, [], task.compiled.tree)
         with self._guard:
             if record.boot in self._boots:
                 wrong.append(("a container that no other trial had", record.boot))
-            refuse_any(Refusal("NV345", name, expected, found, _SAME) for expected, found in wrong)
+            refuse_any(Refusal("NV345", name, expected, answered, _SAME) for expected, answered in wrong)
             self._boots.add(record.boot)
-        place = paths.ensure(self.directory / f"trial-{task.number}") / "engine.log"
-        durable.replace(place, log, 0o600, "evidence", "NV920")
+        path = paths.ensure(self.directory / f"trial-{task.number}") / "engine.log"
+        durable.replace(path, log, 0o600, "evidence", "NV920")
         return replace(record, machine=TrialMachine(name, answer.host))
 
 
@@ -172,13 +173,13 @@ def check_ready(pool: MachinePool, served: ServedProfile) -> list[ClusterNode]:
     """
     asked = pool.fitting()
     with ThreadPoolExecutor(len(asked)) as threads:
-        answers = list(threads.map(lambda one: _ready(pool, served, one), asked))
-    refuse_any(one for answer in answers if isinstance(answer, Refused) for one in answer.refusals)
-    ready = [one for one, answer in zip(asked, answers, strict=True) if answer is True]
+        answers = list(threads.map(lambda machine: _ready(pool, served, machine), asked))
+    refuse_any(refusal for answer in answers if isinstance(answer, Refused) for refusal in answer.refusals)
+    ready = [machine for machine, answer in zip(asked, answers, strict=True) if answer is True]
     if not ready:
         pool.fitting()  # where every label is wrong, that is the reason
-        said = "; ".join(f"{one.name}: {answer}" for one, answer in zip(asked, answers, strict=True))
-        raise refuse("NV344", "the cluster", "a machine that is ready", said, _CURE)
+        reasons = "; ".join(f"{machine.name}: {answer}" for machine, answer in zip(asked, answers, strict=True))
+        raise refuse("NV344", "the cluster", "a machine that is ready", reasons, _CURE)
     return ready
 
 

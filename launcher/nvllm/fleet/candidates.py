@@ -46,6 +46,6 @@ def pull_candidate(
 
     Raises Refused as `blessings.bring` does.
     """
-    shown = f"registry {repository.name.host}: {digest}"
-    layer = blessings.only_layer(repository.manifest(digest), shown, repository)
+    where = f"registry {repository.name.host}: {digest}"
+    layer = blessings.only_layer(repository.manifest(digest), where, repository)
     blessings.bring(repository, layer, tree, label, cure, places, progress, pin)

@@ -49,8 +49,8 @@ def _carrier() -> Callable[[bytes], bytes]:
         argv = ["setpriv", "--pdeathsig", "TERM", "nvllm", "worker"]
         done = subprocess.run(argv, input=line, capture_output=True, check=False)
         if done.returncode or not done.stdout:
-            said = done.stderr.decode("utf-8", "replace")[-400:]
-            raise RuntimeError(f"nvllm worker ended with {done.returncode}: {said}")
+            errors = done.stderr.decode("utf-8", "replace")[-400:]
+            raise RuntimeError(f"nvllm worker ended with {done.returncode}: {errors}")
         return done.stdout
 
     return carry
@@ -109,9 +109,9 @@ class RayCluster:
     def cancel(self) -> None:
         with self._guard:
             running = tuple(self._running)
-        for one in running:
+        for task in running:
             with contextlib.suppress(RayError, ConnectionError):
-                ray.cancel(one, force=True)
+                ray.cancel(task, force=True)
 
 
 @contextlib.contextmanager
@@ -146,6 +146,6 @@ def _connect(named: str, address: str) -> None:
             return
 
 
-def _unreachable(address: str, expected: str, found: str) -> Refused:
+def _unreachable(address: str, expected: str, reason: str) -> Refused:
     cure = "ray status, on the head; and RAY_AUTH_TOKEN_PATH names the same token there and here"
-    return refuse("NV346", address, expected, " ".join(found.split())[:_SAID], cure)
+    return refuse("NV346", address, expected, " ".join(reason.split())[:_SAID], cure)

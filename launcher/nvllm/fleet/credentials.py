@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nvllm.core import canonical, proc, reading
-from nvllm.core.refusal import refuse
+from nvllm.core.refusal import Refused, refuse
 from nvllm.engine import endpoint
 
 _TIMEOUT = 60.0
@@ -45,11 +45,11 @@ def find(registry: str, env: Mapping[str, str]) -> Credentials | None:
         raise reading.refused(str(path), error) from error
     except ValueError as error:
         raise refuse("NV331", str(path), "Docker's configuration, a JSON object", str(error), "docker login") from error
-    said: Mapping[str, Any] = document if isinstance(document, dict) else {}
-    helper = _mapping(said.get("credHelpers")).get(registry) or said.get("credsStore")
+    settings: Mapping[str, Any] = document if isinstance(document, dict) else {}
+    helper = _mapping(settings.get("credHelpers")).get(registry) or settings.get("credsStore")
     if isinstance(helper, str) and helper:
         return _ask(helper, registry, env)
-    known = _mapping(said.get("auths"))
+    known = _mapping(settings.get("auths"))
     return _written(_mapping(known.get(registry) or known.get(f"https://{registry}")), f"{path}: {registry}")
 
 
@@ -61,7 +61,7 @@ def _written(entry: Mapping[str, Any], where: str) -> Credentials | None:
     """Return the credentials in ENTRY, one of the configuration's ``auths``."""
     cure = f"docker login {where.rpartition(' ')[2]}"
     if entry.get("identitytoken"):
-        raise refuse("NV331", where, "a user and a password", "an identity token, which nvllm does not use", cure)
+        raise _token(where, cure)
     coded = entry.get("auth")
     if not isinstance(coded, str) or not coded:
         return None
@@ -85,10 +85,10 @@ def _ask(helper: str, registry: str, env: Mapping[str, str]) -> Credentials | No
     except subprocess.TimeoutExpired:
         raise refuse("NV331", where, f"credentials of {registry}", "no answer in time", cure) from None
     if done.returncode != 0:
-        said = (done.stdout or done.stderr).decode(errors="replace").strip()[:200]
-        if said.startswith(_NOTHING):
+        output = (done.stdout or done.stderr).decode(errors="replace").strip()[:200]
+        if output.startswith(_NOTHING):
             return None
-        raise refuse("NV331", where, f"credentials of {registry}", said or f"exit status {done.returncode}", cure)
+        raise refuse("NV331", where, f"credentials of {registry}", output or f"exit status {done.returncode}", cure)
     try:
         answer = _mapping(canonical.decode(done.stdout))
     except ValueError:
@@ -97,5 +97,9 @@ def _ask(helper: str, registry: str, env: Mapping[str, str]) -> Credentials | No
     if not isinstance(user, str) or not isinstance(secret, str):
         raise refuse("NV331", where, "a user and a secret as JSON", "something else", cure)
     if user == "<token>":
-        raise refuse("NV331", where, "a user and a password", "an identity token, which nvllm does not use", cure)
+        raise _token(where, cure)
     return Credentials(user, secret)
+
+
+def _token(where: str, cure: str) -> Refused:
+    return refuse("NV331", where, "a user and a password", "an identity token, which nvllm does not use", cure)

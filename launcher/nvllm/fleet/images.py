@@ -136,9 +136,9 @@ def pull_image(
     return Pulled(buildrecord.load(image, name, build_hash, engine, tags, places, progress), sha256(data))
 
 
-def _other(repository: Repository, expected: str, found: str) -> Refused:
+def _other(repository: Repository, expected: str, offered: str) -> Refused:
     where = repository.name.where
-    return refuse("NV332", where, expected, found, "push it again from a host that built it: nvllm push REPO IMAGE")
+    return refuse("NV332", where, expected, offered, "push it again from a host that built it: nvllm push REPO IMAGE")
 
 
 def _offered(data: bytes, repository: Repository) -> _Offered:
@@ -147,19 +147,19 @@ def _offered(data: bytes, repository: Repository) -> _Offered:
         manifest = canonical.mapping(canonical.decode(data))
         layers = [described(one) for one in _sequence(manifest.get("layers"))]
         config = repository.document(described(manifest.get("config")))
-        said = canonical.mapping(canonical.decode(config))
-        labels = canonical.mapping(canonical.mapping(said.get("config")).get("Labels"))
-        kinds = [str(canonical.mapping(one).get("created_by")) for one in _sequence(said.get("history"))]
-        diff_ids = [str(one) for one in _sequence(canonical.mapping(said.get("rootfs")).get("diff_ids"))]
+        document = canonical.mapping(canonical.decode(config))
+        labels = canonical.mapping(canonical.mapping(document.get("config")).get("Labels"))
+        kinds = [str(canonical.mapping(one).get("created_by")) for one in _sequence(document.get("history"))]
+        diff_ids = [str(one) for one in _sequence(canonical.mapping(document.get("rootfs")).get("diff_ids"))]
         name, build_hash = _identity(labels["nvllm.image"], labels["nvllm.build-hash"])
-        platform = f"{said['os']}/{said['architecture']}"
+        platform = f"{document['os']}/{document['architecture']}"
     except (ValueError, KeyError) as error:
         raise _other(repository, "an image that nvllm pushed", str(error)[:200]) from error
     named = [one.digest for one in layers]
     if named != diff_ids or len(kinds) != len(named) or any(one.media_type != oci.LAYER for one in layers):
         raise _other(repository, "layers as nvllm pushes them, not compressed", "others")
-    found = tuple(_layer(kind, one) for kind, one in zip(kinds, layers, strict=True))
-    return _Offered(name, build_hash, platform, config, data, found)
+    digests = tuple(_layer(kind, one) for kind, one in zip(kinds, layers, strict=True))
+    return _Offered(name, build_hash, platform, config, data, digests)
 
 
 def _identity(name: Json, build_hash: Json) -> tuple[str, str]:
@@ -197,7 +197,7 @@ def _against(offered: _Offered, build: Build | None, project: Project, repositor
 
 def _hold(project: Project, build: Build, built: BuildDigests, by_digest: bool, repository: Repository) -> None:  # noqa: FBT001 - a fact about the pull
     """Hold BUILT, what the registry offers for BUILD, against the record of PROJECT."""
-    said, deviations = recording.outcome(project, build.spec.name, built)
+    outcome, deviations = recording.outcome(project, build.spec.name, built)
     where = project.show(project.digests(build.spec.name))
     refuse_any(
         Refusal(
@@ -209,10 +209,10 @@ def _hold(project: Project, build: Build, built: BuildDigests, by_digest: bool, 
         )
         for one in deviations
     )
-    if said != "as recorded" and not by_digest:
+    if outcome != "as recorded" and not by_digest:
         expected = f"digests of build hash {build.build_hash[:12]}, or a digest behind {repository.name}"
         cure = f"name the digest that `nvllm push` printed: nvllm pull {repository.name}@sha256:... {build.spec.name}"
-        raise refuse("NV332", where, expected, f"{said}: a tag proves nothing", cure)
+        raise refuse("NV332", where, expected, f"{outcome}: a tag proves nothing", cure)
 
 
 def _not_in_place_of_another(offered: _Offered, places: Places, repository: Repository) -> None:
@@ -227,11 +227,11 @@ def _not_in_place_of_another(offered: _Offered, places: Places, repository: Repo
 def _fetched(offered: _Offered, places: Places, repository: Repository, progress: Progress) -> tuple[Layer, ...]:
     """Return the layers of OFFERED on this host, from the layer cache, the store or REPOSITORY."""
     cache, store = LayerCache(places.layers), Store(places.store)
-    held = {one.diff_id: cache.holding(one.diff_id) for one in offered.layers}
-    wanted = [_file(one) for one in offered.layers if held[one.diff_id] is None]
-    fetch.fetch(wanted, store, BlobSource(repository), progress, offline=False)
+    cached = {one.diff_id: cache.holding(one.diff_id) for one in offered.layers}
+    missing = [_file(one) for one in offered.layers if cached[one.diff_id] is None]
+    fetch.fetch(missing, store, BlobSource(repository), progress, offline=False)
     return tuple(
-        Layer(one.name, one.diff_id, one.size, held[one.diff_id] or store.path(one.diff_id.removeprefix("sha256:")))
+        Layer(one.name, one.diff_id, one.size, cached[one.diff_id] or store.path(one.diff_id.removeprefix("sha256:")))
         for one in offered.layers
     )
 

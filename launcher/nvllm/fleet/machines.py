@@ -80,10 +80,10 @@ class MachineStatus:
 def status(carrier: Carrier) -> list[MachineStatus]:
     """Return what each machine of CARRIER says of itself, by name."""
     line = tasks.task_line(StatusTask())
-    found = sorted(carrier.machines(), key=_by_name)
+    machines = sorted(carrier.machines(), key=_by_name)
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        answers = pool.map(lambda one: _status(carrier, one, line), found)
-        return [MachineStatus(one, answer) for one, answer in zip(found, answers, strict=True)]
+        answers = pool.map(lambda machine: _status(carrier, machine, line), machines)
+        return [MachineStatus(one, answer) for one, answer in zip(machines, answers, strict=True)]
 
 
 def _by_name(machine: ClusterNode) -> tuple[str, str]:
@@ -125,10 +125,10 @@ class MachinePool:
 
     def fitting(self) -> list[ClusterNode]:
         """Return the machines of the class. Raises Refused NV343 if there is none."""
-        found = sorted(self.carrier.machines(), key=_by_name)
-        fitting = [one for one in found if self._class(one) == self.host]
+        machines = sorted(self.carrier.machines(), key=_by_name)
+        fitting = [one for one in machines if self._class(one) == self.host]
         if not fitting:
-            known = ", ".join(f"{one.name}: {self._class(one) or 'unknown'}" for one in found) or "no machine"
+            known = ", ".join(f"{one.name}: {self._class(one) or 'unknown'}" for one in machines) or "no machine"
             raise refuse("NV343", "the cluster", f"a machine of class {self.host}", known, self.cure)
         return fitting
 
@@ -278,9 +278,9 @@ class RemoteMachines:
     def _believed(self, sent: Sent, machine: ClusterNode, answer: Answer) -> Trial:
         """Return the result in ANSWER, once it is shown to be that of SENT; its evidence is on the disk then."""
         if not isinstance(answer, TrialAnswer) or (answer.task, answer.host) != (sent.task, sent.host):
-            found = f"{answer.task} of {answer.host}" if isinstance(answer, TrialAnswer) else "a status"
+            answered = f"{answer.task} of {answer.host}" if isinstance(answer, TrialAnswer) else "a status"
             cure = "install the same version of nvllm on every machine"
-            raise refuse("NV345", machine.name, f"the result of {sent.task} of {sent.host}", found, cure)
+            raise refuse("NV345", machine.name, f"the result of {sent.task} of {sent.host}", answered, cure)
         if answer.evidence:
             self._keep(answer.evidence, answer.bytes)
         return answer.trial

@@ -29,7 +29,7 @@ def against(environment: Mapping[str, str], gpus: Collection[Gpu]) -> list[Refus
     """Return why a host with GPUS tries nothing for the Ray that gave this process its ENVIRONMENT."""
     if memory_monitor(environment) != "on" or not any(one.unified for one in gpus):
         return []
-    found = environment.get(_MONITOR, "")
+    setting = environment.get(_MONITOR, "")
     cure = f"ray stop && {_MONITOR}=0 ray start --address=HEAD:6379 --object-store-memory=100000000"
-    shown = f"{_MONITOR}={found}" if found else f"no {_MONITOR}: the memory monitor is on"
-    return [Refusal("NV347", "Ray on this host, whose memory is unified", f"{_MONITOR}=0", shown, cure)]
+    described = f"{_MONITOR}={setting}" if setting else f"no {_MONITOR}: the memory monitor is on"
+    return [Refusal("NV347", "Ray on this host, whose memory is unified", f"{_MONITOR}=0", described, cure)]

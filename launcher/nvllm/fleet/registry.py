@@ -83,14 +83,14 @@ def parse(text: str) -> tuple[RepositoryName, str | None]:
     if "@" in (text.rpartition("@sha256:")[0] or text):  # what stands before it is not shown: it may be a password
         cure = "give them to docker login, and name the repository without them"
         raise refuse("NV108", "REPO", "a repository without user and password", "a text with @ in it", cure)
-    found = _NAME.fullmatch(text)
-    if found is None or len(text) > 400:
+    match = _NAME.fullmatch(text)
+    if match is None or len(text) > 400:
         expected, cure = (
             "host[:port]/path in lower case, and @sha256:... to pull",
             "name one of that form: nvllm push HOST/PATH IMAGE",
         )
         raise refuse("NV108", "REPO", expected, text[:200], cure)
-    scheme, host, path, digest = found.groups()
+    scheme, host, path, digest = match.groups()
     return RepositoryName(scheme or ("http" if _LOOPBACK.fullmatch(host) else "https"), host, path), digest
 
 
@@ -152,17 +152,17 @@ class _Login(httpx2.Auth):
 
     def _answered(self, challenge: str) -> str:
         kind, _, rest = challenge.partition(" ")
-        said = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+        parameters = dict(re.findall(r'(\w+)="([^"]*)"', rest))
         basic = None
         if self._credentials is not None:
             basic = base64.b64encode(f"{self._credentials.user}:{self._credentials.secret}".encode()).decode()
         if kind.lower() == "basic":
             return f"Basic {basic}" if basic is not None else ""
-        realm = said.get("realm", "")
+        realm = parameters.get("realm", "")
         # A password goes over no weaker transport than the registry itself is asked over.
         if kind.lower() != "bearer" or urlsplit(realm).scheme not in {"https", self._name.scheme}:
             return ""
-        asked = {name: said[name] for name in ("service", "scope") if name in said}
+        asked = {name: parameters[name] for name in ("service", "scope") if name in parameters}
         headers = {"Authorization": f"Basic {basic}"} if basic is not None else {}
         headers["Accept-Encoding"] = "identity"
         with httpx2.stream("GET", realm, params=asked, headers=headers, timeout=_TIMEOUT) as answer:
@@ -195,38 +195,38 @@ class Repository:
 
         Raises Refused NV331 if there is none, and NV205 if it has other bytes.
         """
-        found = self.find_manifest(reference)
-        if found is None:
+        data = self.find_manifest(reference)
+        if data is None:
             raise self._refused(f"a manifest {reference}", "no such manifest")
-        return found
+        return data
 
     def find_manifest(self, reference: str) -> bytes | None:
         """Return the manifest REFERENCE as `manifest` does, or None if there is none."""
         url = f"{self.name.api}/manifests/{reference}"
-        found = self._document(url, {"Accept": f"{MANIFEST}, {INDEX}"})
-        if found is not None and DIGEST.fullmatch(reference) and sha256(found) != reference:
-            raise self._other_bytes(reference, sha256(found))
-        return found
+        data = self._document(url, {"Accept": f"{MANIFEST}, {INDEX}"})
+        if data is not None and DIGEST.fullmatch(reference) and sha256(data) != reference:
+            raise self._other_bytes(reference, sha256(data))
+        return data
 
-    def document(self, wanted: Descriptor, most: int = _DOCUMENT) -> bytes:
-        """Return the blob WANTED, a document of at most MOST bytes.
+    def document(self, blob: Descriptor, most: int = _DOCUMENT) -> bytes:
+        """Return BLOB, a document of at most MOST bytes.
 
         Raises Refused NV331 if it is missing or larger, NV205 if it has other bytes.
         """
-        found = self._document(f"{self.name.api}/blobs/{wanted.digest}", {}, most)
-        if found is None:
-            raise self._refused(f"the blob {wanted.digest}", "no such blob")
-        if len(found) != wanted.size or sha256(found) != wanted.digest:
-            raise self._other_bytes(f"{wanted.digest}, {wanted.size} bytes", f"{sha256(found)}, {len(found)} bytes")
-        return found
+        data = self._document(f"{self.name.api}/blobs/{blob.digest}", {}, most)
+        if data is None:
+            raise self._refused(f"the blob {blob.digest}", "no such blob")
+        if len(data) != blob.size or sha256(data) != blob.digest:
+            raise self._other_bytes(f"{blob.digest}, {blob.size} bytes", f"{sha256(data)}, {len(data)} bytes")
+        return data
 
     def referrers(self, digest: str) -> tuple[Descriptor, ...]:
         """Return what says that its subject is the manifest DIGEST: by the API, or by the tag that stands in for it."""
-        found = self._document(f"{self.name.api}/referrers/{digest}", {"Accept": INDEX})
-        if found is None:
-            found = self.find_manifest(digest.replace(":", "-"))
+        index = self._document(f"{self.name.api}/referrers/{digest}", {"Accept": INDEX})
+        if index is None:
+            index = self.find_manifest(digest.replace(":", "-"))
         try:
-            return () if found is None else tuple(described(one) for one in _listed(found, "manifests"))
+            return () if index is None else tuple(described(one) for one in _listed(index, "manifests"))
         except ValueError as error:
             raise self._refused("descriptors of what refers to it", str(error)) from error
 
@@ -338,8 +338,8 @@ class Repository:
                 return ask()
             except (*_FAILURES, _AgainError) as error:
                 if attempt == _ATTEMPTS - 1:
-                    said = str(error) if isinstance(error, _AgainError) else f"{type(error).__name__}: {error}"
-                    raise self._refused("an answer", said) from error
+                    reason = str(error) if isinstance(error, _AgainError) else f"{type(error).__name__}: {error}"
+                    raise self._refused("an answer", reason) from error
                 time.sleep(BACKOFF * 2**attempt)
         raise AssertionError("the last attempt returns or raises")
 
@@ -350,21 +350,19 @@ class Repository:
         """Raise unless STATUS is GOOD: _AgainError where later may be better, else Refused NV331."""
         if status in good:
             return
-        said = f"status {status}: {_words(body)}".removesuffix(": ")
+        answer = f"status {status}: {_words(body)}".removesuffix(": ")
         if status >= 500 or status in {408, 425, 429}:
-            raise _AgainError(said)
+            raise _AgainError(answer)
         cure = f"docker login {self.name.host}" if status in {401, 403} else f"look at the registry {self.name.host}"
-        raise self._refused(expected, said, cure)
+        raise self._refused(expected, answer, cure)
 
-    def _refused(self, expected: str, found: str, cure: str = "") -> Refused:
-        return refuse(
-            "NV331", self.name.where, expected, found, cure or "try again; what the registry has is not sent again"
-        )
+    def _refused(self, expected: str, answer: str, cure: str = "") -> Refused:
+        cure = cure or "try again; what the registry has is not sent again"
+        return refuse("NV331", self.name.where, expected, answer, cure)
 
-    def _other_bytes(self, expected: str, found: str) -> Refused:
-        return refuse(
-            "NV205", self.name.where, expected, found, "do not use this registry: it offers other bytes under a digest"
-        )
+    def _other_bytes(self, expected: str, offered: str) -> Refused:
+        cure = "do not use this registry: it offers other bytes under a digest"
+        return refuse("NV205", self.name.where, expected, offered, cure)
 
 
 class _Upload:
@@ -413,8 +411,8 @@ class _Upload:
             return
         last = re.fullmatch(r"(?:bytes=)?0-([0-9]{1,18})", answer.headers.get("Range", ""))
         # A registry cannot say that it has nothing: 0-0 is one byte, or none.
-        held = int(last[1]) + 1 if last is not None and last[1] != "0" else 0
-        self._move(min(held, self._blob.size))
+        received = int(last[1]) + 1 if last is not None and last[1] != "0" else 0
+        self._move(min(received, self._blob.size))
         self._began(answer)
 
     def _ask(self, method: str, url: str, good: Sequence[int]) -> httpx2.Response:
@@ -453,10 +451,10 @@ class BlobSource:
         return self.repository.client
 
     def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
-        found = ", ".join(dict.fromkeys(answer.problem for answer in answers)) or "no answer"
+        problems = ", ".join(dict.fromkeys(answer.problem for answer in answers)) or "no answer"
         where = self.repository.name.where
         cure = "push it again from a host that has it: nvllm push REPO IMAGE"
-        return Refusal("NV331", where, f"the blob sha256:{file.sha256}", found, cure)
+        return Refusal("NV331", where, f"the blob sha256:{file.sha256}", problems, cure)
 
 
 def _bytes(answer: httpx2.Response, most: int) -> bytes | None:
@@ -478,17 +476,23 @@ def described(entry: object) -> Descriptor:
     raise ValueError("a descriptor without media type, digest or size")
 
 
+def layers_of(manifest: Json) -> list[Descriptor]:
+    """Return the descriptors of the layers of MANIFEST, none without a list of them. Raises ValueError for others."""
+    listed = manifest.get("layers") if isinstance(manifest, dict) else None
+    return [described(one) for one in listed] if isinstance(listed, list) else []
+
+
 def _listed(document: bytes, name: str) -> Sequence[Mapping[str, Any]]:
     """Return the objects in the list NAME of DOCUMENT, none if there is no such list."""
     try:
-        found = canonical.decode(document)
+        value = canonical.decode(document)
     except ValueError:
         return ()
-    listed = found.get(name) if isinstance(found, dict) else None
+    listed = value.get(name) if isinstance(value, dict) else None
     return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else ()
 
 
 def _words(body: bytes) -> str:
     """Return what a registry says in BODY, the answer to a request that it does not do."""
-    said = [str(one.get("message") or one.get("code")) for one in _listed(body, "errors")]
-    return "; ".join(said)[:300] or body.decode(errors="replace").strip()[:200]
+    messages = [str(one.get("message") or one.get("code")) for one in _listed(body, "errors")]
+    return "; ".join(messages)[:300] or body.decode(errors="replace").strip()[:200]

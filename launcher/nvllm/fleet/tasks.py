@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeAlias, cast
 
 from nvllm.bless.blessing import Compiled
-from nvllm.cache import tree as cachetree
+from nvllm.cache import tree
 from nvllm.cache.manifest import TrialRecord
 from nvllm.core import canonical, catalogue, documents, schemas
 from nvllm.core.canonical import Json
@@ -245,17 +245,17 @@ def _line(form: Form[Any], tag: str, kinds: Mapping[str, type], value: Any) -> b
 
 def task(line: bytes) -> Task:
     """Return the task in LINE. Raises Refused NV341 with everything that is wrong with it."""
-    found: Task = _parsed(FORM_TASK, "ask", _TASKS, line, "NV341", "stdin", _CURE)
-    if isinstance(found, TrialTask):
-        _decoded(found.program, "NV341", "stdin: .program", _CURE)
-    if isinstance(found, BootTask):
+    carried: Task = _parsed(FORM_TASK, "ask", _TASKS, line, "NV341", "stdin", _CURE)
+    if isinstance(carried, TrialTask):
+        _decoded(carried.program, "NV341", "stdin: .program", _CURE)
+    if isinstance(carried, BootTask):
         fit = "a path below the top, once, in a directory of the tree"
-        tree = found.compiled.tree
-        wrong = [Refusal("NV341", f"stdin: {path!r}", fit, said, _CURE) for path, said in cachetree.problems(tree)]
-        if not tree.is_sealed:
+        compiled = carried.compiled.tree
+        wrong = [Refusal("NV341", f"stdin: {path!r}", fit, why, _CURE) for path, why in tree.problems(compiled)]
+        if not compiled.is_sealed:
             wrong.append(Refusal("NV341", "stdin: .compiled.tree", "modes of a sealed tree", "another mode", _CURE))
         refuse_any(wrong)
-    return found
+    return carried
 
 
 def answer(line: bytes, where: str) -> Answer:
@@ -264,19 +264,19 @@ def answer(line: bytes, where: str) -> Answer:
     The evidence of a trial has been held against its hash.
     """
     cure = "install the same version of nvllm on every machine"
-    found: Answer = _parsed(FORM_ANSWER, "answer", _ANSWERS, line, "NV345", where, cure)
-    if isinstance(found, TrialAnswer):
-        content = _decoded(found.content, "NV345", f"{where}: .content", cure)
+    reply: Answer = _parsed(FORM_ANSWER, "answer", _ANSWERS, line, "NV345", where, cure)
+    if isinstance(reply, TrialAnswer):
+        content = _decoded(reply.content, "NV345", f"{where}: .content", cure)
         told = hashlib.sha256(content).hexdigest()
-        if found.evidence != told and (content or found.evidence):
-            raise refuse("NV345", f"{where}: .content", f"evidence of sha256 {found.evidence or 'none'}", told, cure)
-        if (found.stage is None) == (found.outcome == "untestable"):
-            raise refuse("NV345", f"{where}: .stage", "a stage if it is untestable, else none", str(found.stage), cure)
-    if isinstance(found, BootAnswer):
-        told = hashlib.sha256(_decoded(found.content, "NV345", f"{where}: .content", cure)).hexdigest()
-        if found.record.log != told:
-            raise refuse("NV345", f"{where}: .content", f"a log of sha256 {found.record.log}", told, cure)
-    return found
+        if reply.evidence != told and (content or reply.evidence):
+            raise refuse("NV345", f"{where}: .content", f"evidence of sha256 {reply.evidence or 'none'}", told, cure)
+        if (reply.stage is None) == (reply.outcome == "untestable"):
+            raise refuse("NV345", f"{where}: .stage", "a stage if it is untestable, else none", str(reply.stage), cure)
+    if isinstance(reply, BootAnswer):
+        told = hashlib.sha256(_decoded(reply.content, "NV345", f"{where}: .content", cure)).hexdigest()
+        if reply.record.log != told:
+            raise refuse("NV345", f"{where}: .content", f"a log of sha256 {reply.record.log}", told, cure)
+    return reply
 
 
 def _parsed(form: Form[Any], tag: str, kinds: Mapping[str, type], line: bytes, code: str, where: str, cure: str) -> Any:
@@ -305,8 +305,7 @@ def _decoded(text: str, code: str, where: str, cure: str) -> bytes:
 
 def refused_answer(task: str, host: str, refused: Refused) -> RefusedAnswer:
     """Return the answer that TASK was REFUSED on a host of the class HOST."""
-    found = tuple(AnsweredRefusal(**asdict(one)) for one in refused.refusals)
-    return RefusedAnswer(task, host, found)
+    return RefusedAnswer(task, host, tuple(AnsweredRefusal(**asdict(one)) for one in refused.refusals))
 
 
 def refusals(answer: RefusedAnswer, where: str) -> Refused:

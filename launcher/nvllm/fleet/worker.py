@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.bless.blessing import Bless
@@ -50,9 +50,9 @@ from nvllm.image.identity import Build
 from nvllm.serve import examine, hostclass
 from nvllm.serve.examine import Examination
 from nvllm.serve.fresh import FreshInstances
-from nvllm.trials import bench, probe
+from nvllm.trials import probe
 from nvllm.trials.bench import EngineBench
-from nvllm.trials.trial import BisectProbe, Built, Trial
+from nvllm.trials.trial import BisectProbe, Built, TrialResult
 
 _CHECK_OUT = "check out the commit of the project that the driver has"
 
@@ -72,7 +72,6 @@ class Worker:
     connect: Callable[[], Engine | EngineProblem]
     repository: Callable[[str], Repository]
     progress: Progress
-    _kept: list[bytes] = field(default_factory=list)
     _held: HeldLocks | None = None
 
     @property
@@ -157,7 +156,7 @@ class Worker:
         with tempfile.TemporaryDirectory(prefix="nvllm-task-") as directory:
             test = _probe(task, Path(directory))
             built = Built(task.chosen, "", build.build_hash, image, 0.0)
-            return self._answer(task, task.host, self._bench(task, test).trial(built))
+            return _trial_answer(task, self._bench(task, test).tried(built))
 
     # A boot for a bless
 
@@ -204,12 +203,7 @@ class Worker:
             labelled,
             progress=self.progress,
             task=task.task,
-            keep=self._keep,
         )
-
-    def _keep(self, evidence: bytes) -> str:
-        self._kept[:] = [evidence]
-        return bench.hashed(evidence)
 
     def _pulled(self, named: str, manifest: str, build: Build) -> str:
         """Return the id of the image of BUILD in the engine: the one of MANIFEST in the repository NAMED."""
@@ -222,15 +216,6 @@ class Worker:
             ).record
         found = buildrecord.held(held, self.engine)
         return held.image_id if found is None else found.id
-
-    def _answer(self, task: TrialTask, host: str, trial: Trial) -> TrialAnswer:
-        content = b"".join(self._kept) if trial.evidence else b""
-        _check_bound(content, "the probe", "let the probe print less")
-        shown = replace(trial, seconds=round(trial.seconds, 3))
-        return TrialAnswer(
-            task.task, host, shown.outcome, shown.kind, shown.stage, shown.evidence, shown.seconds, shown.said,
-            base64.b64encode(content).decode(),
-        )  # fmt: skip
 
     # What is left behind
 
@@ -246,7 +231,6 @@ class Worker:
         try:
             yield
         finally:
-            self._kept.clear()
             self.remove(task)
             note.unlink(missing_ok=True)
 
@@ -302,6 +286,16 @@ def held(places: Places) -> HeldLocks:
             if time.monotonic() >= deadline:
                 raise
         time.sleep(0.2)
+
+
+def _trial_answer(task: TrialTask, result: TrialResult) -> TrialAnswer:
+    """Return the answer to TASK with RESULT. Raises Refused NV345 for more evidence than may travel."""
+    trial, content = result.trial, base64.b64encode(result.written).decode()
+    _check_bound(result.written, "the probe", "let the probe print less")
+    seconds = round(trial.seconds, 3)
+    return TrialAnswer(
+        task.task, task.host, trial.outcome, trial.kind, trial.stage, trial.evidence, seconds, trial.said, content
+    )
 
 
 def _check_bound(evidence: bytes, where: str, cure: str) -> None:

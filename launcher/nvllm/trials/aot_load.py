@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from nvllm.core.refusal import refuse
 from nvllm.engine.engine import Engine
 from nvllm.serve import planner
 from nvllm.serve.startup import labels
-from nvllm.trials.trial import Trial
+from nvllm.trials.trial import Trial, TrialResult, evidenced
 
 READY = "Application startup complete."
 LOADED = "Directly load AOT compilation from path"
@@ -32,26 +32,26 @@ _TAIL = 3000
 _HUNG = "Engine core initialization failed"
 
 
-def trial(engine: Engine, plan: LaunchPlan, where: Places, began: float, keep: Callable[[bytes], str]) -> Trial:
+def trial(engine: Engine, plan: LaunchPlan, where: Places, began: float) -> TrialResult:
     """Start the engine of PLAN twice on one cache, and return whether the second start loads what the first saved.
 
     Good: it loads the code. Bad: it reports a failure and compiles again. Untestable at the harness: nothing was
     saved, as in a profile that does not compile, or the log says neither. BEGAN is the monotonic time, in seconds, at
-    which the trial began. The second start's log is the evidence that KEEP hashes. Raises Refused as `start` does.
+    which the trial began. The second start's log is the evidence. Raises Refused as `start` does.
     """
     paths.ensure(where.runs)
     with tempfile.TemporaryDirectory(prefix=f"{plan.instance}-cache-", dir=where.runs) as directory:
         cold, warm = (start(engine, plan, Path(directory)) for _ in range(2))
-    return judged(cold, warm, keep(warm.encode()), seconds=time.monotonic() - began)
+    return evidenced(judged(cold, warm, seconds=time.monotonic() - began), warm.encode())
 
 
-def judged(cold: str, warm: str, evidence: str, *, seconds: float) -> Trial:
+def judged(cold: str, warm: str, *, seconds: float) -> Trial:
     """Return the trial that the logs of the first start, COLD, and of the second, WARM, amount to."""
     if FAILED in warm:
-        return Trial("bad", "compiled again", None, evidence, seconds)
+        return Trial("bad", "compiled again", seconds=seconds)
     if SAVED in cold and LOADED in warm:
-        return Trial("good", "", None, evidence, seconds)
-    return Trial("untestable", "nothing loaded" if SAVED in cold else "nothing saved", "harness", evidence, seconds)
+        return Trial("good", seconds=seconds)
+    return Trial("untestable", "nothing loaded" if SAVED in cold else "nothing saved", "harness", seconds=seconds)
 
 
 def start(engine: Engine, plan: LaunchPlan, cache: Path, environment: Mapping[str, str] | None = None) -> str:

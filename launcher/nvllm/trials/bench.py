@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from nvllm.serve.examine import Examination
 from nvllm.serve.fresh import FreshInstances
 from nvllm.sources.store import Store
 from nvllm.trials import aot_load, probe
-from nvllm.trials.trial import BisectProbe, Built, Trial, TrialStage
+from nvllm.trials.trial import BisectProbe, Built, Trial, TrialResult, TrialStage, evidenced
 
 _STAGE_OF: Mapping[str, TrialStage] = {
     "NV106": "apply",
@@ -62,26 +63,18 @@ _OTHER_PROMPT = "an entirely different question"
 TASK_VARIABLE = "NVLLM_TASK"
 """The variable that tells a probe the task it runs for, so that containers of its own can be labelled with it."""
 
-Keep = Callable[[bytes], str]
-"""Takes the evidence of a trial, and returns its sha256. A worker also keeps it, to send it back."""
 
-
-def hashed(evidence: bytes) -> str:
-    """Return the hex sha256 of EVIDENCE, and keep nothing."""
-    return hashlib.sha256(evidence).hexdigest()
-
-
-def at_once(wanted: int, profile: Profile, facts: HostFacts) -> tuple[int, str]:
-    """Return how many of WANTED trials of PROFILE may run at the same time on the host of FACTS, and why not all.
+def at_once(count: int, profile: Profile, facts: HostFacts) -> tuple[int, str]:
+    """Return how many of COUNT trials of PROFILE may run at the same time on the host of FACTS, and why not all.
 
     With a GPU it is one, because every plan takes the first GPUs of the host and their locks. Otherwise each engine
     needs the memory that the profile asks for. It is at least one: if the host lacks even that, the trial says so.
     """
     if profile.gpu is not None:
-        return 1, "one GPU, one trial" if wanted > 1 else ""
+        return 1, "one GPU, one trial" if count > 1 else ""
     available = facts.mem_available
-    if available is None or wanted <= (room := max(1, available // profile.host.memory_available)):
-        return wanted, ""
+    if available is None or count <= (room := max(1, available // profile.host.memory_available)):
+        return count, ""
     return room, f"{available >> 20} MiB are available, and each engine needs {profile.host.memory_available >> 20}"
 
 
@@ -89,7 +82,7 @@ def at_once(wanted: int, profile: Profile, facts: HostFacts) -> tuple[int, str]:
 class EngineBench:
     """Builds sets of patches of IMAGE and tries them with the probe TEST, each trial on its own port.
 
-    A worker tries them for the TASK that another machine sent, and KEEPs the evidence.
+    A worker tries them for the TASK that another machine sent.
     """
 
     project: Project
@@ -101,7 +94,6 @@ class EngineBench:
     offline: bool = False
     progress: Progress = field(default_factory=Silent)
     task: str = ""
-    keep: Keep = hashed
     _programs: proc.Programs = field(init=False)
     _instances: FreshInstances = field(init=False)
 
@@ -120,7 +112,7 @@ class EngineBench:
         try:
             return self.built(chosen)
         except Refused as refused:
-            return blamed(refused, time.monotonic() - began, self.keep)
+            return blamed(refused, time.monotonic() - began).trial
 
     def built(self, chosen: tuple[str, ...]) -> Built:
         """Return the image of CHOSEN. Raises Refused if it cannot be built."""
@@ -145,7 +137,11 @@ class EngineBench:
             running.serve(lambda _: ready(plan.instance, f"http://127.0.0.1:{plan.port}"))
 
     def trial(self, built: Built) -> Trial:
-        """Serve BUILT and probe it, or probe it unserved; see `driver.Bench`."""
+        """Try BUILT; see `driver.Bench`."""
+        return self.tried(built).trial
+
+    def tried(self, built: Built) -> TrialResult:
+        """Serve BUILT and probe it, or probe it unserved. Raises Refused as `driver.Bench.trial` does."""
         began = time.monotonic()
         environment = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(built.chosen)}
         environment |= {TASK_VARIABLE: self.task} if self.task else {}
@@ -153,26 +149,27 @@ class EngineBench:
         refuse_any(stale)
         self.ensure_image(build)  # it may have been removed after the journal recorded it
         if self.test.build_only:
-            return run_probe(self.test, environment, Path(os.devnull), began, self._programs, self.keep)
+            return run_probe(self.test, environment, Path(os.devnull), began, self._programs)
         name = self.test.command[0]
         boots = name == f"{probe.BUILTIN}boots"
         try:
             if name == f"{probe.BUILTIN}aot-loads":
-                with self._held(build) as (examination, _):
-                    return aot_load.trial(self.engine, examination.plan, self.places, began, self.keep)
+                with self._examined(build) as (examination, _):
+                    return aot_load.trial(self.engine, examination.plan, self.places, began)
             with self._served(build) as running:
-                address = f"http://127.0.0.1:{running.plan.port}"
-                log, directory = running.run.log, str(running.run.path)
                 if boots:
-                    return Trial("good", "", None, "", time.monotonic() - began, run=directory)
-                if name.startswith(probe.BUILTIN):
-                    return replace(ask(self.test, running.plan, began, self.keep), run=directory)
-                given = {**environment, "NVLLM_ADDRESS": address}
-                return replace(run_probe(self.test, given, log, began, self._programs, self.keep), run=directory)
+                    result = TrialResult(Trial("good", seconds=time.monotonic() - began))
+                elif name.startswith(probe.BUILTIN):
+                    result = ask(self.test, running.plan, began)
+                else:
+                    environment["NVLLM_ADDRESS"] = f"http://127.0.0.1:{running.plan.port}"
+                    result = run_probe(self.test, environment, running.run.log, began, self._programs)
+                return replace(result, trial=replace(result.trial, run=str(running.run.path)))
         except Refused as refused:
-            trial = blamed(refused, time.monotonic() - began, self.keep)
-            # For `boots`, an engine that does not start is the failure itself.
-            return replace(trial, outcome="bad", stage=None) if boots and trial.stage == "boot" else trial
+            result = blamed(refused, time.monotonic() - began)
+            if boots and result.trial.stage == "boot":  # an engine that does not start is the failure itself
+                return replace(result, trial=replace(result.trial, outcome="bad", stage=None))
+            return result
 
     def ensure_image(self, build: Build) -> str:
         """Build the image of BUILD where it is missing, and return the id by which the engine knows it."""
@@ -181,8 +178,8 @@ class EngineBench:
         if record is None:
             builder = ImageBuilder(self.project, self.places, self.progress, offline=self.offline)
             record = builder.into_engine(build, self.engine, tags)
-        held = buildrecord.held(record, self.engine)
-        return record.image_id if held is None else held.id
+        image = buildrecord.held(record, self.engine)
+        return record.image_id if image is None else image.id
 
     def _tree(self, build: Build) -> str:
         """Return the hash of the patched source, by which sets that result in the same source are recognised.
@@ -193,10 +190,10 @@ class EngineBench:
         if not store.has(archive):
             return ""
         directory = self.project.series(build.spec.patches.series)
-        found = seriesfile.diffs(directory, build.patches, self.project.show(directory))
-        diffs = [found[patch.id] for patch in build.patches]
-        wanted = {path for diff in diffs for file in diff.files for path in (file.old, file.new) if path is not None}
-        pristine = source.archive(store.path(archive), wanted)
+        by_patch = seriesfile.diffs(directory, build.patches, self.project.show(directory))
+        diffs = [by_patch[patch.id] for patch in build.patches]
+        touched = {path for diff in diffs for file in diff.files for path in (file.old, file.new) if path is not None}
+        pristine = source.archive(store.path(archive), touched)
         content: Json = {
             path: None if data is None else hashlib.sha256(data).hexdigest()
             for path, data in patching.apply_all(pristine, diffs).items()
@@ -204,11 +201,9 @@ class EngineBench:
         }
         return canonical.digest("nvllm.patched-tree/1", content)
 
-    @contextlib.contextmanager
-    def _held(self, build: Build) -> Iterator[tuple[Examination, HeldLocks]]:
+    def _examined(self, build: Build) -> AbstractContextManager[tuple[Examination, HeldLocks]]:
         """Examine the profile with the sentinels that BUILD reads, as a fresh instance, and hold its locks."""
-        with self._instances.examined(self._narrowed(build), self.profile) as held:
-            yield held
+        return self._instances.examined(self._narrowed(build), self.profile)
 
     def _narrowed(self, build: Build) -> Build:
         directory = self.project.series(build.spec.patches.series)
@@ -217,7 +212,7 @@ class EngineBench:
     @contextlib.contextmanager
     def _served(self, build: Build) -> Iterator[supervisor.Supervisor]:
         """Serve BUILD until the context ends."""
-        with self._held(build) as (examination, taken):
+        with self._examined(build) as (examination, taken):
             running = supervisor.Supervisor(examination, self.places, taken, Silent())
             with running.running("the trial is over"):
                 yield running
@@ -239,15 +234,15 @@ def with_own_sentinels(build: Build, name: str, series: Series) -> Build:
     return fresh.with_profile(build, name, replace(profile, sentinels=kept))
 
 
-def blamed(refused: Refused, seconds: float, keep: Keep = hashed) -> Trial:
+def blamed(refused: Refused, seconds: float) -> TrialResult:
     """Return the untestable trial of a set that caused REFUSED. Raises REFUSED if the set did not cause all of it."""
     stages = {_STAGE_OF.get(refusal.code) for refusal in refused.refusals}
     stage = next((one for one in ("apply", "build", "boot") if one in stages), None)
     if None in stages or stage is None:
         raise refused
     kind = " ".join(sorted({refusal.code for refusal in refused.refusals}))
-    evidence = keep(str(refused).encode())
-    return Trial("untestable", kind, stage, evidence, seconds, last_lines(str(refused)))
+    text = str(refused)
+    return evidenced(Trial("untestable", kind, stage, seconds=seconds, said=last_lines(text)), text.encode())
 
 
 def last_lines(text: str) -> str:
@@ -256,14 +251,13 @@ def last_lines(text: str) -> str:
     return "".join(one if one.isprintable() or one == "\n" else "?" for one in kept[-_KEPT_CHARACTERS:])
 
 
+def _last_lines(written: bytes) -> str:
+    return last_lines(written.decode("utf-8", "replace"))
+
+
 def run_probe(
-    test: BisectProbe,
-    environment: Mapping[str, str],
-    log: Path,
-    began: float,
-    programs: proc.Programs,
-    keep: Keep = hashed,
-) -> Trial:
+    test: BisectProbe, environment: Mapping[str, str], log: Path, began: float, programs: proc.Programs
+) -> TrialResult:
     """Run the program of TEST with ENVIRONMENT, as one of PROGRAMS, and return its verdict.
 
     LOG is the engine's log; BEGAN is the monotonic time, in seconds, at which the trial began. Raises Refused NV802 if
@@ -272,38 +266,39 @@ def run_probe(
     try:
         done = programs.run(test.command, env=proc.environment(environment, _ENGINE), timeout=_PROBE_TIMEOUT)
     except subprocess.TimeoutExpired as error:
-        wrote = b"".join(one for one in (error.stdout, error.stderr) if one is not None)
-        shown = last_lines(wrote.decode("utf-8", "replace"))
-        return Trial("untestable", "timeout", "harness", "", time.monotonic() - began, shown)
+        written = b"".join(one for one in (error.stdout, error.stderr) if one is not None)
+        seconds, lines = time.monotonic() - began, _last_lines(written)
+        return TrialResult(Trial("untestable", "timeout", "harness", seconds=seconds, said=lines))
     except OSError as error:
         raise Refused([probe.not_runnable(test.command[0], error.strerror or str(error))]) from error
-    written = done.stdout + done.stderr + (reading.content(log, reading.LOG) if log.is_file() else b"")
-    evidence = keep(done.stdout + done.stderr)
-    said = written.decode("utf-8", "replace")
-    found = probe.judge(done.returncode, said, test.regress, seconds=time.monotonic() - began, evidence=evidence)
-    return replace(found, said=last_lines((done.stdout + done.stderr).decode("utf-8", "replace")))
+    written = done.stdout + done.stderr
+    judged = (written + (reading.content(log, reading.LOG) if log.is_file() else b"")).decode("utf-8", "replace")
+    trial = probe.judge(done.returncode, judged, test.regress, seconds=time.monotonic() - began)
+    return evidenced(replace(trial, said=_last_lines(written)), written)
 
 
-def ask(test: BisectProbe, plan: LaunchPlan, began: float, keep: Keep = hashed) -> Trial:
+def ask(test: BisectProbe, plan: LaunchPlan, began: float) -> TrialResult:
     """Return the trial of the built-in TEST ``coherent`` or ``golden``: greedy answers of the engine of PLAN."""
 
-    def said(prompt: str) -> str:
+    def generated(prompt: str) -> str:
         asked = replace(plan, probe=replace(plan.probe, prompt=prompt))
         return health.generate(asked, plan.limits.start_timeout, health.GREEDY).text
 
-    wanted: str | None
+    expected: str | None
     try:
-        first = said(plan.probe.prompt)
+        first = generated(plan.probe.prompt)
         if test.command[0] == f"{probe.BUILTIN}golden":
-            wanted, found = probe.golden(Path(test.command[1])), first.rstrip("\n")
+            expected, answer = probe.golden(Path(test.command[1])), first.rstrip("\n")
             kind = "another text"
         else:
-            said(_OTHER_PROMPT)
-            wanted, found = first, said(plan.probe.prompt)
+            generated(_OTHER_PROMPT)
+            expected, answer = first, generated(plan.probe.prompt)
             kind = "another text at the second time"
     except health.NotReady as error:
-        wanted, found, kind = None, error.found, "no generation"
-    evidence, seconds = keep(found.encode()), time.monotonic() - began
-    if wanted == found:
-        return Trial("good", "", None, evidence, seconds, last_lines(found))
-    return Trial("bad", kind, None, evidence, seconds, last_lines(f"expected: {wanted}\nfound: {found}"))
+        expected, answer, kind = None, error.found, "no generation"
+    seconds = time.monotonic() - began
+    if expected == answer:
+        trial = Trial("good", seconds=seconds, said=last_lines(answer))
+    else:
+        trial = Trial("bad", kind, seconds=seconds, said=last_lines(f"expected: {expected}\nfound: {answer}"))
+    return evidenced(trial, answer.encode())

@@ -45,12 +45,12 @@ def builtin(name: str, arguments: tuple[str, ...] = ()) -> BisectProbe:
     """
     if name not in BUILTINS or (name == "golden") != (len(arguments) == 1):
         expected = f"one of {', '.join(BUILTINS)}; golden with a FILE"
-        found = " ".join((name, *arguments))
-        raise refuse("NV108", "--test-builtin", expected, found, "nvllm bisect start --help")
+        words = " ".join((name, *arguments))
+        raise refuse("NV108", "--test-builtin", expected, words, "nvllm bisect start --help")
     content = ""
-    for one in arguments:
-        golden(Path(one))
-        content = canonical.sha256_file(Path(one))
+    for answer in arguments:
+        golden(Path(answer))
+        content = canonical.sha256_file(Path(answer))
     return _probe((BUILTIN + name, *arguments), content, "", build_only=False)
 
 
@@ -62,8 +62,8 @@ def golden(path: Path) -> str:
     try:
         return reading.text(path, reading.PAGE).rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
-        said = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise refuse("NV802", str(path), "a text file with the answer", said, "name a file") from error
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise refuse("NV802", str(path), "a text file with the answer", reason, "name a file") from error
 
 
 def unchanged(probe: BisectProbe) -> BisectProbe:
@@ -74,21 +74,17 @@ def unchanged(probe: BisectProbe) -> BisectProbe:
 
 
 def _probe(command: tuple[str, ...], content: str, regress: str, *, build_only: bool) -> BisectProbe:
-    about: dict[str, Json] = {
-        "command": list(command[1:]),
-        "content": content,
-        "regress": regress,
-        "build_only": build_only,
-    }
+    arguments: Json = list(command[1:])
+    about: dict[str, Json] = {"command": arguments, "content": content, "regress": regress, "build_only": build_only}
     if command[0].startswith(BUILTIN):
         about["builtin"] = command[0]
     return BisectProbe(command, canonical.digest("nvllm.test/1", about), regress, build_only)
 
 
-def not_runnable(path: str, found: str, cure: str = "") -> Refusal:
-    """Return the refusal of the probe at PATH, which is FOUND and cannot be run; CURE replaces the general cure."""
+def not_runnable(path: str, reason: str, cure: str = "") -> Refusal:
+    """Return the refusal of the probe at PATH, which cannot be run for REASON; CURE replaces the general cure."""
     cure = cure or f"make it start from a shell: {shlex.quote(path)}"
-    return Refusal("NV802", path, "a program that this user may run", found, cure)
+    return Refusal("NV802", path, "a program that this user may run", reason, cure)
 
 
 def _not_runnable(path: Path) -> tuple[str, str] | None:
@@ -131,25 +127,24 @@ def _bad_regress(regress: str) -> list[Refusal]:
     return []
 
 
-def judge(status: int, output: str, regress: str, *, seconds: float, evidence: str) -> Trial:
+def judge(status: int, output: str, regress: str, *, seconds: float) -> Trial:
     """Return the verdict of a program that exited with STATUS: 0 is good, 125 untestable, any other up to 127 bad.
 
     With REGRESS only the failure that it names is bad; any other is untestable at the harness. OUTPUT is what the
     program and the engine wrote. Raises Refused NV808 for a status of 128 or more, and for a signal.
     """
     if status < 0 or status >= _ABORT:
-        found = f"signal {-status}" if status < 0 else f"exit status {status}"
-        cure = "nvllm bisect run"
-        raise refuse("NV808", "the probe", "an exit status below 128", found, cure)
+        ending = f"signal {-status}" if status < 0 else f"exit status {status}"
+        raise refuse("NV808", "the probe", "an exit status below 128", ending, "nvllm bisect run")
     if status == 0:
-        return Trial("good", "", None, evidence, seconds)
+        return Trial("good", seconds=seconds)
     kind = f"exit {status}"
     match = _REGRESS.fullmatch(regress)
     if status == UNTESTABLE:
-        return Trial("untestable", kind, "harness", evidence, seconds)
+        return Trial("untestable", kind, "harness", seconds=seconds)
     if match is not None:
         declared = re.search(match[2], output) is not None if match[2] else status == int(match[1])
         if not declared:
-            return Trial("untestable", kind, "harness", evidence, seconds)
+            return Trial("untestable", kind, "harness", seconds=seconds)
         kind = regress
-    return Trial("bad", kind, None, evidence, seconds)
+    return Trial("bad", kind, seconds=seconds)

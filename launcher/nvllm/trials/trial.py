@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from nvllm.core.fields import NOT_EMPTY, WRITTEN, Seconds, Word
@@ -34,6 +35,19 @@ class Trial:
     def __post_init__(self) -> None:
         if (self.outcome == "untestable") != (self.stage is not None):
             raise ValueError("an untestable trial has a stage, and no other has")
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """A TRIAL, and the bytes that it left as its evidence, as WRITTEN."""
+
+    trial: Trial
+    written: bytes = b""
+
+
+def evidenced(trial: Trial, written: bytes) -> TrialResult:
+    """Return TRIAL with the hash of what was WRITTEN as its evidence."""
+    return TrialResult(replace(trial, evidence=hashlib.sha256(written).hexdigest()), written)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from nvllm.bisect.combinations import Combinations
 from nvllm.core.refusal import Refused
 from nvllm.patches import seriesfile
 from support.bisect_world import free, layered
+from support.rows import each_row
 from support.series_samples import SHOWN, two_patches
 
 
@@ -57,7 +58,7 @@ def test_the_combinations_of_a_series(tmp_path: Path) -> None:
     assert [(one.code, one.where, one.cure) for one in caught.value.refusals] == [("NV107", "--bad", "write second")]
 
 
-@pytest.mark.parametrize(("low", "high"), [("ab", "ab"), ("ab", "a"), ("a", "b")])
+@each_row(("low", "high"), [("ab", "ab"), ("ab", "a"), ("a", "b")])
 def test_ends_of_which_the_smaller_is_not_inside_the_bigger(low: str, high: str) -> None:
     with pytest.raises(Refused) as caught:
         combinations.check_ends(frozenset(low), frozenset(high), where="--bad a --good b")

@@ -25,6 +25,7 @@ from nvllm.core import proc
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.trials.trial import Built, Trial, TrialOutcome
 from support.bisect_world import GOOD, SimulatedBench, all_of, free, layered, sometimes, start
+from support.rows import each_row
 
 
 def records(log: Log) -> list[JournalRecord]:
@@ -116,7 +117,7 @@ def test_a_budget_ends_the_run_and_not_the_search() -> None:
     assert isinstance(drive(log, bench), Done)
 
 
-@pytest.mark.parametrize("jobs", [2, 3, 5])
+@each_row("jobs", [2, 3, 5])
 def test_trials_at_the_same_time_come_to_the_same_end(jobs: int) -> None:
     at_once, most = 0, 0
     guard = threading.Lock()
@@ -267,7 +268,7 @@ def test_what_is_ahead_begins_with_what_is_next() -> None:
     assert [len(request.chosen) for request in found] == [4, 2, 6]
 
 
-@pytest.mark.parametrize("jobs", [1, 3, 8])
+@each_row("jobs", [1, 3, 8])
 def test_no_set_is_tried_before_both_ends_are_proved(jobs: int) -> None:
     for repeats in (1, 3):
         log, bench = Log.of(start(free(8), repeats=repeats)), SimulatedBench(lambda _: GOOD)
@@ -276,7 +277,7 @@ def test_no_set_is_tried_before_both_ends_are_proved(jobs: int) -> None:
         assert set(bench.builds) == set(bench.tries) == {frozenset(), frozenset(free(8).order)}
 
 
-@pytest.mark.parametrize("jobs", [1, 4])
+@each_row("jobs", [1, 4])
 def test_every_set_that_was_tried_has_its_verdict_in_the_log(jobs: int) -> None:
     log = Log.of(start(free(8)))
     drive(log, SimulatedBench(all_of(frozenset({"p03", "p06"}))), jobs=jobs)

@@ -13,6 +13,7 @@ from nvllm.bisect.problem import Mode
 from nvllm.bisect.records import Tried
 from nvllm.trials.trial import Built
 from support.bisect_world import SimulatedBench, all_of, free, start
+from support.rows import each_row
 
 
 def test_a_forecast_is_what_it_then_costs() -> None:
@@ -51,7 +52,7 @@ def test_hours_that_are_limited_are_the_most_that_it_takes() -> None:
     assert records.fold([first, built]).forecast.most_minutes == pytest.approx(90)
 
 
-@pytest.mark.parametrize("mode", ["ordered", "set"])
+@each_row("mode", ["ordered", "set"])
 def test_a_forecast_is_kept_at_every_step(mode: Mode) -> None:
     """What has been ruled out costs nothing more: the search never takes more than was said at any time."""
     for culprit in free(8).order:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import random
 
-import pytest
-
 from nvllm.bisect import judge
 from nvllm.bisect.judge import EndTrial
 from nvllm.bisect.problem import Settings, Tally
+from support.rows import each_row
 
 STEADY = Settings()
 FLAKY = Settings(flaky=True)
@@ -35,7 +34,7 @@ def test_a_rate_is_told_with_its_interval() -> None:
     assert judge.rate_text(Tally(bad=3)) == "bad 3 of 3, failure rate 0.40 to 0.99 at 95 %"
 
 
-@pytest.mark.parametrize(("bad", "good"), [(0.1, 0.1), (0.5, 0.5), (0.9, 0.9), (0.02, 0.3), (0.4, 0.6)])
+@each_row(("bad", "good"), [(0.1, 0.1), (0.5, 0.5), (0.9, 0.9), (0.02, 0.3), (0.4, 0.6)])
 def test_the_evidence_is_expected_to_be_one_at_most_where_nothing_differs(bad: float, good: float) -> None:
     """All outcomes of three pairs, weighed by their chance: what makes looking again and again harmless."""
     expected = 0.0

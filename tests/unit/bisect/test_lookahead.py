@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from nvllm.bisect.problem import Mode, Problem, SearchEvidence, Settings, Tally
 from nvllm.bisect.search import NextTrial, propose
 from support.bisect_machines import alike, search, straggling
 from support.bisect_world import all_of, free, layered, problem, sometimes
+from support.rows import each_row
 
 MODES: st.SearchStrategy[Mode] = st.sampled_from(("ordered", "set"))
 
@@ -57,7 +57,7 @@ def test_a_flaky_failure_is_found_on_several_machines() -> None:
     assert found.long < found.trials / 4
 
 
-@pytest.mark.parametrize(("machines", "most"), [(2, 0.6), (4, 0.35), (8, 0.22)])
+@each_row(("machines", "most"), [(2, 0.6), (4, 0.35), (8, 0.22)])
 def test_the_search_is_shorter_with_more_machines(machines: int, most: float) -> None:
     asked, judge = problem(free(16), settings=Settings()), all_of(frozenset({"p03", "p11"}))
     assert search(asked, judge, machines).long <= most * search(asked, judge, 1, alike).long

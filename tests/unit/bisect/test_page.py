@@ -19,6 +19,7 @@ from nvllm.bisect.search import Done
 from nvllm.core.refusal import refuse
 from nvllm.trials.trial import BisectProbe, Built, Trial
 from support.bisect_world import Judge, SimulatedBench, all_of, free, sometimes, start
+from support.rows import each_row
 
 HOUR = 3600.0
 MORNING = 1_790_000_000.0  # 2026-09-21 14:13:20 UTC
@@ -109,7 +110,7 @@ def test_both_say_what_was_searched_where_and_when(finished: tuple[list[JournalE
         assert f"| {name} | {said.replace('_', chr(92) + '_')} |" in text
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(41, "41 s"), (90, "2 min"), (3599, "1 h 0 min"), (9000, "2 h 30 min")])
+@each_row(("seconds", "said"), [(41, "41 s"), (90, "2 min"), (3599, "1 h 0 min"), (9000, "2 h 30 min")])
 def test_a_duration_is_said_in_hours_and_minutes(seconds: float, said: str) -> None:
     first = start(free(2))
     entries = [
@@ -145,7 +146,7 @@ def test_nothing_of_a_journal_becomes_markup(finished: tuple[list[JournalEntry],
     assert "| image | a\\|b \\# c, profile tiny-eager |" in page.markdown([evil, *others], done)
 
 
-@pytest.mark.parametrize("flaky", [True, False])
+@each_row("flaky", [True, False])
 def test_the_page_has_every_trial_with_what_it_was_for(flaky: bool) -> None:
     judge = sometimes(frozenset({"p03"}), random.Random(1), 0.5) if flaky else all_of(frozenset({"p03", "p06"}))
     entries, done = searched(start(free(8), "ordered" if flaky else "set", flaky=flaky), judge)
@@ -162,7 +163,7 @@ def test_the_page_has_every_trial_with_what_it_was_for(flaky: bool) -> None:
     assert [(row[2], row[3].split()[0]) for row in rows] == [(set_hash(one.chosen), one.outcome) for one in tried]
 
 
-@pytest.mark.parametrize("flaky", [True, False])
+@each_row("flaky", [True, False])
 def test_every_number_of_the_plot_is_in_a_table(flaky: bool) -> None:
     judge = sometimes(frozenset({"p04"}), random.Random(1), 0.6)
     entries, done = searched(start(free(6), "ordered", flaky=flaky), judge if flaky else all_of(frozenset({"p04"})))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from nvllm.bisect.problem import Tally, Verdict, tally
 from nvllm.trials.trial import Trial, TrialStage
+from support.rows import each_row
 
 TRIALS = st.sampled_from([Trial("good"), Trial("bad", "exit 1"), Trial("untestable", stage="boot")])
 
@@ -36,7 +37,7 @@ def test_a_set_is_given_up_when_nothing_came_of_it_or_when_it_stopped_coming() -
     assert not Tally().blocked
 
 
-@pytest.mark.parametrize("stage", ["apply", "build", "skipped"])
+@each_row("stage", ["apply", "build", "skipped"])
 def test_what_another_trial_cannot_change_is_not_tried_again(stage: TrialStage) -> None:
     assert tally([Trial("untestable", stage=stage)]).unknown
 

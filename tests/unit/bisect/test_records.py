@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from nvllm.bisect.records import Back, Corrected, End, JournalRecord, Kept, Limi
 from nvllm.bisect.search import Done
 from nvllm.trials.trial import BisectProbe, Built, TrialOutcome, TrialStage
 from support.bisect_world import SimulatedBench, all_of, free, layered, start
+from support.rows import each_row
 
 
 def tried(*chosen: str, outcome: TrialOutcome = "bad") -> Tried:
@@ -109,7 +109,7 @@ def test_back_drops_what_it_names_and_no_more() -> None:
 CORRECTED = BisectProbe(("./other.sh",), "ef" * 32)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kept", "left"),
     [
         ("all", ["bad", "good", "harness", "boot", "apply", "by hand"]),

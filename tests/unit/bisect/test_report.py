@@ -22,6 +22,7 @@ from nvllm.bisect.search import Done
 from nvllm.core import canonical
 from nvllm.trials.trial import Built, Trial
 from support.bisect_world import BAD, SimulatedBench, all_of, free, sometimes, start
+from support.rows import each_row
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_the_text_has_the_matrix_the_ends_and_the_certificate(finished: tuple[Lo
     assert "without p03: good [good 1 of 1], holds" in text
 
 
-@pytest.mark.parametrize(("left", "said"), [("ab" * 32, 3), ("", 0), (hashlib.sha256(b"").hexdigest(), 0)])
+@each_row(("left", "said"), [("ab" * 32, 3), ("", 0), (hashlib.sha256(b"").hexdigest(), 0)])
 def test_trials_that_left_the_same_bytes_are_said_to_be_one_sample(left: str, said: int) -> None:
     log = Log.of(start(free(2), repeats=3))
     done = drive(log, SimulatedBench(lambda chosen: Trial("bad" if "p02" in chosen else "good", evidence=left)))
@@ -63,7 +64,7 @@ def test_trials_that_left_different_bytes_are_samples() -> None:
     assert "wrote the same bytes" not in bisect_report.ends_text(log.state)
 
 
-@pytest.mark.parametrize("mode", ["ordered", "set"])
+@each_row("mode", ["ordered", "set"])
 def test_the_posterior_is_shown_while_the_search_goes_on_and_at_its_end(mode: Mode) -> None:
     log = Log.of(start(free(8), mode))
     done = drive(log, SimulatedBench(all_of(frozenset({"p03"}))))
@@ -164,7 +165,7 @@ def test_every_patch_and_every_set_has_its_place() -> None:
     assert (first, second) == ("●", "·")  # the bad end, and the good one
 
 
-@pytest.mark.parametrize("width", [1, 40, 80, 1000])
+@each_row("width", [1, 40, 80, 1000])
 def test_a_narrow_terminal_has_every_set_once_and_no_line_that_is_too_long(width: int) -> None:
     state = searched()
     whole = bisect_report.matrix_text(state, color=False)

@@ -19,6 +19,7 @@ from nvllm.bisect.search import Done, NextTrial, beliefs, concluded, propose
 from nvllm.core.refusal import Refused
 from nvllm.trials.trial import Trial
 from support.bisect_world import BAD, FLAKY, GOOD, ONCE, UNTESTABLE, World, all_of, free, layered, problem, sometimes
+from support.rows import each_row
 
 MODES: tuple[Mode, ...] = ("ordered", "set")
 
@@ -225,7 +226,7 @@ def test_each_line_of_a_certificate_is_tried_as_often_as_an_end() -> None:
         assert min(tally.conclusive for tally in world.tallies.values()) == 1  # what only led there is not repeated
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each_row("mode", MODES)
 def test_a_line_that_comes_out_differently_makes_the_failure_flaky(mode: Mode) -> None:
     """The set without p02 passes once, and fails when the certificate looks again."""
     asked, tries = problem(free(4), mode, settings=Settings(repeats=2)), dict[PatchSet, int]()
@@ -425,7 +426,7 @@ def counted(found: Combinations, shows: Callable[[PatchSet], bool], tried: set[P
     return ask
 
 
-@pytest.mark.parametrize("seed", range(100))
+@each_row("seed", range(100))
 def test_whatever_the_effect_depends_on_nothing_can_go_from_the_result(seed: int) -> None:
     """The effect is a random one, so it is hardly ever monotone."""
     rng = random.Random(seed)

@@ -14,6 +14,7 @@ from nvllm.bisect.search import Done, propose
 from nvllm.trials.trial import Trial
 from support.bisect_landscapes import BROKEN, CONFIDENCES, campaigns, cases, untestable
 from support.bisect_world import BAD, FLAKY, GOOD, World, all_of, free, problem, sometimes
+from support.rows import each_row
 
 
 def test_a_case_depends_on_its_class_seed_and_number_only() -> None:
@@ -135,7 +136,7 @@ def test_the_bad_end_is_tried_again_during_a_flaky_search() -> None:
     assert world.watching >= 3
 
 
-@pytest.mark.parametrize("mode", ["ordered", "set"])
+@each_row("mode", ["ordered", "set"])
 def test_a_limit_of_trials_ends_the_search_with_the_best_answer(mode: str) -> None:
     settings = Settings(max_trials=9)
     asked = problem(free(8), "ordered" if mode == "ordered" else "set", settings=settings)

@@ -21,6 +21,7 @@ from nvllm.serve import health, servehash
 from support import blessings_world
 from support.bless_world import READY, TOKENS, World, answer, everything_below
 from support.plansamples import FrontEnd
+from support.rows import each_row
 
 
 def test_a_bless_from_the_compile_to_the_lookup(made: World) -> None:
@@ -156,7 +157,7 @@ def test_replays_that_agree() -> None:
     assert asked.count("hello") == replay.REPEATS
 
 
-@pytest.mark.parametrize("prompt", ["hello", replay.OTHER])
+@each_row("prompt", ["hello", replay.OTHER])
 def test_another_prompt_that_leaves_something_behind(prompt: str) -> None:
     last = ""
 

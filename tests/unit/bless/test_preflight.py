@@ -15,11 +15,12 @@ from nvllm.bless import blessing, preflight
 from nvllm.bless.preflight import BlessRequest
 from nvllm.core.refusal import Refused
 from support.bless_world import World
+from support.rows import each_row
 
 # How many
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("trials", "rate", "unsafe", "expected"),
     [
         (None, None, None, (5, False)),
@@ -33,7 +34,7 @@ def test_how_many_trials(trials: int | None, rate: float | None, unsafe: int | N
     assert preflight.boots(trials, rate, unsafe) == expected
 
 
-@pytest.mark.parametrize(("trials", "rate", "unsafe"), [(4, None, None), (5, 0.9, None), (None, 0.9, 1)])
+@each_row(("trials", "rate", "unsafe"), [(4, None, None), (5, 0.9, None), (None, 0.9, 1)])
 def test_how_many_trials_there_cannot_be(trials: int | None, rate: float | None, unsafe: int | None) -> None:
     with pytest.raises(Refused) as caught:
         preflight.boots(trials, rate, unsafe)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nvllm.core.refusal import Refused
 from nvllm.evidence import arms
+from support.rows import each_row
 
 
 def test_the_designs() -> None:
@@ -18,7 +19,7 @@ def test_the_designs() -> None:
     assert arms.designed("add-one", ("a", "b", "c")) == ((), ("a",), ("b",), ("c",))
 
 
-@pytest.mark.parametrize(("count", "legs"), [(1, 2), (4, 16), (5, 6)])
+@each_row(("count", "legs"), [(1, 2), (4, 16), (5, 6)])
 def test_without_a_design_it_is_full_while_that_is_small(count: int, legs: int) -> None:
     assert len(arms.designed(None, tuple("abcde"[:count]))) == legs
 
@@ -29,7 +30,7 @@ def test_arms_by_name() -> None:
     assert [arms.name(one) for one in ((), ("a",), ("a", "c"))] == ["none", "a", "a+c"]
 
 
-@pytest.mark.parametrize("text", ["a", "a,d", "a,a", "a,,b", ""])
+@each_row("text", ["a", "a,d", "a,a", "a,,b", ""])
 def test_what_names_no_arms_is_refused(text: str) -> None:
     with pytest.raises(Refused) as caught:
         arms.named(text, ("a", "b"))

@@ -11,6 +11,7 @@ from nvllm.evidence import comparison
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.records import Comparison, Effect, FactorFinding
 from support.evidence_samples import Says, legs
+from support.rows import each_row
 
 FOUR: Sequence[Arm] = ((), ("a",), ("b",), ("a", "b"))
 
@@ -95,7 +96,7 @@ def test_fewer_tokens_per_second_are_a_loss() -> None:
     assert finding(found, "a").text.startswith("fewer tokens per second")
 
 
-@pytest.mark.parametrize(("better", "called"), [(5, "neutral within noise"), (7, "win")])
+@each_row(("better", "called"), [(5, "neutral within noise"), (7, "win")])
 def test_a_few_questions_are_no_win(better: int, called: str) -> None:
     """All five that differ, differ the same way: once in 16 times by chance, and corrected once in 8."""
     found = compared(lambda arm, run, question: ("a" in arm or question > better, 10, 1.0), FOUR[:2], runs=1)

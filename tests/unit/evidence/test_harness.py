@@ -11,6 +11,7 @@ from nvllm.evidence import harness
 from nvllm.evidence.harness import LegObserved, SentinelLog
 from nvllm.evidence.records import Answered, HarnessCheck
 from support.evidence_samples import answer
+from support.rows import each_row
 
 
 def line(text: str) -> str:
@@ -67,12 +68,12 @@ def test_what_is_on_in_every_arm_need_not_fire() -> None:
     assert [one.name for one in harness.checks(("a", "c"), ("a", "b"), seen, ANSWERS) if not one.holds] == []
 
 
-@pytest.mark.parametrize("listing", [None, (), ("launch.json",), ("launch.json", "a", "b")])
+@each_row("listing", [None, (), ("launch.json",), ("launch.json", "a", "b")])
 def test_another_directory_is_found(listing: Sequence[str] | None) -> None:
     assert broken(replace(SOUND, listing=listing)) == ["directory"]
 
 
-@pytest.mark.parametrize(("baseline", "rest"), [(0.0, 0.25), (None, None), (0.0, None)])
+@each_row(("baseline", "rest"), [(0.0, 0.25), (None, None), (0.0, None)])
 def test_a_cache_that_does_not_drain_is_found(baseline: float | None, rest: float | None) -> None:
     assert broken(replace(SOUND, baseline=baseline, rest=rest)) == ["KV cache drains"]
 

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.evidence import intervals
+from support.rows import each_row
 
 near = pytest.approx
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("freedom", "probability", "value"),
     [(1, 0.975, 12.7062), (2, 0.975, 4.3027), (4, 0.975, 2.7764), (9, 0.95, 1.8331), (30, 0.995, 2.7500)],
 )
@@ -24,9 +25,7 @@ def test_students_quantiles_are_those_of_the_tables(freedom: int, probability: f
     assert intervals.student(-value, freedom) == near(1 - probability, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("hits", "count", "p"), [(0, 0, 1.0), (5, 5, 0.0625), (9, 10, 0.021484375), (5, 10, 1.0), (0, 1, 1.0)]
-)
+@each_row(("hits", "count", "p"), [(0, 0, 1.0), (5, 5, 0.0625), (9, 10, 0.021484375), (5, 10, 1.0), (0, 1, 1.0)])
 def test_the_sign_test(hits: int, count: int, p: float) -> None:
     assert intervals.sign_test(hits, count) == near(p)
 

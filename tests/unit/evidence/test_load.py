@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-import pytest
-
 from nvllm.core.spec import Waiver
 from nvllm.evidence.load import PRIMARY, LoadProbe, LoadThenQuestions
 from nvllm.evidence.probing import Asked, QuestionProbe
@@ -16,6 +14,7 @@ from nvllm.serve.startup import EngineStart
 from support.evidence_samples import answer
 from support.evidence_world import QUESTIONS
 from support.plansamples import PLAN
+from support.rows import each_row
 
 LOAD = LoadProbe("vllm", 20, 2, 64, 32, 42)
 RESULT: dict[str, Any] = {
@@ -79,7 +78,7 @@ def test_the_figures_are_those_of_the_result() -> None:
     assert seen == ["between"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("engine", "problem"),
     [
         (Container(status=1), "exit status 1: what it wrote"),

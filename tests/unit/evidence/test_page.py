@@ -13,6 +13,7 @@ from nvllm.evidence.arms import Arm
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.pages import plots
 from support.evidence_samples import benched, legs, manifest
+from support.rows import each_row
 
 ARMS: tuple[Arm, ...] = ((), ("a",), ("b",), ("a", "b"))
 
@@ -86,9 +87,7 @@ def test_an_effect_stands_where_it_is() -> None:
             assert least <= row.low <= row.at <= row.high <= most
 
 
-@pytest.mark.parametrize(
-    ("measure", "nothing", "edge"), [("correct", 0.0, "+5.0 points"), ("tokens per second", 1.0, "x1.050")]
-)
+@each_row(("measure", "nothing", "edge"), [("correct", 0.0, "+5.0 points"), ("tokens per second", 1.0, "x1.050")])
 def test_noise_does_not_fill_an_axis(measure: str, nothing: float, edge: str) -> None:
     some = comparison.compare(run()).effects[0]
     (plot,) = page.effect_plots([replace(some, measure=measure, estimate=nothing, low=None, high=None)])
@@ -109,7 +108,7 @@ def test_a_load_has_the_percentiles_of_every_leg() -> None:
     assert "Seconds of an answer" not in text
 
 
-@pytest.mark.parametrize(("arms", "runs"), [(1, 1), (40, 5)])
+@each_row(("arms", "runs"), [(1, 1), (40, 5)])
 def test_a_run_of_any_size_has_a_page_of_bounded_size(arms: int, runs: int) -> None:
     names: list[Arm] = [(f"p{number}",) for number in range(arms)]
     drawn = [legs(arm, says, runs=runs) for arm in names]

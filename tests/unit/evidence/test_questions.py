@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from nvllm.core.refusal import Refused
 from nvllm.evidence import questions
 from support import question_samples
+from support.rows import each_row
 
 
 def test_questions_are_read(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ def test_a_seed_draws_the_same_questions(tmp_path: Path) -> None:
     assert questions.prompts_hash(some) != questions.prompts_hash(every)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "number"),
     [
         ("so 3 + 4 = 7", "7"),

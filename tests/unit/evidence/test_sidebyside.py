@@ -14,6 +14,7 @@ from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.load import PRIMARY
 from nvllm.evidence.records import ArmState, Comparison, RunManifest
 from support.evidence_samples import answer, benched, manifest, verdict
+from support.rows import each_row
 
 
 def leg_figures(slower: float, drawn: random.Random) -> dict[str, float]:
@@ -38,7 +39,7 @@ def finding(found: Comparison) -> str:
     return one.finding
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 def test_a_planted_latency_of_5_percent_is_found(seed: int) -> None:
     found = sidebyside.compare(arms(lambda _: (1.0, 1.05), seed))
     assert finding(found) == "loss"
@@ -48,7 +49,7 @@ def test_a_planted_latency_of_5_percent_is_found(seed: int) -> None:
     assert 1 < slower.low < 1.05 < slower.high < 1.1
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_row("seed", range(5))
 def test_equal_legs_are_called_equal(seed: int) -> None:
     assert finding(sidebyside.compare(arms(lambda _: (1.0, 1.0), seed))) == "neutral within noise"
 
@@ -137,7 +138,7 @@ def test_a_sweep_with_few_questions_calls_nothing_equal() -> None:
     assert {one.finding for one in found.findings} == {"unknown"}
 
 
-@pytest.mark.parametrize("worse", ["A", "B"])
+@each_row("worse", ["A", "B"])
 def test_shares_that_may_differ_by_more_than_a_tenth_are_not_called_equal(worse: str) -> None:
     """Two of 40 questions are no difference, but the interval of what they show goes beyond 10 points."""
     found = conclusion.of(*swept(1.0, lambda name, question: name != worse or question > 2))
@@ -168,7 +169,7 @@ def test_the_kind_of_a_run_decides_what_follows() -> None:
     assert "Seconds of an answer" not in drawn
 
 
-@pytest.mark.parametrize(("runs", "noise", "least"), [(5, 0.01, 0.97), (5, 0.02, 0.65), (8, 0.02, 0.95)])
+@each_row(("runs", "noise", "least"), [(5, 0.01, 0.97), (5, 0.02, 0.65), (8, 0.02, 0.95)])
 def test_how_many_runs_find_5_percent(runs: int, noise: float, least: float) -> None:
     """NOISE is the standard deviation of the ratio of one run; all figures of a leg vary together."""
     found = []

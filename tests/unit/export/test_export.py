@@ -7,7 +7,6 @@ import json
 import shlex
 from pathlib import Path
 
-import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from nvllm.serve import planner
 from support import export_world
 from support.export_world import BLESSED, TREE, UNBLESSED
 from support.plansamples import MODEL
+from support.rows import each_row
 
 SERVICE = systemd.Service(("/usr/bin/nvllm",), {}, "operator")
 KEPT = {
@@ -29,7 +29,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("platform", KEPT)
+@each_row("platform", KEPT)
 def test_a_platform_says_of_every_guarantee_whether_it_is_held(platform: str) -> None:
     assert list(KEPT[platform]) == list(export.GUARANTEES)
 

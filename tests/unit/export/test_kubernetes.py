@@ -18,6 +18,7 @@ from nvllm.serve import planner
 from support import export_world
 from support.export_world import BLESSED, BLESSING, REPOSITORY, UNBLESSED
 from support.plansamples import PLAN
+from support.rows import each_row
 
 EXECUTABLE, COPIED = (1, 36), (1, 35)
 
@@ -40,7 +41,7 @@ def mounts(container: Any) -> dict[str, tuple[str, str, bool]]:
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "found"),
     [("1.31", (1, 31)), ("v1.36.2", (1, 36)), ("1.37.0", (1, 37)), ("1.30", None), ("2.0", None), ("latest", None)],
 )
@@ -48,7 +49,7 @@ def test_a_version_is_one_that_mounts_images(text: str, found: tuple[int, int] |
     assert kubernetes.version(text) == found
 
 
-@pytest.mark.parametrize("instance", ["nvllm-gb10-phaseE-off", "nvllm-a_b.c", "n" * 90])
+@each_row("instance", ["nvllm-gb10-phaseE-off", "nvllm-a_b.c", "n" * 90])
 def test_a_name_is_a_label_of_dns(instance: str) -> None:
     found = kubernetes.name(dataclasses.replace(PLAN, instance=instance))
     assert len(found) <= 56  # a ConfigMap's is nine longer, and a Pod's is taken from its Deployment's

@@ -18,6 +18,7 @@ from nvllm.fleet import boots, tasks
 from nvllm.fleet.boots import BootMachines
 from nvllm.fleet.machines import ClusterNode, MachinePool, NotCarriedError
 from nvllm.fleet.tasks import BootAnswer, BootTask, ReadyAnswer, ReadyTask, StatusAnswer
+from support.rows import each_row
 from support.task_samples import BOOT, COMPILED, HOST, LOG, SERVED, PlayedMachines, booted, good_record
 
 ONE, TWO = ClusterNode("1", "one", HOST), ClusterNode("2", "two", HOST)
@@ -226,7 +227,7 @@ def test_a_machine_that_dies_or_lies_before_the_compile_is_left_out() -> None:
     assert boots.check_ready(pool(PlayedMachines([ONE, TWO, three], answer)), SERVED) == [three]
 
 
-@pytest.mark.parametrize(("answer", "code"), [(refusing("NV342"), "NV343"), (good_record, "NV344")])
+@each_row(("answer", "code"), [(refusing("NV342"), "NV343"), (good_record, "NV344")])
 def test_without_a_machine_that_is_ready(answer: Any, code: str) -> None:
     def dying(machine: ClusterNode, task: ReadyTask) -> bytes:
         raise NotCarriedError("it died")

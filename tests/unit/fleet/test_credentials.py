@@ -12,6 +12,7 @@ import pytest
 from nvllm.core.refusal import Refused
 from nvllm.fleet import credentials
 from nvllm.fleet.credentials import Credentials
+from support.rows import each_row
 
 HOST = "registry.example:5000"
 ME = Credentials("me", "hun:ter2")
@@ -36,7 +37,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("document", "found"),
     [
         ({}, None),
@@ -57,7 +58,7 @@ def test_another_directory_and_none(tmp_path: Path) -> None:
     assert credentials.find(HOST, {"HOME": str(tmp_path / "nobody")}) is None
 
 
-@pytest.mark.parametrize("key", ["credsStore", "credHelpers"])
+@each_row("key", ["credsStore", "credHelpers"])
 def test_of_a_helper(tmp_path: Path, key: str) -> None:
     env = configured(tmp_path, {key: "own-store" if key == "credsStore" else {HOST: "own-store"}})
     helper(tmp_path, "own-store", """echo '{"Username": "me", "Secret": "hun:ter2"}'""")
@@ -66,7 +67,7 @@ def test_of_a_helper(tmp_path: Path, key: str) -> None:
     assert credentials.find(HOST, env) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("document", "script", "said"),
     [
         ("{", "", "config.json"),

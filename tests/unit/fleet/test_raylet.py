@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import pytest
-
 from nvllm.fleet import raylet
 from support.host_samples import GPU
+from support.rows import each_row
 
 STARTED = {"RAY_RAYLET_PID": "17"}
 OFF = {**STARTED, "RAY_memory_monitor_refresh_ms": "0"}
 ON = {**STARTED, "RAY_memory_monitor_refresh_ms": "250"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("environment", "told"),
     [
         ({}, "unknown"),
@@ -29,7 +28,7 @@ def test_whether_ray_watches_memory(environment: Mapping[str, str], told: str) -
     assert raylet.memory_monitor(environment) == told
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("environment", "found"),
     [
         (STARTED, ["no RAY_memory_monitor_refresh_ms: the memory monitor is on"]),

@@ -23,6 +23,7 @@ from nvllm.sources.store import Store
 from support import oci_registry
 from support.loopback import basic
 from support.oci_registry import Registry
+from support.rows import each_row
 
 DATA = bytes(range(256)) * 400
 """102,400 bytes."""
@@ -36,7 +37,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
         yield running
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "scheme", "host", "path", "digest"),
     [
         ("registry.example/team/nvllm", "https", "registry.example", "team/nvllm", None),
@@ -52,7 +53,7 @@ def test_names(text: str, scheme: str, host: str, path: str, digest: str | None)
     assert registry.parse(text) == (RepositoryName(scheme, host, path), digest)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",
@@ -72,7 +73,7 @@ def test_what_is_no_name_of_a_repository_is_refused(text: str) -> None:
     assert [one.code for one in refused.value.refusals] == ["NV108"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "https://me:hunter2@registry.example/nvllm",
@@ -216,9 +217,7 @@ def with_password(answer: Callable[[httpx2.Request], httpx2.Response]) -> Reposi
     return asked
 
 
-@pytest.mark.parametrize(
-    "origin", ["https://elsewhere.example", "http://registry.example", "https://registry.example:8443"]
-)
+@each_row("origin", ["https://elsewhere.example", "http://registry.example", "https://registry.example:8443"])
 def test_credentials_go_to_no_place_that_the_registry_names(origin: str) -> None:
     """Nor to itself in plain text, or on another port, where another program may listen."""
     seen: list[tuple[str, str | None]] = []

@@ -16,10 +16,11 @@ from nvllm.core.refusal import Refusal, Refused
 from nvllm.fleet import tasks
 from nvllm.fleet.tasks import BootTask, ReadyAnswer, ReadyTask, RefusedAnswer, StatusAnswer, StatusTask, Task
 from support.blessings_world import TREE
+from support.rows import each_row
 from support.task_samples import BOOT, HOST, SERVED, TASK, answered, booted
 
 
-@pytest.mark.parametrize("task", [TASK, ReadyTask("3" * 32, SERVED), BOOT, StatusTask()])
+@each_row("task", [TASK, ReadyTask("3" * 32, SERVED), BOOT, StatusTask()])
 def test_a_task_is_read_as_it_was_written(task: Task) -> None:
     line = tasks.task_line(task)
     assert line.count(b"\n") == 1
@@ -57,7 +58,7 @@ def changed(line: bytes, **fields: Any) -> bytes:
     return json.dumps(json.loads(line) | fields).encode() + b"\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "where"),
     [
         (b"\n", "stdin"),
@@ -92,7 +93,7 @@ def test_no_line_ends_in_a_traceback(line: bytes) -> None:
         tasks.answer(line, "machine")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         tasks.answer_line(replace(answered(TASK), evidence="0" * 64)),

@@ -25,13 +25,14 @@ from nvllm.trials.trial import Built
 from support import locks
 from support.host_samples import HOST
 from support.plansamples import PLAN, SPEC, front_end, places, project, write_lock
+from support.rows import each_row
 
 
 def refused(*codes: str) -> Refused:
     return Refused(Refusal(code, "somewhere", "this", "that", "do it") for code in codes)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("codes", "stage"),
     [
         (["NV301"], "apply"),
@@ -42,11 +43,11 @@ def refused(*codes: str) -> Refused:
     ],
 )
 def test_what_a_set_is_to_blame_for_makes_it_untestable(codes: list[str], stage: str) -> None:
-    trial = bench.blamed(refused(*codes), 1.0)
+    trial = bench.blamed(refused(*codes), 1.0).trial
     assert (trial.outcome, trial.stage, trial.kind) == ("untestable", stage, " ".join(sorted(codes)))
 
 
-@pytest.mark.parametrize("codes", [["NV510"], ["NV301", "NV506"]])
+@each_row("codes", [["NV510"], ["NV301", "NV506"]])
 def test_what_the_host_is_to_blame_for_stops_the_bisect(codes: list[str]) -> None:
     with pytest.raises(Refused):
         bench.blamed(refused(*codes), 1.0)
@@ -60,7 +61,7 @@ def test_a_program_asks_the_engine_that_holds_the_image(tmp_path: Path, monkeypa
     for name, value in (given | {"HF_TOKEN": "secret"}).items():
         monkeypatch.setenv(name, value)
     test = probe.program(path, (), "", build_only=True)
-    assert bench.run_probe(test, {}, Path("/dev/null"), time.monotonic(), proc.Programs()).outcome == "good"
+    assert bench.run_probe(test, {}, Path("/dev/null"), time.monotonic(), proc.Programs()).trial.outcome == "good"
     assert said.read_text() == "tcp://there:2376 1 /certs \n"
 
 
@@ -72,7 +73,7 @@ def test_the_program_is_told_what_it_judges(tmp_path: Path) -> None:
     log.write_text("RuntimeError: wrong answer\n")
     test = probe.program(path, (), "log=wrong answer", build_only=False)
     environment = {"NVLLM_IMAGE": "sha256:1", "NVLLM_PATCHES": "a,b", "NVLLM_ADDRESS": "http://127.0.0.1:9"}
-    trial = bench.run_probe(test, environment, log, time.monotonic(), proc.Programs())
+    trial = bench.run_probe(test, environment, log, time.monotonic(), proc.Programs()).trial
     assert (trial.outcome, trial.kind) == ("bad", "log=wrong answer")
     assert said.read_text() == "sha256:1 a,b http://127.0.0.1:9\n"
     assert len(trial.evidence) == 64
@@ -82,9 +83,7 @@ GIB = 1 << 30
 PROFILE = replace(next(iter(SPEC.profiles.values())), gpu=None, host=HostNeed(3 * GIB))
 
 
-@pytest.mark.parametrize(
-    ("available", "wanted", "runs"), [(16 * GIB, 4, 4), (7 * GIB, 4, 2), (GIB, 4, 1), (None, 4, 4), (GIB, 1, 1)]
-)
+@each_row(("available", "wanted", "runs"), [(16 * GIB, 4, 4), (7 * GIB, 4, 2), (GIB, 4, 1), (None, 4, 4), (GIB, 1, 1)])
 def test_as_many_trials_as_there_is_memory_for(available: int | None, wanted: int, runs: int) -> None:
     found, why = bench.at_once(wanted, PROFILE, replace(HOST, mem_available=available))
     assert found == runs
@@ -157,9 +156,9 @@ def test_what_compares_texts_asks_greedily(tmp_path: Path, name: str, questions:
     answer.write_text(" fox\n")
     test = probe.builtin(name, (str(answer),) if name == "golden" else ())
     with front_end() as front:
-        trial = bench.ask(test, replace(PLAN, port=front.port), time.monotonic())
+        trial = bench.ask(test, replace(PLAN, port=front.port), time.monotonic()).trial
         front.body = front.body.replace(b" fox", b" cat")
-        other = bench.ask(test, replace(PLAN, port=front.port), time.monotonic())
+        other = bench.ask(test, replace(PLAN, port=front.port), time.monotonic()).trial
     asked = [json.loads(one) for one in front.asked]
     assert [one["temperature"] for one in asked] == [0] * 2 * questions
     assert (trial.outcome, other.outcome) == ("good", "bad" if name == "golden" else "good")
@@ -174,5 +173,5 @@ def test_a_golden_answer_is_compared_as_it_is_written(tmp_path: Path) -> None:
     with front_end() as front:
         front.body = front.body.replace(b" fox", "fo\\rx \ufffd".encode())
         test = probe.builtin("golden", (str(answer),))
-        trial = bench.ask(test, replace(PLAN, port=front.port), time.monotonic())
+        trial = bench.ask(test, replace(PLAN, port=front.port), time.monotonic()).trial
     assert trial.outcome == "good"

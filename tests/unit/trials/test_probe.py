@@ -9,9 +9,10 @@ import pytest
 from nvllm.core.refusal import Refused
 from nvllm.trials import probe
 from nvllm.trials.trial import TrialOutcome
+from support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "regress", "outcome", "kind"),
     [
         (0, "", "good", ""),
@@ -26,12 +27,12 @@ from nvllm.trials.trial import TrialOutcome
     ],
 )
 def test_what_an_exit_status_says(status: int, regress: str, outcome: TrialOutcome, kind: str) -> None:
-    trial = probe.judge(status, "engine: out of memory\n", regress, seconds=2.0, evidence="e")
+    trial = probe.judge(status, "engine: out of memory\n", regress, seconds=2.0)
     assert (trial.outcome, trial.kind, trial.seconds) == (outcome, kind, 2.0)
     assert trial.stage == ("harness" if outcome == "untestable" else None)
 
 
-@pytest.mark.parametrize("regress", ["exit=0", "exit=128", "exit=", "log=", "log=(", "3"])
+@each_row("regress", ["exit=0", "exit=128", "exit=", "log=", "log=(", "3"])
 def test_a_failure_that_cannot_be_declared(tmp_path: Path, regress: str) -> None:
     path = tmp_path / "probe"
     path.write_text("#!/bin/sh\n")
