@@ -31,6 +31,8 @@ ELSEWHERE = {
     "engine/containers": "unit/engine/test_engine.py",
     "evidence/conclusion": "unit/evidence/test_sidebyside.py",
     "evidence/records": "unit/evidence/test_directory.py",
+    "fleet/leftovers": "unit/fleet/test_worker.py",
+    "fleet/task_runner": "unit/fleet/test_worker.py",
     "fleet/cluster": "fleet/test_trials.py",
     "bisect/inputs": "refusals/test_nv803.py",
     "image/assemble": "unit/image/test_builder.py",
