@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from nvllm.core import archives, canonical, catalogue, durable, exports, proc, progress, reading, refusal
+from nvllm.core import archives, canonical, catalogue, durable, proc, progress, reading, refusal
 from nvllm.core.lock import LockedFile, LockedWheel
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, refuse_any
@@ -53,7 +53,6 @@ MODULES: Sequence[ModuleType] = (
     assemble,
     bytecompile,
     catalogue,
-    exports,
     proc,
     progress,
     reading,
