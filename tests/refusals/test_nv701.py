@@ -14,7 +14,7 @@ from docker import DockerClient
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.engine import engine
+from nvllm.engine import containers
 from nvllm.host import locks
 from nvllm.serve import examine, planner
 from nvllm.serve import supervisor as serve
@@ -100,12 +100,12 @@ def test_an_engine_that_filters_no_system_calls(
 ) -> None:
     """As an engine does whose own default is ``seccomp=unconfined``."""
     world = worlds.make()
-    options = engine.options
+    options = containers.options
 
     def unconfined(*values: Any) -> dict[str, Any]:
         return {**options(*values), "security_opt": ["no-new-privileges", "seccomp=unconfined"]}
 
-    monkeypatch.setattr(engine, "options", unconfined)
+    monkeypatch.setattr(containers, "options", unconfined)
     (refusal,) = start(world, examined(world)).refusals
     assert (refusal.code, refusal.expected, refusal.found) == ("NV701", "2, a filter of system calls", "0")
     assert refusal.where == f"container {world.instance()}: /proc/self/status Seccomp"

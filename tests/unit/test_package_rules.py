@@ -21,7 +21,7 @@ FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*
 LINES = 600
 
 HOMES_OF = {
-    "docker": ("engine/engine.py",),
+    "docker": ("engine/client.py", "engine/containers.py", "engine/engine.py", "engine/images.py"),
     "huggingface_hub": ("sources/hub.py",),
     "pynvml": ("host/nvml.py",),
 }

@@ -102,7 +102,7 @@ def export(
         "platform": target,
         "image": image,
         "serve_hash": source.plan.serve_hash,
-        "guarantees": {name: {"held": one.held, "by": one.by} for name, one in made.guarantees.items()},
+        "guarantees": {name: {"held": one.kept, "by": one.by} for name, one in made.guarantees.items()},
     }
     if explain:
         app.out.result("export", {**data, "files": {}}, _explained(made))
@@ -113,7 +113,7 @@ def export(
         text = "".join(f"# {one.path}\n{one.data.decode()}" for one in shown)
     else:
         _write(app, made, found, out)
-        lost = sum(not one.held for one in made.guarantees.values())
+        lost = sum(not one.kept for one in made.guarantees.values())
         counted = f"guarantees that are not held there: {lost} of {len(made.guarantees)}; --explain lists them"
         text = "\n".join([*(str(out / one.path) for one in made.files), counted])
     app.out.result("export", {**data, "files": files}, text)
@@ -173,7 +173,7 @@ def _explained(made: Export) -> str:
     lines = []
     for name, text in GUARANTEES.items():
         one = made.guarantees[name]
-        lines += [f"{'held' if one.held else 'NOT HELD':<9} {name}: {text}", f"          {one.by}"]
+        lines += [f"{'held' if one.kept else 'NOT HELD':<9} {name}: {text}", f"          {one.by}"]
     return "\n".join(lines)
 
 

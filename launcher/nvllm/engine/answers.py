@@ -1,7 +1,7 @@
 """An engine's answers: the facts that nvllm takes from their JSON, each checked for its form.
 
 The engine is trusted, but what it passes on is not: labels, names and files of images and containers of anybody. Every
-function raises ValueError for an answer of another form; `engine/engine.py` makes that the refusal NV515.
+function raises ValueError for an answer of another form; `engine/client.py` makes that the refusal NV515.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class _Stream(io.RawIOBase):
     """CHUNKS as a file, of which no more is read than is asked for. Raises ValueError beyond MOST bytes."""
 
     def __init__(self, chunks: Iterable[bytes], most: int) -> None:
-        self._chunks, self._left, self._held = iter(chunks), most, b""
+        self._chunks, self._left, self._rest = iter(chunks), most, b""
 
     def read(self, size: int = -1) -> bytes:
-        while len(self._held) < size and (chunk := next(self._chunks, None)) is not None:
-            self._held += chunk
-        found, self._held = self._held[:size], self._held[size:]
-        self._left -= len(found)
+        while len(self._rest) < size and (chunk := next(self._chunks, None)) is not None:
+            self._rest += chunk
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        self._left -= len(piece)
         if self._left < 0:
             raise OtherFormError("a larger file than nvllm reads")
-        return found
+        return piece
 
 
 def file(stream: Iterable[bytes], most: int) -> bytes | None:
@@ -95,25 +95,25 @@ def _store(info: Object) -> ImageStore:
     return "containerd" if any("io.containerd.snapshotter" in word for word in words) else "its own"
 
 
-def image(found: Object) -> ImageFacts:
-    """Return the facts in FOUND, the answer to the inspection of an image."""
+def image(answer: Object) -> ImageFacts:
+    """Return the facts in ANSWER, the answer to the inspection of an image."""
     return ImageFacts(
-        id=_text(found, "Id"),
-        diff_ids=_texts(_object(found, "RootFS"), "Layers"),
-        tags=tuple(one.removeprefix(archive.HUB) for one in _texts(found, "RepoTags")),
-        size=_number(found, "Size"),
-        platform=f"{_text(found, 'Os')}/{_text(found, 'Architecture')}",
-        digests=_texts(found, "RepoDigests"),
+        id=_text(answer, "Id"),
+        diff_ids=_texts(_object(answer, "RootFS"), "Layers"),
+        tags=tuple(one.removeprefix(archive.HUB) for one in _texts(answer, "RepoTags")),
+        size=_number(answer, "Size"),
+        platform=f"{_text(answer, 'Os')}/{_text(answer, 'Architecture')}",
+        digests=_texts(answer, "RepoDigests"),
     )
 
 
-def stored(found: Object, history: object) -> StoredImage:
-    """Return the image FOUND, the answer to its inspection, with the sizes that its HISTORY gives its layers.
+def stored(answer: Object, history: object) -> StoredImage:
+    """Return the image ANSWER, the answer to its inspection, with the sizes that its HISTORY gives its layers.
 
     A history has more entries than the image has layers where some changed no file; those have no size. If it still
     does not fit, the lowest layer, which other images share most often, is taken for the whole image.
     """
-    facts = image(found)
+    facts = image(answer)
     sizes = [_number(entry, "Size") for entry in reversed(_list(history, "history"))]
     if len(sizes) != len(facts.diff_ids):
         sizes = [size for size in sizes if size]
@@ -130,28 +130,28 @@ def _chain_ids(diff_ids: Sequence[str]) -> Iterator[str]:
         yield chain
 
 
-def ids(found: object) -> tuple[str, ...]:
-    """Return the ids in FOUND, a list of images."""
-    return tuple(_text(one, "Id") for one in _list(found, "images"))
+def ids(answer: object) -> tuple[str, ...]:
+    """Return the ids in ANSWER, a list of images."""
+    return tuple(_text(one, "Id") for one in _list(answer, "images"))
 
 
-def description(found: Object, history: object) -> Object:
-    """Return the image FOUND, with HISTORY as the engine answers it, in the form of an OCI configuration."""
+def description(answer: Object, history: object) -> Object:
+    """Return the image ANSWER, with HISTORY as the engine answers it, in the form of an OCI configuration."""
     return {
-        "id": _text(found, "Id"),
-        "architecture": _text(found, "Architecture"),
-        "os": _text(found, "Os"),
-        "variant": _text_or_none(found, "Variant"),
-        "author": _text_or_none(found, "Author"),
-        "created": _text_or_none(found, "Created"),
-        "config": _object(found, "Config"),
+        "id": _text(answer, "Id"),
+        "architecture": _text(answer, "Architecture"),
+        "os": _text(answer, "Os"),
+        "variant": _text_or_none(answer, "Variant"),
+        "author": _text_or_none(answer, "Author"),
+        "created": _text_or_none(answer, "Created"),
+        "config": _object(answer, "Config"),
         "history": [{"created_by": _text(one, "CreatedBy")} for one in reversed(_list(history, "history"))],
-        "rootfs": {"diff_ids": list(_texts(_object(found, "RootFS"), "Layers"))},
+        "rootfs": {"diff_ids": list(_texts(_object(answer, "RootFS"), "Layers"))},
     }
 
 
-def containers(found: object) -> tuple[ContainerFact, ...]:
-    """Return the containers in FOUND, the engine's list of them."""
+def containers(answer: object) -> tuple[ContainerFact, ...]:
+    """Return the containers in ANSWER, the engine's list of them."""
     return tuple(
         ContainerFact(
             name=next(iter(_texts(one, "Names")), "/").removeprefix("/"),
@@ -159,31 +159,31 @@ def containers(found: object) -> tuple[ContainerFact, ...]:
             running=one.get("State") == "running",
             id=_text(one, "Id"),
         )
-        for one in _list(found, "containers")
+        for one in _list(answer, "containers")
     )
 
 
-def state(found: Object, ended: frozenset[str]) -> ContainerState:
-    """Return the state in FOUND, the inspection of a container, which has ended if its status is in ENDED."""
-    said = _object(found, "State")
-    running = _text(said, "Status") not in ended
-    networks = _object(_object(found, "NetworkSettings"), "Networks")
+def state(answer: Object, ended: frozenset[str]) -> ContainerState:
+    """Return the state in ANSWER, the inspection of a container, which has ended if its status is in ENDED."""
+    status = _object(answer, "State")
+    running = _text(status, "Status") not in ended
+    networks = _object(_object(answer, "NetworkSettings"), "Networks")
     addresses = (_text_or_none(_object(networks, name), "IPAddress") for name in networks)
     return ContainerState(
-        None if running else _number(said, "ExitCode"),
-        bool(said.get("OOMKilled")),
+        None if running else _number(status, "ExitCode"),
+        bool(status.get("OOMKilled")),
         next((address for address in addresses if address), None),
     )
 
 
-def memory(found: Object) -> int | None:
-    """Return the peak of memory in FOUND, statistics of a container, in bytes; None if it is not there."""
-    return _number(_object(found, "memory_stats"), "max_usage") or None
+def memory(answer: Object) -> int | None:
+    """Return the peak of memory in ANSWER, statistics of a container, in bytes; None if it is not there."""
+    return _number(_object(answer, "memory_stats"), "max_usage") or None
 
 
-def processor(found: Object) -> float:
-    """Return the processor time in FOUND, statistics of a container, in seconds."""
-    return _number(_object(_object(found, "cpu_stats"), "cpu_usage"), "total_usage") / 10**9
+def processor(answer: Object) -> float:
+    """Return the processor time in ANSWER, statistics of a container, in seconds."""
+    return _number(_object(_object(answer, "cpu_stats"), "cpu_usage"), "total_usage") / 10**9
 
 
 def errors(lines: object) -> str:
@@ -191,53 +191,53 @@ def errors(lines: object) -> str:
     return "; ".join(str(one["error"])[: _SHOWN * 5] for one in _list(lines, "answers") if "error" in one)
 
 
-def _labels(found: Object) -> Mapping[str, str]:
-    labels = _object(found, "Labels")
+def _labels(answer: Object) -> Mapping[str, str]:
+    labels = _object(answer, "Labels")
     if not all(isinstance(value, str) for value in labels.values()):
         raise OtherFormError(f"Labels: texts are missing in {str(labels)[:_SHOWN]}")
     return labels
 
 
-def _list(found: object, what: str) -> list[Object]:
-    if not isinstance(found, Iterable) or isinstance(found, str | bytes | Mapping):
-        raise OtherFormError(f"{what}: a list is missing in {str(found)[:_SHOWN]}")
-    return [_checked(one, what) for one in found]
+def _list(answer: object, what: str) -> list[Object]:
+    if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping):
+        raise OtherFormError(f"{what}: a list is missing in {str(answer)[:_SHOWN]}")
+    return [_checked(one, what) for one in answer]
 
 
-def _objects(found: Object, key: str) -> list[Object]:
-    return _list(found.get(key) or (), key)
+def _objects(answer: Object, key: str) -> list[Object]:
+    return _list(answer.get(key) or (), key)
 
 
-def _checked(found: object, what: str) -> Object:
-    if not isinstance(found, Mapping):
-        raise OtherFormError(f"{what}: an object is missing in {str(found)[:_SHOWN]}")
-    return found
+def _checked(answer: object, what: str) -> Object:
+    if not isinstance(answer, Mapping):
+        raise OtherFormError(f"{what}: an object is missing in {str(answer)[:_SHOWN]}")
+    return answer
 
 
-def _object(found: object, key: str) -> Object:
-    return _checked(_checked(found, key).get(key) or {}, key)
+def _object(answer: object, key: str) -> Object:
+    return _checked(_checked(answer, key).get(key) or {}, key)
 
 
-def _text(found: object, key: str) -> str:
-    value = _checked(found, key).get(key)
+def _text(answer: object, key: str) -> str:
+    value = _checked(answer, key).get(key)
     if not isinstance(value, str):
-        raise OtherFormError(f"{key}: a text is missing in {str(found)[:_SHOWN]}")
+        raise OtherFormError(f"{key}: a text is missing in {str(answer)[:_SHOWN]}")
     return value
 
 
-def _text_or_none(found: Object, key: str) -> str | None:
-    return _text(found, key) if found.get(key) is not None else None
+def _text_or_none(answer: Object, key: str) -> str | None:
+    return _text(answer, key) if answer.get(key) is not None else None
 
 
-def _texts(found: object, key: str) -> tuple[str, ...]:
-    values = _checked(found, key).get(key) or ()
+def _texts(answer: object, key: str) -> tuple[str, ...]:
+    values = _checked(answer, key).get(key) or ()
     if not isinstance(values, list | tuple) or not all(isinstance(one, str) for one in values):
         raise OtherFormError(f"{key}: a list of texts is missing in {str(values)[:_SHOWN]}")
     return tuple(values)
 
 
-def _number(found: Object, key: str) -> int:
-    value = found.get(key) or 0
+def _number(answer: Object, key: str) -> int:
+    value = answer.get(key) or 0
     if not isinstance(value, int):
         raise OtherFormError(f"{key}: a whole number is missing in {str(value)[:_SHOWN]}")
     return value

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS, ulimits
-from nvllm.engine import engine
+from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS
+from nvllm.engine import container
 from nvllm.export import export
-from nvllm.export.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Held, held, lost
+from nvllm.export.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Guarantee, kept, not_kept
 
 FILE = "compose.yaml"
 
@@ -21,44 +21,44 @@ _SECRET = PurePosixPath(KEY_FILE).name
 """Compose mounts a secret of this name where the engine looks for the key."""
 
 
-def guarantees(source: ExportSource) -> Mapping[str, Held]:
+def guarantees(source: ExportSource) -> Mapping[str, Guarantee]:
     """Return what of `export.GUARANTEES` the project of SOURCE keeps."""
     return {
-        "image": held("by digest"),
-        "cache": held("the gate"),
-        "blessing": lost("checked when it was exported; export again after a revocation"),
-        "model": held("the gate, and machine.py for files above 64 MiB"),
-        "processor": held("machine.py, before the gate"),
-        "gpu": held("machine.py asks nvidia-smi, before the gate"),
-        "gpu-uuid": held("device_ids"),
-        "gpu-alone": lost("Compose takes no locks; nvllm on this host does not know of it"),
-        "memory": held("mem_limit equal to memswap_limit"),
-        "memory-available": held("machine.py"),
-        "pids": held(f"pids_limit {source.plan.limits.pids}"),
-        "ulimits": held("ulimits"),
-        "shm": held("shm_size"),
-        "scratch": held("tmpfs with size, mode and owner"),
-        "hardening": held("read_only, cap_drop, no-new-privileges; the gate reads it in /proc"),
-        "seccomp": held("the engine's default profile; the gate reads it in /proc"),
-        "secrets": held("none is in the plan"),
-        "environment": held("the gate"),
-        "address": held(f"published on {', '.join(source.plan.addresses)}"),
+        "image": kept("by digest"),
+        "cache": kept("the gate"),
+        "blessing": not_kept("checked when it was exported; export again after a revocation"),
+        "model": kept("the gate, and machine.py for files above 64 MiB"),
+        "processor": kept("machine.py, before the gate"),
+        "gpu": kept("machine.py asks nvidia-smi, before the gate"),
+        "gpu-uuid": kept("device_ids"),
+        "gpu-alone": not_kept("Compose takes no locks; nvllm on this host does not know of it"),
+        "memory": kept("mem_limit equal to memswap_limit"),
+        "memory-available": kept("machine.py"),
+        "pids": kept(f"pids_limit {source.plan.limits.pids}"),
+        "ulimits": kept("ulimits"),
+        "shm": kept("shm_size"),
+        "scratch": kept("tmpfs with size, mode and owner"),
+        "hardening": kept("read_only, cap_drop, no-new-privileges; the gate reads it in /proc"),
+        "seccomp": kept("the engine's default profile; the gate reads it in /proc"),
+        "secrets": kept("none is in the plan"),
+        "environment": kept("the gate"),
+        "address": kept(f"published on {', '.join(source.plan.addresses)}"),
         "key": export.key(source.plan, "Compose mounts its file as a secret"),
-        "ready": held("healthcheck by one real generation: docker compose up --wait"),
-        "blessed-start": lost("nobody reads the log; loading is forced, and nothing can be saved in the cache"),
-        "start-timeout": lost("the container becomes unhealthy, and is not ended"),
-        "stall-timeout": lost("nobody watches the metrics"),
+        "ready": kept("healthcheck by one real generation: docker compose up --wait"),
+        "blessed-start": not_kept("nobody reads the log; loading is forced, and nothing can be saved in the cache"),
+        "start-timeout": not_kept("the container becomes unhealthy, and is not ended"),
+        "stall-timeout": not_kept("nobody watches the metrics"),
         "restart": _restart(source),
-        "drain": held("stop_grace_period"),
-        "log": held("json-file, two files of 50 MB"),
+        "drain": kept("stop_grace_period"),
+        "log": kept("json-file, two files of 50 MB"),
     }
 
 
-def _restart(source: ExportSource) -> Held:
+def _restart(source: ExportSource) -> Guarantee:
     rules = source.restart
     if rules is None:
-        return held("restart: no")
-    return lost(
+        return kept("restart: no")
+    return not_kept(
         f"restart: on-failure:{rules.attempts} starts one again that exits; machine.py and the gate check each start. "
         f"Docker has pauses of its own and no time of {rules.within} s, an engine that hangs does not exit, and nobody "
         "looks for a revocation"
@@ -67,35 +67,37 @@ def _restart(source: ExportSource) -> Held:
 
 def exported(source: ExportSource) -> Export:
     """Return the export of SOURCE. There are no `export.refusals`."""
-    kept = guarantees(source)
+    guaranteed = guarantees(source)
     document = {"name": source.plan.instance.lower(), "services": {"engine": _service(source)}}
     if source.plan.access.key_file is not None:
         document["secrets"] = {_SECRET: {"file": _literal(source.plan.access.key_file)}}
-    text = export.remarks(source, kept) + export.yaml_documents([document])
+    text = export.remarks(source, guaranteed) + export.yaml_documents([document])
     files = (ExportFile(FILE, text.encode()), *export.mounted_files(source))
-    return Export(files, kept, copies_cache=source.tree is not None)
+    return Export(files, guaranteed, copies_cache=source.tree is not None)
 
 
 def _service(source: ExportSource) -> dict[str, Any]:
-    plan = source.plan
+    plan, exported = source.plan, source.container
     service: dict[str, Any] = {
         "image": source.image_reference,
-        "entrypoint": [_literal(word) for word in export.command(plan)],
+        "entrypoint": [_literal(word) for word in exported.command],
         "command": [],
-        "environment": {name: _literal(text) for name, text in plan.environment.items()},
-        "labels": export.labels(plan),
-        "user": plan.user,
-        "read_only": True,
+        "environment": {name: _literal(text) for name, text in exported.environment.items()},
+        "labels": dict(exported.labels),
+        "user": exported.user,
+        "read_only": exported.read_only,
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges"],
         "ipc": "private",
-        "shm_size": plan.limits.shared_memory,
-        "mem_limit": plan.limits.memory,
-        "memswap_limit": plan.limits.memory,
-        "pids_limit": plan.limits.pids,
-        "ulimits": dict(ulimits(plan)),
-        "ports": [f"{address}:{plan.port}:{CONTAINER_PORT}" for address in plan.addresses],
-        "tmpfs": [f"{one.target}:{engine.tmpfs(plan, one.size, 'Docker')}" for one in plan.scratch],
+        "shm_size": exported.shared_memory,
+        "mem_limit": exported.memory,
+        "memswap_limit": exported.memory,
+        "pids_limit": exported.pids,
+        "ulimits": dict(exported.ulimits),
+        "ports": [f"{address}:{exported.port}:{CONTAINER_PORT}" for address in exported.addresses],
+        "tmpfs": [
+            f"{scratch.target}:{container.tmpfs_options(exported, scratch, 'Docker')}" for scratch in exported.scratch
+        ],
         "volumes": [_bind(*one) for one in _binds(source)],
         "restart": "no" if source.restart is None else f"on-failure:{source.restart.attempts}",
         "stop_grace_period": f"{source.stop_timeout}s",
@@ -110,8 +112,8 @@ def _service(source: ExportSource) -> dict[str, Any]:
     }
     if plan.access.key_file is not None:
         service["secrets"] = [{"source": _SECRET, "target": _SECRET}]
-    if plan.gpus:
-        devices = [{"driver": "nvidia", "device_ids": [gpu.uuid for gpu in plan.gpus], "capabilities": ["gpu"]}]
+    if exported.gpus:
+        devices = [{"driver": "nvidia", "device_ids": list(exported.gpus), "capabilities": ["gpu"]}]
         service["deploy"] = {"resources": {"reservations": {"devices": devices}}}
     return service
 

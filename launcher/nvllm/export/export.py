@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from nvllm.core.lock import LockedModel
 from nvllm.core.plan import ACCESS, ACCESS_PROGRAM, CONTAINER_PORT, KEY_FILE, LaunchPlan, Mount
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import RestartRules
+from nvllm.engine.container import Container, of_plan
 from nvllm.runtime import gate
 from nvllm.serve import access, planner, startup
 
@@ -65,21 +66,21 @@ NAMED = frozenset({"host-ipc", "host-network", "no-seccomp", "writable-root"})
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Guarantee:
     """Whether an export keeps a guarantee, and by what; BY says why not where it does not."""
 
-    held: bool
+    kept: bool
     by: str
 
 
-def held(by: str) -> Held:
+def kept(by: str) -> Guarantee:
     """Return that a guarantee is kept BY this."""
-    return Held(by=by, held=True)
+    return Guarantee(by=by, kept=True)
 
 
-def lost(why: str) -> Held:
+def not_kept(why: str) -> Guarantee:
     """Return that a guarantee is not kept, and WHY."""
-    return Held(by=why, held=False)
+    return Guarantee(by=why, kept=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class Export:
     """The FILES of an export, and what of `GUARANTEES` they keep. Where COPIES_CACHE, the tree lies at ``cache``."""
 
     files: tuple[ExportFile, ...]
-    guarantees: Mapping[str, Held]
+    guarantees: Mapping[str, Guarantee]
     copies_cache: bool = False
 
 
@@ -127,13 +128,19 @@ class ExportSource:
         return f"{self.repository}@{self.plan.manifest_id}"
 
     @property
+    def container(self) -> Container:
+        """The engine's container, as nvllm itself would create it, with the command and the labels of an export."""
+        container = of_plan(self.plan, labels(self.plan))
+        return replace(container, command=(*program(self.plan, "machine.py"), *container.command))
+
+    @property
     def blessing_reference(self) -> str:
         return f"{self.repository}@{self.blessing}"
 
 
-def key(plan: LaunchPlan, mounted: str) -> Held:
+def key(plan: LaunchPlan, mounted: str) -> Guarantee:
     """Return that the key of PLAN is asked for, where it is MOUNTED by this."""
-    return held("the profile names none" if plan.access.key_file is None else f"{ACCESS_PROGRAM}; {mounted}")
+    return kept("the profile names none" if plan.access.key_file is None else f"{ACCESS_PROGRAM}; {mounted}")
 
 
 def relevant(refusals: Sequence[Refusal]) -> list[Refusal]:
@@ -146,20 +153,22 @@ def refusals(source: ExportSource, platform: str) -> list[Refusal]:
     plan = source.plan
     where = f"profile {plan.profile} of image {plan.image}"
     cure = f"nvllm export systemd {plan.image} --profile {plan.profile}"
-    found = []
+    refused = []
     if plan.dev:
         serve = f"nvllm serve {plan.image} --profile {plan.profile}"
-        found.append(Refusal("NV333", where, "a profile for production", "dev: true", serve))
+        refused.append(Refusal("NV333", where, "a profile for production", "dev: true", serve))
     if platform == "systemd":
-        return found
+        return refused
     waived = sorted(NAMED & {waiver.name for waiver in plan.waivers})
-    found += [Refusal("NV333", where, f"a profile that keeps its hardening in {platform}", one, cure) for one in waived]
+    refused += [
+        Refusal("NV333", where, f"a profile that keeps its hardening in {platform}", waiver, cure) for waiver in waived
+    ]
     if not plan.manifest_id:
         expected = "an image whose manifest has a digest before a push"
-        found.append(
+        refused.append(
             Refusal("NV333", f"image {plan.image}", expected, "a base whose blobs only the engine knows", cure)
         )
-    return found
+    return refused
 
 
 # What the container reads
@@ -243,11 +252,6 @@ def program(plan: LaunchPlan, name: str, *arguments: str) -> list[str]:
     return [plan.command[0], "-I", f"{PROGRAMS_AT}/{name}", *arguments]
 
 
-def command(plan: LaunchPlan) -> list[str]:
-    """Return the command of the engine's container: the machine, the gate, the engine."""
-    return program(plan, "machine.py", *plan.command)
-
-
 PROBE_EVERY, PROBE_TIMEOUT = 10, 60
 """Seconds between two probes of a start, and of one at most."""
 
@@ -292,7 +296,7 @@ def yaml_documents(documents: Sequence[Mapping[str, Any]]) -> str:
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
-def remarks(source: ExportSource, guarantees: Mapping[str, Held], before: Sequence[str] = ()) -> str:
+def remarks(source: ExportSource, guarantees: Mapping[str, Guarantee], before: Sequence[str] = ()) -> str:
     """Return the comment at the top of an exported file: what it is, and every guarantee that it does not keep.
 
     BEFORE are lines about what has to be done before it is used.
@@ -302,8 +306,12 @@ def remarks(source: ExportSource, guarantees: Mapping[str, Held], before: Sequen
     lines = [f"Written by nvllm export: {served}"]
     if source.label:
         lines.append(f"Blessing {source.label}")
-    lost = [f"  {name}: {GUARANTEES[name]}. Here: {one.by}" for name, one in guarantees.items() if not one.held]
-    return "".join(f"# {line}\n" for line in [*lines, *before, "Not held here, but by nvllm serve:", *lost])
+    lacking = [
+        f"  {name}: {GUARANTEES[name]}. Here: {guarantee.by}"
+        for name, guarantee in guarantees.items()
+        if not guarantee.kept
+    ]
+    return "".join(f"# {line}\n" for line in [*lines, *before, "Not held here, but by nvllm serve:", *lacking])
 
 
 def unit(sections: Mapping[str, Sequence[tuple[str, str]]]) -> str:

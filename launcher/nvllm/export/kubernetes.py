@@ -16,7 +16,7 @@ from typing import Any
 from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS, LaunchPlan, Scratch
 from nvllm.core.refusal import Refusal
 from nvllm.export import export
-from nvllm.export.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Held, held, lost
+from nvllm.export.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Guarantee, kept, not_kept
 
 DEFAULT_SERVER = "1.36"
 EXECUTABLE_IMAGES = (1, 36)
@@ -34,8 +34,8 @@ _NAME = re.compile(r"[^a-z0-9-]+")
 
 def version(text: str) -> tuple[int, int] | None:
     """Return the version of a server in TEXT, such as ``1.36``; None if it is none that images can be mounted in."""
-    found = re.fullmatch(r"v?(1)\.([0-9]{1,3})(?:\.[0-9]+)?", text)
-    numbers = (int(found[1]), int(found[2])) if found is not None else (0, 0)
+    match = re.fullmatch(r"v?(1)\.([0-9]{1,3})(?:\.[0-9]+)?", text)
+    numbers = (int(match[1]), int(match[2])) if match is not None else (0, 0)
     return numbers if numbers >= OLDEST else None
 
 
@@ -45,68 +45,74 @@ def name(plan: LaunchPlan) -> str:
     return f"{readable}-{plan.serve_hash[:7]}"
 
 
-def guarantees(source: ExportSource, server: tuple[int, int]) -> Mapping[str, Held]:
+def guarantees(source: ExportSource, server: tuple[int, int]) -> Mapping[str, Guarantee]:
     """Return what of `export.GUARANTEES` the objects of SOURCE keep on a SERVER of that version."""
     hashing = "the gate" if server >= EXECUTABLE_IMAGES else "the init container while it copies, and the gate"
     return {
-        "image": held("by digest"),
-        "cache": held(hashing),
-        "blessing": lost("checked when it was exported; export and apply again after a revocation"),
-        "model": held("the gate, and runtime/machine.py for files above 64 MiB"),
-        "processor": held("runtime/machine.py, before the gate"),
-        "gpu": held("runtime/machine.py asks nvidia-smi, before the gate"),
-        "gpu-uuid": lost("the device plugin chooses; the kind of GPU is compared"),
-        "gpu-alone": lost("one replica and strategy Recreate; time-slicing or a second Deployment voids it"),
-        "memory": held("limit equal to request, which also keeps the container from swapping"),
-        "memory-available": held("runtime/machine.py; the request reserves it"),
-        "pids": lost(f"a Pod has no such limit; set podPidsLimit of the kubelet to {source.plan.limits.pids}"),
-        "ulimits": lost(
+        "image": kept("by digest"),
+        "cache": kept(hashing),
+        "blessing": not_kept("checked when it was exported; export and apply again after a revocation"),
+        "model": kept("the gate, and runtime/machine.py for files above 64 MiB"),
+        "processor": kept("runtime/machine.py, before the gate"),
+        "gpu": kept("runtime/machine.py asks nvidia-smi, before the gate"),
+        "gpu-uuid": not_kept("the device plugin chooses; the kind of GPU is compared"),
+        "gpu-alone": not_kept("one replica and strategy Recreate; time-slicing or a second Deployment voids it"),
+        "memory": kept("limit equal to request, which also keeps the container from swapping"),
+        "memory-available": kept("runtime/machine.py; the request reserves it"),
+        "pids": not_kept(f"a Pod has no such limit; set podPidsLimit of the kubelet to {source.plan.limits.pids}"),
+        "ulimits": not_kept(
             f"a Pod has no such limits; set LimitNOFILE={source.plan.limits.open_files} and LimitCORE=0 of the runtime"
         ),
-        "shm": held("emptyDir in memory with a size limit"),
-        "scratch": lost("emptyDir with a size limit, but with mode 0777, and on disk over directories of the cache"),
-        "hardening": held("securityContext; the gate reads it in /proc"),
-        "seccomp": held("RuntimeDefault; the gate reads it in /proc"),
-        "secrets": held("no service account token; none is in the plan"),
-        "environment": held("the gate; the variables of the API server are removed before it"),
-        "address": lost(
+        "shm": kept("emptyDir in memory with a size limit"),
+        "scratch": not_kept(
+            "emptyDir with a size limit, but with mode 0777, and on disk over directories of the cache"
+        ),
+        "hardening": kept("securityContext; the gate reads it in /proc"),
+        "seccomp": kept("RuntimeDefault; the gate reads it in /proc"),
+        "secrets": kept("no service account token; none is in the plan"),
+        "environment": kept("the gate; the variables of the API server are removed before it"),
+        "address": not_kept(
             "a Service of the cluster; the NetworkPolicy lets in Pods with the label "
             "nvllm.access of this name, if the cluster's network obeys policies",
         ),
         "key": export.key(source.plan, "a Secret of the cluster, which the comment makes"),
-        "ready": held("startupProbe by one real generation"),
-        "blessed-start": lost("nobody reads the log; loading is forced, and nothing can be saved in the cache"),
-        "start-timeout": held(f"{export.tries(source.plan)} probes, one every {export.PROBE_EVERY} s"),
-        "stall-timeout": lost("nobody watches the metrics"),
-        "restart": lost("a Deployment always restarts, with growing pauses and without a limit; the gate checks each"),
-        "drain": held("terminationGracePeriodSeconds"),
-        "log": lost("containerLogMaxSize of the kubelet"),
+        "ready": kept("startupProbe by one real generation"),
+        "blessed-start": not_kept("nobody reads the log; loading is forced, and nothing can be saved in the cache"),
+        "start-timeout": kept(f"{export.tries(source.plan)} probes, one every {export.PROBE_EVERY} s"),
+        "stall-timeout": not_kept("nobody watches the metrics"),
+        "restart": not_kept(
+            "a Deployment always restarts, with growing pauses and without a limit; the gate checks each"
+        ),
+        "drain": kept("terminationGracePeriodSeconds"),
+        "log": not_kept("containerLogMaxSize of the kubelet"),
     }
 
 
 def refusals(source: ExportSource) -> list[Refusal]:
     """Return why SOURCE cannot be exported as a faithful copy."""
-    found = export.refusals(source, "kubernetes")
+    refused = export.refusals(source, "kubernetes")
     size = sum(len(data) for data in _data(source).values())
     if size > MOST:
         plan = source.plan
         where = f"profile {plan.profile} of image {plan.image}: launch.json"
         cure = f"nvllm export systemd {plan.image} --profile {plan.profile}"
-        found.append(Refusal("NV333", where, f"a ConfigMap of at most {MOST} bytes", f"{size} bytes", cure))
-    return found
+        refused.append(Refusal("NV333", where, f"a ConfigMap of at most {MOST} bytes", f"{size} bytes", cure))
+    return refused
 
 
 def exported(source: ExportSource, server: tuple[int, int]) -> Export:
     """Return the export of SOURCE for SERVER. There are no `refusals`."""
-    kept = guarantees(source, server)
+    guaranteed = guarantees(source, server)
     objects = [_config_map(source), _deployment(source, server), _service(source), _policy(source)]
     key_file = source.plan.access.key_file
     made = ["kubectl", "create", "secret", "generic", _secret(source.plan), f"--from-file={_KEY}={key_file}"]
-    lines = export.remarks(source, kept, [f"Before it is applied: {shlex.join(made)}"] if key_file is not None else [])
+    lines = export.remarks(
+        source, guaranteed, [f"Before it is applied: {shlex.join(made)}"] if key_file is not None else []
+    )
     if source.tree is not None and server < IMAGES_BY_DEFAULT:
         lines += f"# A server {server[0]}.{server[1]} mounts images only with the feature gate ImageVolume.\n"
     text = lines + export.yaml_documents(objects)
-    return Export((ExportFile(f"{name(source.plan)}.yaml", text.encode()),), kept)
+    return Export((ExportFile(f"{name(source.plan)}.yaml", text.encode()),), guaranteed)
 
 
 def _meta(source: ExportSource, name_: str) -> dict[str, Any]:
@@ -169,8 +175,7 @@ def _deployment(source: ExportSource, server: tuple[int, int]) -> dict[str, Any]
 
 
 def _pod(source: ExportSource, server: tuple[int, int]) -> dict[str, Any]:
-    plan = source.plan
-    user, _, group = plan.user.partition(":")
+    container = source.container
     system, _, architecture = source.platform.partition("/")
     return {
         "automountServiceAccountToken": False,
@@ -178,8 +183,8 @@ def _pod(source: ExportSource, server: tuple[int, int]) -> dict[str, Any]:
         "nodeSelector": {"kubernetes.io/os": system, "kubernetes.io/arch": architecture},
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": int(user),
-            "runAsGroup": int(group),
+            "runAsUser": int(container.uid),
+            "runAsGroup": int(container.gid),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "terminationGracePeriodSeconds": source.stop_timeout,
@@ -230,16 +235,16 @@ def _resources(limits: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _engine(source: ExportSource, server: tuple[int, int]) -> dict[str, Any]:
-    plan = source.plan
-    limits = {"memory": str(plan.limits.memory)}
-    if plan.gpus:
-        limits["nvidia.com/gpu"] = str(len(plan.gpus))
+    plan, container = source.plan, source.container
+    limits = {"memory": str(container.memory)}
+    if container.gpus:
+        limits["nvidia.com/gpu"] = str(len(container.gpus))
     return {
         "name": "engine",
         "image": source.image_reference,
         "imagePullPolicy": "IfNotPresent",
-        "command": [_literal(word) for word in export.command(plan)],
-        "env": [{"name": name_, "value": _literal(text)} for name_, text in plan.environment.items()],
+        "command": [_literal(word) for word in container.command],
+        "env": [{"name": name_, "value": _literal(text)} for name_, text in container.environment.items()],
         "ports": [{"name": "http", "containerPort": CONTAINER_PORT, "protocol": "TCP"}],
         "resources": _resources(limits),
         "securityContext": dict(_HARDENED),
@@ -287,14 +292,14 @@ def _memory(volume: str, size: int) -> dict[str, Any]:
     return {"name": volume, "emptyDir": {"medium": "Memory", "sizeLimit": str(size)}}
 
 
-def _scratch(plan: LaunchPlan, volume: str, one: Scratch) -> dict[str, Any]:
-    """Return the volume of the scratch ONE.
+def _scratch(plan: LaunchPlan, volume: str, scratch: Scratch) -> dict[str, Any]:
+    """Return the volume of SCRATCH.
 
     Over a directory of the cache it is on disk: Podman gives one in memory the mode and the owner of that directory.
     """
-    if plan.cache is not None and one.target.startswith(f"{plan.cache.target}/"):
-        return {"name": volume, "emptyDir": {"sizeLimit": str(one.size)}}
-    return _memory(volume, one.size)
+    if plan.cache is not None and scratch.target.startswith(f"{plan.cache.target}/"):
+        return {"name": volume, "emptyDir": {"sizeLimit": str(scratch.size)}}
+    return _memory(volume, scratch.size)
 
 
 def _volumes(source: ExportSource) -> list[dict[str, Any]]:
@@ -302,7 +307,7 @@ def _volumes(source: ExportSource) -> list[dict[str, Any]]:
     volumes: list[dict[str, Any]] = [
         {"name": "placed", "emptyDir": {}},
         {"name": "programs", "configMap": {"name": _config_name(source), "defaultMode": 0o444}},
-        _memory("shm", plan.limits.shared_memory),
+        _memory("shm", source.container.shared_memory),
         *(_scratch(plan, f"scratch-{number}", one) for number, one in enumerate(plan.scratch)),
     ]
     if plan.access.key_file is not None:

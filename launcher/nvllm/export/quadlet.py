@@ -9,55 +9,55 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS, LaunchPlan, ulimits
+from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS, LaunchPlan
 from nvllm.core.refusal import Refusal
-from nvllm.engine import engine
+from nvllm.engine.container import tmpfs_options
 from nvllm.export import export
-from nvllm.export.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Held, held, lost
+from nvllm.export.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Guarantee, kept, not_kept
 
 _STOP_SLACK = 20
 """Seconds that systemd waits for Podman beyond what Podman waits for the engine."""
 
 
-def guarantees(source: ExportSource) -> Mapping[str, Held]:
+def guarantees(source: ExportSource) -> Mapping[str, Guarantee]:
     """Return what of `export.GUARANTEES` the unit of SOURCE keeps."""
     return {
-        "image": held("by digest"),
-        "cache": held("the gate, through the mount of the image"),
-        "blessing": lost("checked when it was exported; export again after a revocation"),
-        "model": held("the gate, and machine.py for files above 64 MiB"),
-        "processor": held("machine.py, before the gate"),
-        "gpu": held("machine.py asks nvidia-smi, before the gate"),
-        "gpu-uuid": held("AddDevice of the CDI device with that uuid"),
-        "gpu-alone": lost("systemd takes no locks; nvllm on this host does not know of it"),
-        "memory": held("--memory equal to --memory-swap"),
-        "memory-available": held("machine.py"),
-        "pids": held(f"PidsLimit={source.plan.limits.pids}"),
-        "ulimits": held("Ulimit="),
-        "shm": held("ShmSize="),
-        "scratch": lost(
+        "image": kept("by digest"),
+        "cache": kept("the gate, through the mount of the image"),
+        "blessing": not_kept("checked when it was exported; export again after a revocation"),
+        "model": kept("the gate, and machine.py for files above 64 MiB"),
+        "processor": kept("machine.py, before the gate"),
+        "gpu": kept("machine.py asks nvidia-smi, before the gate"),
+        "gpu-uuid": kept("AddDevice of the CDI device with that uuid"),
+        "gpu-alone": not_kept("systemd takes no locks; nvllm on this host does not know of it"),
+        "memory": kept("--memory equal to --memory-swap"),
+        "memory-available": kept("machine.py"),
+        "pids": kept(f"PidsLimit={source.plan.limits.pids}"),
+        "ulimits": kept("Ulimit="),
+        "shm": kept("ShmSize="),
+        "scratch": not_kept(
             "Tmpfs= with size, mode and owner; but Podman adds /run and /var/tmp, without a limit of their own"
         ),
-        "hardening": held("ReadOnly=, DropCapability=, NoNewPrivileges=, User=; the gate reads it in /proc"),
-        "seccomp": held("Podman's default profile; the gate reads it in /proc"),
-        "secrets": held("none is in the plan"),
-        "environment": held("the gate; Podman's TERM is removed before it"),
-        "address": held(f"PublishPort= on {', '.join(source.plan.addresses)}"),
+        "hardening": kept("ReadOnly=, DropCapability=, NoNewPrivileges=, User=; the gate reads it in /proc"),
+        "seccomp": kept("Podman's default profile; the gate reads it in /proc"),
+        "secrets": kept("none is in the plan"),
+        "environment": kept("the gate; Podman's TERM is removed before it"),
+        "address": kept(f"PublishPort= on {', '.join(source.plan.addresses)}"),
         "key": export.key(source.plan, "a secret of Podman, which the comment makes"),
-        "ready": held("Notify=healthy, by one real generation"),
-        "blessed-start": lost("nobody reads the log; loading is forced, and nothing can be saved in the cache"),
-        "start-timeout": held("TimeoutStartSec="),
-        "stall-timeout": lost("nobody watches the metrics"),
+        "ready": kept("Notify=healthy, by one real generation"),
+        "blessed-start": not_kept("nobody reads the log; loading is forced, and nothing can be saved in the cache"),
+        "start-timeout": kept("TimeoutStartSec="),
+        "stall-timeout": not_kept("nobody watches the metrics"),
         "restart": _restart(source),
-        "drain": held("StopTimeout=, and TimeoutStopSec= beyond it"),
-        "log": held("Podman's log has a size limit"),
+        "drain": kept("StopTimeout=, and TimeoutStopSec= beyond it"),
+        "log": kept("Podman's log has a size limit"),
     }
 
 
-def _restart(source: ExportSource) -> Held:
+def _restart(source: ExportSource) -> Guarantee:
     if source.restart is None:
-        return held("Restart=no")
-    return lost(
+        return kept("Restart=no")
+    return not_kept(
         "Restart=on-failure with the profile's pause and limit starts one again that exits; machine.py and the gate "
         "check each start. The pause does not grow, an engine that hangs does not exit, and nobody looks for a "
         "revocation"
@@ -71,42 +71,43 @@ def refusals(source: ExportSource) -> list[Refusal]:
 
 def exported(source: ExportSource) -> Export:
     """Return the export of SOURCE. There are no `refusals`."""
-    kept, name = guarantees(source), source.plan.instance
+    guaranteed, name = guarantees(source), source.plan.instance
     key_file = source.plan.access.key_file
     made = [] if key_file is None else [shlex.join(["podman", "secret", "create", _secret(source.plan), key_file])]
-    text = export.remarks(source, kept, [f"Before the first start: {one}" for one in made])
+    text = export.remarks(source, guaranteed, [f"Before the first start: {one}" for one in made])
     text += export.unit(_sections(source))
-    return Export((ExportFile(f"{name}.container", text.encode()), *export.mounted_files(source)), kept)
+    return Export((ExportFile(f"{name}.container", text.encode()), *export.mounted_files(source)), guaranteed)
 
 
 def _sections(source: ExportSource) -> Mapping[str, Sequence[tuple[str, str]]]:
-    plan = source.plan
+    plan, container = source.plan, source.container
     word = export.command_word
-    command = export.command(plan)
-    memory = plan.limits.memory
-    container = [
-        ("ContainerName", plan.instance),
+    settings = [
+        ("ContainerName", container.name),
         ("Image", source.image_reference),
         ("Pull", "missing"),
-        ("Entrypoint", word(command[0])),
-        ("Exec", " ".join(word(part) for part in command[1:])),
-        *(("Environment", word(f"{name}={text}")) for name, text in plan.environment.items()),
-        *(("Label", word(f"{name}={text}")) for name, text in export.labels(plan).items()),
-        ("User", plan.user.partition(":")[0]),
-        ("Group", plan.user.partition(":")[2]),
-        ("ReadOnly", "true"),
+        ("Entrypoint", word(container.command[0])),
+        ("Exec", " ".join(word(part) for part in container.command[1:])),
+        *(("Environment", word(f"{name}={text}")) for name, text in container.environment.items()),
+        *(("Label", word(f"{name}={text}")) for name, text in container.labels.items()),
+        ("User", container.uid),
+        ("Group", container.gid),
+        ("ReadOnly", "true" if container.read_only else "false"),
         ("DropCapability", "all"),
         ("NoNewPrivileges", "true"),
-        ("PidsLimit", str(plan.limits.pids)),
-        *(("Ulimit", f"{name}={limit}:{limit}") for name, limit in ulimits(plan).items()),
-        ("ShmSize", str(plan.limits.shared_memory)),
-        ("PodmanArgs", f"--memory={memory} --memory-swap={memory} --ipc=private --http-proxy=false"),
-        *(("PublishPort", f"{address}:{plan.port}:{CONTAINER_PORT}") for address in plan.addresses),
+        ("PidsLimit", str(container.pids)),
+        *(("Ulimit", f"{name}={limit}:{limit}") for name, limit in container.ulimits.items()),
+        ("ShmSize", str(container.shared_memory)),
+        (
+            "PodmanArgs",
+            f"--memory={container.memory} --memory-swap={container.memory} --ipc=private --http-proxy=false",
+        ),
+        *(("PublishPort", f"{address}:{container.port}:{CONTAINER_PORT}") for address in container.addresses),
         *_secrets(plan),
-        *(("Tmpfs", f"{one.target}:{engine.tmpfs(plan, one.size, 'Podman')}") for one in plan.scratch),
-        *(("Volume", f"{source_}:{target}:ro") for source_, target in _volumes(source)),
+        *(("Tmpfs", f"{one.target}:{tmpfs_options(container, one, 'Podman')}") for one in container.scratch),
+        *(("Volume", f"{path}:{target}:ro") for path, target in _volumes(source)),
         *_blessing(source),
-        *(("AddDevice", f"nvidia.com/gpu={gpu.uuid}") for gpu in plan.gpus),
+        *(("AddDevice", f"nvidia.com/gpu={uuid}") for uuid in container.gpus),
         ("LogDriver", "k8s-file"),
         ("LogOpt", "max-size=50mb"),
         ("StopTimeout", str(source.stop_timeout)),
@@ -118,7 +119,7 @@ def _sections(source: ExportSource) -> Mapping[str, Sequence[tuple[str, str]]]:
     ]
     return {
         "Unit": [("Description", f"vLLM: profile {plan.profile} of image {plan.image}"), *_limit(source)],
-        "Container": container,
+        "Container": settings,
         "Service": [
             *_again(source),
             ("TimeoutStartSec", str(plan.limits.start_timeout)),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nvllm.export import export
-from nvllm.export.export import GUARANTEES, Export, ExportFile, ExportSource, Held, held, lost
+from nvllm.export.export import GUARANTEES, Export, ExportFile, ExportSource, Guarantee, kept, not_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +21,16 @@ class Service:
 _STOP_SLACK = 50
 """Seconds that nvllm may take for the rest of a stop."""
 
-_EXCEPTIONS: Mapping[str, Held] = {
-    "ready": lost(
+_EXCEPTIONS: Mapping[str, Guarantee] = {
+    "ready": not_kept(
         "nvllm serve waits for one real generation, but systemd calls the unit started before it; see status"
     ),
 }
 
 
-def guarantees() -> Mapping[str, Held]:
+def guarantees() -> Mapping[str, Guarantee]:
     """Return what of `export.GUARANTEES` the unit keeps."""
-    return {name: _EXCEPTIONS.get(name, held("nvllm serve")) for name in GUARANTEES}
+    return {name: _EXCEPTIONS.get(name, kept("nvllm serve")) for name in GUARANTEES}
 
 
 def exported(source: ExportSource, service: Service) -> Export:
@@ -56,6 +56,6 @@ def exported(source: ExportSource, service: Service) -> Export:
         ],
         "Install": [("WantedBy", "multi-user.target")],
     }
-    kept = guarantees()
-    text = export.remarks(source, kept) + export.unit(sections)
-    return Export((ExportFile(f"{plan.instance}.service", text.encode()),), kept)
+    guaranteed = guarantees()
+    text = export.remarks(source, guaranteed) + export.unit(sections)
+    return Export((ExportFile(f"{plan.instance}.service", text.encode()),), guaranteed)

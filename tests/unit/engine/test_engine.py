@@ -14,7 +14,7 @@ import pytest
 
 from nvllm.core.plan import Workbench
 from nvllm.core.refusal import Refused
-from nvllm.engine import engine
+from nvllm.engine import containers, engine
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import EngineProblem
 from support.engine_socket import Answer, answering
@@ -137,7 +137,7 @@ def test_a_container_that_goes_while_it_is_stopped_is_stopped(tmp_path: Path, mo
 
 def test_a_container_that_cannot_be_removed_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-    monkeypatch.setattr(engine, "REMOVAL_TIMEOUT", 0.3)
+    monkeypatch.setattr(containers, "REMOVAL_TIMEOUT", 0.3)
     with (
         answering(tmp_path / "docker.sock", removed_elsewhere(questions=1000)),
         pytest.raises(Refused) as caught,

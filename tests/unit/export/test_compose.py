@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from nvllm.core.plan import PlannedGpu
-from nvllm.engine import engine
+from nvllm.engine import container, containers
 from nvllm.export import compose
 from nvllm.export.export import ExportSource
 from support import export_world
@@ -20,7 +20,7 @@ def service(source: ExportSource) -> Any:
 
 
 def test_the_service_is_what_nvllm_asks_docker_for() -> None:
-    found, asked = service(BLESSED), engine.options(BLESSED.plan, {}, "Docker")
+    found, asked = service(BLESSED), containers.options(container.of_plan(BLESSED.plan, {}), "Docker")
     for ours, theirs in {
         "user": "user",
         "read_only": "read_only",

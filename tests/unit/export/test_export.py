@@ -44,7 +44,7 @@ def test_what_is_not_held_stands_in_every_file() -> None:
     for platform, made in written.items():
         text = made.files[0].data.decode()
         for name, one in KEPT[platform].items():
-            assert (f"#   {name}: " in text) == (not one.held), (platform, name)
+            assert (f"#   {name}: " in text) == (not one.kept), (platform, name)
 
 
 def test_what_is_about_this_host_now_does_not_count() -> None:
@@ -69,7 +69,7 @@ def test_the_run_directory_is_exactly_what_the_gate_lists() -> None:
 
 
 def test_the_machine_is_compared_before_the_gate_and_the_gate_before_the_engine() -> None:
-    found = export.command(BLESSED.plan)
+    found = list(BLESSED.container.command)
     assert found[:3] == [BLESSED.plan.command[0], "-I", "/nvllm/machine.py"]
     assert tuple(found[3:]) == BLESSED.plan.command
 
@@ -99,7 +99,7 @@ def test_the_page_says_of_every_platform_what_it_holds() -> None:
     page = (Path(__file__).parents[3] / "docs/export.md").read_text(encoding="utf-8")
     for name, text in export.GUARANTEES.items():
         kept = [one[name] for one in KEPT.values()]
-        cells = [one.by if one.held else f"**not held**: {one.by}" for one in kept]
+        cells = [one.by if one.kept else f"**not held**: {one.by}" for one in kept]
         assert f"| {' | '.join([f'{name}: {text}', *cells])} |\n" in page
 
 
@@ -131,5 +131,5 @@ def test_a_restart_and_a_drain_are_exported_as_far_as_the_platform_has_them() ->
         if line not in [text.strip() for text in written[platform].files[0].data.decode().splitlines()]
     ]
     assert missing == []
-    lost = {platform for platform, made in written.items() if not made.guarantees["restart"].held}
+    lost = {platform for platform, made in written.items() if not made.guarantees["restart"].kept}
     assert lost == {"kubernetes", "quadlet", "compose"}, "only nvllm serve checks everything before a restart"

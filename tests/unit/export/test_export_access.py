@@ -44,7 +44,7 @@ def test_no_export_has_the_key_and_each_has_the_program_that_asks(source: Export
         assert KEY not in text_of(made.files)
         assert "class ApiKey" in text_of(made.files)
         assert TEMPLATE.decode() in text_of(made.files)
-        assert made.guarantees["key"].held
+        assert made.guarantees["key"].kept
         assert ACCESS_PROGRAM in made.guarantees["key"].by
 
 

@@ -22,4 +22,4 @@ def test_the_unit_serves_the_profile_as_its_user() -> None:
 
 
 def test_nvllm_itself_holds_all_but_what_systemd_is_told() -> None:
-    assert [name for name, one in systemd.guarantees().items() if not one.held] == ["ready"]
+    assert [name for name, one in systemd.guarantees().items() if not one.kept] == ["ready"]

@@ -23,7 +23,7 @@ from nvllm.core import canonical
 from nvllm.core.plan import CACHE, FORCE_LOAD, LaunchPlan, Mount, PlannedGpu, Workbench
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import Access, GpuNeed, ImageSpec, ResourceLimits, Waiver
-from nvllm.engine import engine
+from nvllm.engine import container, containers, engine
 from nvllm.host.facts import INSTANCE_LABEL, Product
 from nvllm.runtime import gate
 from nvllm.serve import planner, servehash
@@ -464,7 +464,7 @@ HARDENED = {
 
 
 def options(of: LaunchPlan, product: Product = "Docker") -> dict[str, Any]:
-    return engine.options(of, {INSTANCE_LABEL: of.instance}, product)
+    return containers.options(container.of_plan(of, {INSTANCE_LABEL: of.instance}), product)
 
 
 def test_podman_is_told_in_its_own_words() -> None:
