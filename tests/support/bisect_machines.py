@@ -8,10 +8,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.lookahead import to_send
 from nvllm.bisect.problem import Problem, SearchEvidence, Tally
-from nvllm.bisect.search import Done, propose
+from nvllm.bisect.search import propose
 from support.bisect_world import Judge
 
 Seconds = Callable[[], float]

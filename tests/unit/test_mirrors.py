@@ -10,6 +10,9 @@ PACKAGE = TESTS.parent / "launcher/nvllm"
 ELSEWHERE = {
     "__main__": "unit/cli/test_main.py",
     "bless/replay": "unit/bless/test_blessing.py",
+    "bisect/minimal": "unit/bisect/test_search.py",
+    "bisect/ordered": "unit/bisect/test_search.py",
+    "bisect/weighing": "unit/bisect/test_search.py",
     "cache/seen_versions": "refusals/test_nv906.py",
     "cli/bisect_journals": "refusals/test_nv805.py",
     "cli/bisect_sets": "unit/cli/test_bisect.py",
@@ -34,6 +37,7 @@ ELSEWHERE = {
     "fleet/leftovers": "unit/fleet/test_worker.py",
     "fleet/task_runner": "unit/fleet/test_worker.py",
     "fleet/cluster": "fleet/test_trials.py",
+    "bisect/answer": "unit/bisect/test_search.py",
     "bisect/inputs": "refusals/test_nv803.py",
     "image/assemble": "unit/image/test_builder.py",
     "image/variation": "unit/image/test_rebuild.py",

@@ -3,11 +3,13 @@
 In: a patch series, a good and a bad set, and a probe. Out: a journal, from which every decision can be repeated, and a
 report. Four parts, each above the next:
 
-- shown: `report` (terminal, JSON), `page` (for other people), `script` (for `sh`)
-- run: `driver` (the loop), `inputs`, `trial_cache`; `replay_check` repeats decisions
+- presented: `report` (terminal, JSON), `page` (for other people)
+- run: `driver` (the loop here), `dispatch` (on other machines), `inputs`, `trial_cache`; `replay_check` repeats what
+  was decided
 - kept: `records` (the journal's lines and their state), `journal` (the file)
-- decided, by pure functions of the problem and its trials: `forecast`, `search`, `judge` (the ends, the watch),
-  `posterior` (beliefs), `problem`, `combinations` (which sets there are)
+- decided, by pure functions of the problem and its trials: `lookahead`, `forecast`, `search` with `ordered` and
+  `minimal`, `weighing` (single sets), `judge` (the ends, the watch), `posterior` (beliefs), `problem`, `answer`,
+  `combinations` (which sets there are)
 """
 
 from typing import TYPE_CHECKING

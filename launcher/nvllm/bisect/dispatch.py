@@ -13,12 +13,13 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
+from nvllm.bisect.answer import Done, NextTrial
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.driver import Recorder
 from nvllm.bisect.journal import Log
 from nvllm.bisect.lookahead import MOST_MACHINES, to_send
 from nvllm.bisect.records import End, Lost, Sent
-from nvllm.bisect.search import Done, NextTrial, propose
+from nvllm.bisect.search import propose
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any

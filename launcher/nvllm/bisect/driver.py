@@ -13,12 +13,13 @@ from dataclasses import asdict, replace
 from typing import Protocol
 
 from nvllm.bisect import search
+from nvllm.bisect.answer import Done, NextTrial
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.forecast import ahead
 from nvllm.bisect.journal import Log
 from nvllm.bisect.problem import Tally
 from nvllm.bisect.records import End, JournalRecord, Judged, Tried
-from nvllm.bisect.search import Done, NextTrial, propose
+from nvllm.bisect.search import propose
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse_any

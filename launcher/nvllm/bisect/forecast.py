@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nvllm.bisect import search
+from nvllm.bisect.answer import NextTrial
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.judge import failure_rate
 from nvllm.bisect.posterior import Beta, Count
 from nvllm.bisect.problem import Problem, SearchEvidence, Tally
-from nvllm.bisect.search import NextTrial, propose
+from nvllm.bisect.search import propose
 from nvllm.core.refusal import Refused
 from nvllm.trials.trial import Trial
 

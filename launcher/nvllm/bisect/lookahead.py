@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nvllm.bisect.answer import NextTrial
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.forecast import guess_next
 from nvllm.bisect.problem import Problem, SearchEvidence
-from nvllm.bisect.search import NextTrial, propose
+from nvllm.bisect.search import propose
 from nvllm.trials.trial import Trial
 
 MOST_MACHINES = 64

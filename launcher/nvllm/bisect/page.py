@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.bisect import judge, records, report
+from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.records import BisectState, JournalEntry, Tried
-from nvllm.bisect.search import Done, beliefs, concluded
+from nvllm.bisect.search import beliefs, concluded
 from nvllm.core.refusal import Refused
 from nvllm.pages import plots
 from nvllm.pages.page import rendered, shown

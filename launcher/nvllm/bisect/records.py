@@ -204,7 +204,7 @@ class Corrected:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The search is over; see `search.Done`."""
+    """The search is over; see `answer.Done`."""
 
     culprits: Ids
     exact: bool

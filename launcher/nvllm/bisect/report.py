@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from nvllm.bisect import judge, search
+from nvllm.bisect.answer import Done, Line, NextTrial
 from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.records import BisectStart, BisectState, Tried
-from nvllm.bisect.search import Done, Line, NextTrial
 from nvllm.core.canonical import Json
 from nvllm.trials.trial import Built, TrialOutcome
 

@@ -12,12 +12,12 @@ import click
 
 from nvllm.bisect import combinations, dispatch, driver, journal, page, records, replay_check, search
 from nvllm.bisect import report as bisect_report
+from nvllm.bisect.answer import Done, NextTrial
 from nvllm.bisect.forecast import Forecast
 from nvllm.bisect.inputs import check_unchanged, inputs_now
 from nvllm.bisect.journal import Journal
 from nvllm.bisect.lookahead import MOST_MACHINES
 from nvllm.bisect.records import BisectStart, BisectState, Corrected, Kept, Limits, PatchSummary
-from nvllm.bisect.search import Done, NextTrial
 from nvllm.cli import bisect_sets, image_argument, terminal
 from nvllm.cli.bisect_journals import (
     IMAGE,

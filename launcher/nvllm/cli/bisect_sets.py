@@ -6,9 +6,9 @@ import click
 
 from nvllm.bisect import journal, records, replay_check, search
 from nvllm.bisect import report as bisect_report
+from nvllm.bisect.answer import NextTrial
 from nvllm.bisect.combinations import set_hash
 from nvllm.bisect.records import Back, BisectState, JournalRecord, Skip, Tried
-from nvllm.bisect.search import NextTrial
 from nvllm.cli.bisect_journals import IMAGE, SET, bench_of, cache_of, held, load, lookup, option, set_argument
 from nvllm.cli.complete import profiles
 from nvllm.cli.frame import App, Command, with_app

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvllm.bisect.answer import Done, NextTrial
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.driver import drive
 from nvllm.bisect.forecast import ahead
 from nvllm.bisect.journal import Log
 from nvllm.bisect.records import Back, End, JournalRecord, Judged, Skip, Tried, fold
-from nvllm.bisect.search import Done, NextTrial, propose
+from nvllm.bisect.search import propose
 from nvllm.core import proc
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.trials.trial import Built, Trial, TrialOutcome

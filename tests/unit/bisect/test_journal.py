@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvllm.bisect import journal
+from nvllm.bisect.answer import Done
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Journal
 from nvllm.bisect.records import Back, End, JournalEntry, Judged, Limits, Skip, Tried
-from nvllm.bisect.search import Done
 from nvllm.core import durable
 from nvllm.core.refusal import Refused
 from nvllm.trials.trial import Built, Trial

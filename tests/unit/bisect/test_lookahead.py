@@ -8,9 +8,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nvllm.bisect.answer import NextTrial
 from nvllm.bisect.lookahead import lookahead, to_send
 from nvllm.bisect.problem import Mode, Problem, SearchEvidence, Settings, Tally
-from nvllm.bisect.search import NextTrial, propose
+from nvllm.bisect.search import propose
 from support.bisect_machines import alike, search, straggling
 from support.bisect_world import all_of, free, layered, problem, sometimes
 from support.rows import each_row

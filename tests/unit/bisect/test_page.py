@@ -10,12 +10,12 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from nvllm.bisect import page, report
+from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
 from nvllm.bisect.problem import Mode
 from nvllm.bisect.records import BisectStart, JournalEntry, PatchSummary, Tried
-from nvllm.bisect.search import Done
 from nvllm.core.refusal import refuse
 from nvllm.trials.trial import BisectProbe, Built, Trial
 from support.bisect_world import Judge, SimulatedBench, all_of, free, sometimes, start

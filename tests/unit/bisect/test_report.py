@@ -14,11 +14,11 @@ import pytest
 
 from nvllm.bisect import records
 from nvllm.bisect import report as bisect_report
+from nvllm.bisect.answer import Done
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
 from nvllm.bisect.problem import Mode
 from nvllm.bisect.records import BisectStart, BisectState, Tried
-from nvllm.bisect.search import Done
 from nvllm.core import canonical
 from nvllm.trials.trial import Built, Trial
 from support.bisect_world import BAD, SimulatedBench, all_of, free, sometimes, start

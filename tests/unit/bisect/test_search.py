@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.bisect import posterior
+from nvllm.bisect.answer import Done, NextTrial
 from nvllm.bisect.combinations import Combinations, PatchSet, minimise, split
 from nvllm.bisect.problem import Find, Mode, SearchEvidence, Settings, Tally
-from nvllm.bisect.search import Done, NextTrial, beliefs, concluded, propose
+from nvllm.bisect.search import beliefs, concluded, propose
 from nvllm.core.refusal import Refused
 from nvllm.trials.trial import Trial
 from support.bisect_world import BAD, FLAKY, GOOD, ONCE, UNTESTABLE, World, all_of, free, layered, problem, sometimes

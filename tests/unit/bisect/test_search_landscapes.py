@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.problem import SearchEvidence, Settings, Tally
-from nvllm.bisect.search import Done, propose
+from nvllm.bisect.search import propose
 from nvllm.trials.trial import Trial
 from support.bisect_landscapes import BROKEN, CONFIDENCES, campaigns, cases, untestable
 from support.bisect_world import BAD, FLAKY, GOOD, World, all_of, free, problem, sometimes

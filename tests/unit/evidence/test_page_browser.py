@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from nvllm.bisect import page as bisect_page
+from nvllm.bisect.answer import Done
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
-from nvllm.bisect.search import Done
 from nvllm.bless import page as bless_page
 from nvllm.cache.manifest import PhaseTime
 from nvllm.core import proc

@@ -1,0 +1,150 @@
+"""The set search: a set of patches that shows the effect and of which none can be dropped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence, Set
+
+from nvllm.bisect.answer import Done, Line
+from nvllm.bisect.combinations import PatchSet, halves, minimise
+from nvllm.bisect.problem import Verdict
+from nvllm.bisect.weighing import Search
+from nvllm.trials.trial import TrialOutcome
+
+_MOST_DETOURS = 8
+"""Untestable sets between two sets, after which what lies between them counts as one piece."""
+
+_LOOSE_DOUBT = 0.05
+"""The doubt that a set search leaves on its way. Its certificate tries the sets again that the answer rests on."""
+
+
+class SetSearch(Search):
+    """A search over all closed sets: pin a patch that is needed, drop the patches that are not."""
+
+    def located(self) -> Done:
+        """Find a minimal set: pin a patch that is needed, drop the patches that are not, and repeat."""
+        share = (1 - self.settings.confidence) / (math.ceil(math.log2(self.size + 1)) + 4)
+        doubt = max(share, _LOOSE_DOUBT)
+        pinned, showing = self.problem.low, self.problem.high
+        apart: set[str] = set()  # patches that were pinned together with others, and may not be needed
+        while pinned != showing:
+            alone = self.verdict(pinned, "the patches found so far, alone", doubt)
+            if self.problem.effect(alone.outcome):
+                showing = pinned
+                break
+            lacks = None if alone.outcome == "untestable" else pinned
+            lower, showing = self.squeeze(pinned, lacks, showing, doubt)
+            added = showing - lower
+            if len(self.combinations.tops(added)) > 1:
+                apart |= added
+            pinned = self.combinations.closed(pinned | added)
+        return self.certify(showing, apart, share)
+
+    def squeeze(
+        self, pinned: PatchSet, lacks: PatchSet | None, showing: PatchSet, doubt: float
+    ) -> tuple[PatchSet, PatchSet]:
+        """Return two sets, of which the first lacks the effect and the second, which is bigger, shows it, and no set
+        between can be tested. PINNED is in both; LACKS is None if PINNED itself cannot be tested."""
+        if self.flaky:
+            rest = self.combinations.ordered(showing - pinned)
+            low, high = self.locate_flaky(pinned, rest, 0 if lacks is not None else -1, doubt)
+            return self.prefix(pinned, rest, max(low, 0)), self.prefix(pinned, rest, high)
+        lower, blocked = lacks or pinned, set[PatchSet]()
+        while True:
+            items = self.combinations.ordered(showing - lower)
+            rest = self.combinations.ordered(showing - pinned)
+            self.weights |= {item: 0.0 for item in self.items if item not in showing}
+            inside = [0.0 if item in lower else 1 / len(items) for item in rest]
+            self.suspect(rest, [(index, index + 1) for index in range(len(rest))], inside)
+            self.possible = self.combinations.ordered(showing - self.problem.low)
+            chosen = next(
+                (half for half in halves(self.combinations, lower, showing, items) if half not in blocked), None
+            )
+            if chosen is None or sum(lower < untestable < showing for untestable in blocked) >= _MOST_DETOURS:
+                return lower, showing
+            verdict = self.verdict(chosen, f"{len(items)} candidates left", doubt)
+            if verdict.outcome == "untestable":
+                blocked.add(chosen)
+            elif self.problem.effect(verdict.outcome):
+                showing = chosen
+            else:
+                lower = chosen
+
+    def certify(self, showing: PatchSet, apart: Set[str], share: float) -> Done:
+        """Prove that no patch can be dropped from SHOWING, which shows the effect; drop those that can.
+
+        Those of APART are dropped one at a time, because nothing said yet that they are needed. If another can be
+        dropped, a bigger set lacked the effect that a smaller one shows, and ddmin takes over.
+        """
+
+        def verdict(chosen: PatchSet, role: str = "a smaller set") -> TrialOutcome:
+            return self.verdict(chosen, role, share, "certificate").outcome
+
+        def shows(chosen: PatchSet) -> bool:
+            return self.problem.effect(verdict(chosen))
+
+        while True:
+            self.possible = self.combinations.ordered(showing - self.problem.low)
+            needed = self.combinations.tops(showing - self.problem.low)
+            dropped = {patch: self.combinations.without(showing, [patch]) for patch in needed}
+            spare = next((patch for patch in needed if patch in apart and shows(dropped[patch])), None)
+            if spare is not None:
+                showing = dropped[spare]
+                continue
+            outcomes = [verdict(chosen, f"without {patch}") for patch, chosen in dropped.items()]
+            if not any(self.problem.effect(outcome) for outcome in outcomes):
+                break
+            smaller = minimise(self.combinations, showing, self.problem.low, shows)
+            if smaller == showing:
+                break
+            showing = smaller
+        if "untestable" in outcomes:
+            unsure = ", ".join(
+                patch for patch, outcome in zip(needed, outcomes, strict=True) if outcome == "untestable"
+            )
+            self.notes.append(f"the set without it cannot be tested, so it may not be needed: {unsure}")
+        if self._hidden():
+            self.notes.append("the failure is not monotone: a set lacks the effect that a part of it shows")
+        certificate = (
+            self.line("the set", showing, share, effect=True),
+            *(self.line(f"without {patch}", chosen, share, effect=False) for patch, chosen in dropped.items()),
+            self.line("none of it", self.problem.low, share, effect=False),
+        )
+        rest = self.everything_else(needed, share)
+        certified = self.certified(certificate)
+        alike = self.combinations.ordered(showing - self.problem.low - set(needed))
+        along = tuple(
+            (patch, tuple(top for top in needed if patch in self.combinations.closed([top]))) for patch in alike
+        )
+        weights = self.acquit([patch for patch in self.items if patch not in showing], certificate[0].verdict)
+        weights |= {patch: self._membership(line) for patch, line in zip(needed, certificate[1:-1], strict=True)}
+        weights |= dict.fromkeys(alike, 1 / self.size)
+        in_order = tuple((patch, weights[patch]) for patch in self.items)
+        notes = tuple(dict.fromkeys(self.notes))
+        return Done(needed, certified, certificate, certified, self.flaky, in_order, notes, along, rest=rest)
+
+    def _hidden(self) -> bool:
+        """Return whether a set lacks the effect although a part of it shows it."""
+        if self.flaky:
+            known: Mapping[PatchSet, bool] = {**self.decided, self.problem.high: True, self.problem.low: False}
+        else:
+            known = {
+                chosen: self.problem.count(tally).hits > 0
+                for chosen, tally in self.evidence.tallies.items()
+                if tally.conclusive
+            }
+        showing = [chosen for chosen, shows in known.items() if shows]
+        return any(part < chosen for chosen, shows in known.items() if not shows for part in showing)
+
+    def _membership(self, without: Line) -> float:
+        """Return the probability that a patch is needed: that the set WITHOUT it lacks the effect."""
+        verdict = without.verdict
+        if verdict.outcome == "untestable":
+            return 0.5
+        sure = 1.0 if verdict.confidence is None else verdict.confidence
+        return 1 - sure if self.problem.effect(verdict.outcome) else sure
+
+    def acquit(self, others: Sequence[str], whole: Verdict) -> dict[str, float]:
+        """Return the probabilities of OTHERS, one of which is needed only if the verdict WHOLE is wrong."""
+        doubt = 0.0 if whole.confidence is None else 1 - whole.confidence
+        return {name: doubt / len(others) for name in others}

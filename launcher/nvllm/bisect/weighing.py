@@ -1,0 +1,253 @@
+"""Weighs the evidence on single sets: what their trials conclude, and which trial is missing for that.
+
+A search asks for the verdict on a set and goes on if the evidence has one. Where it has none, `TrialNeeded` carries the
+trial that is missing out of the search.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from nvllm.bisect import judge, posterior
+from nvllm.bisect.answer import Done, Line, NextTrial, Purpose
+from nvllm.bisect.combinations import PatchSet
+from nvllm.bisect.posterior import Rates
+from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
+from nvllm.trials.trial import TrialOutcome
+
+_ENDLESS = 10
+"""Trials that one culprit may take, as a multiple of the patience of one set; then it is reported as a range."""
+
+_BETWEEN_WATCHES = 6
+"""Trials of a flaky search for each further trial of the bad end, which shows whether the rate is still the same."""
+
+
+class TrialNeeded(Exception):  # noqa: N818 - it carries the next trial out of the search, and is no error
+    def __init__(self, trial: NextTrial) -> None:
+        super().__init__(trial.reason)
+        self.trial = trial
+
+
+class RateFell(Exception):  # noqa: N818 - it ends the search with the best answer so far, and is no error
+    pass
+
+
+class Search(ABC):
+    """One run over EVIDENCE. Raises TrialNeeded where it ends, and RateFell if the failure rate has fallen."""
+
+    def __init__(self, problem: Problem, evidence: SearchEvidence) -> None:
+        self.problem = problem
+        self.evidence = evidence
+        self.settings = problem.settings
+        self.combinations = problem.combinations
+        self.items = problem.items
+        self.size = len(self.items)
+        self.notes: list[str] = []
+        self.flaky = self.settings.flaky or any(tally.mixed for tally in evidence.tallies.values())
+        self.weights = dict.fromkeys(self.items, 0.0)
+        self.suspect(self.items, [(0, self.size)], [1.0])
+        self.possible = self.items
+        """The shortest range, or set, that is known to contain the answer."""
+        self.complete: Done | None = None
+        """What was found, while a search for further causes goes on."""
+        self.decided: dict[PatchSet, bool] = {}
+        """Whether a set of a flaky search shows the effect, as far as that is decided."""
+        self._says: dict[PatchSet | str, Sequence[float]] = {}
+        """What the trials of each source say about the rates, and what is LEARNT from all of them."""
+        self._learnt = posterior.unknown()
+
+    @abstractmethod
+    def located(self) -> Done:
+        """Return what was found. The ends are proved."""
+
+    def prove_ends(self) -> None:
+        ends = self.problem.ends
+        bad, good = self.evidence.tally(ends["bad"]), self.evidence.tally(ends["good"])
+        needed = judge.next_end(bad, good, replace(self.settings, flaky=self.flaky))
+        if needed is not None:
+            self.want(ends[needed.end], needed.reason, "end")
+
+    def watch(self, *, at_the_end: bool) -> None:
+        """Ask for another trial of the bad end if it is due. Raises RateFell if its failure rate has fallen."""
+        ends = self.problem.ends
+        bad, good = self.evidence.tally(ends["bad"]), self.evidence.tally(ends["good"])
+        pairs = judge.proof(bad, good, self.settings).pairs or bad.conclusive
+        seen = judge.watch(bad.order, pairs)
+        if seen.fallen:
+            raise RateFell(f"the failure rate has fallen: {seen}")
+        others = self.evidence.trials - bad.trials - good.trials
+        due = (bad.conclusive - pairs) * _BETWEEN_WATCHES <= others - _BETWEEN_WATCHES
+        if due or (at_the_end and not seen.held):
+            if bad.blocked:
+                raise RateFell("the bad end cannot be tested any more, so its failure rate may have changed")
+            self.want(ends["bad"], f"whether the failure rate is still the same: {seen}", "watch")
+
+    def want(self, chosen: PatchSet, reason: str, purpose: Purpose) -> NoReturn:
+        raise TrialNeeded(NextTrial(chosen, reason, purpose))
+
+    def rates(self, but: Collection[PatchSet] = ()) -> Rates:
+        """Return the rates of hits after the trials of both ends and of all other sets, except those of BUT.
+
+        The trials of a set must not count twice: as its own, and in the rate that they are compared with.
+        """
+        if self.settings.rates is not None:
+            return self.settings.rates
+        if not self._says:
+            before = posterior.unknown(fix=self.problem.find == "fix")
+            for chosen in (self.problem.high, self.problem.low, *self.evidence.tallies):
+                self._says.setdefault(self._source(chosen), self._heard(before, chosen))
+            self._learnt = before.after(self._says.values())
+        own = {self._source(chosen) for chosen in but}
+        return functools.reduce(Rates.but, (self._says[origin] for origin in own if origin in self._says), self._learnt)
+
+    def _source(self, chosen: PatchSet) -> PatchSet | str:
+        """Return what stands for the patched source of CHOSEN: sets of one source share their trials."""
+        return self.evidence.trees.get(chosen, "") or chosen
+
+    def _heard(self, rates: Rates, chosen: PatchSet) -> Sequence[float]:
+        """Return what the trials of CHOSEN say about each pair of RATES."""
+        seen = self.problem.count(self.evidence.tally(chosen))
+        if chosen == self.problem.high:
+            return posterior.likelihood(rates.holds, seen)
+        if chosen == self.problem.low:
+            return posterior.likelihood(rates.other, seen)
+        return posterior.either(rates.holds, rates.other, seen)
+
+    def verdict(self, chosen: PatchSet, reason: str, doubt: float, purpose: Purpose = "search") -> Verdict:
+        """Return the verdict on CHOSEN for the search. The ends have the outcomes that were proved."""
+        if chosen not in (self.problem.low, self.problem.high):
+            return self.weigh(chosen, reason, doubt, purpose, 1)
+        tally = self.evidence.tally(chosen)
+        return Verdict(self._outcome(shows=chosen == self.problem.high), tally, self._sure(chosen))
+
+    def weigh(self, chosen: PatchSet, reason: str, doubt: float, purpose: Purpose, least: int) -> Verdict:
+        """Return the verdict on CHOSEN by its trials, after asking for as many as it needs or patience allows.
+
+        A steady failure needs LEAST trials, a flaky one as many as leave at most DOUBT. A set that is given up is
+        judged by the conclusive trials that it has.
+        """
+        tally = self.evidence.tally(chosen)
+        if tally.unknown:
+            return Verdict("untestable", tally)
+        if tally.conclusive < (1 if self.flaky else least) and not tally.blocked:
+            nth = f", trial {tally.conclusive + 1} of {least}" if least > 1 and not self.flaky else ""
+            again = f", again after {tally.stage}" if tally.untestable else ""
+            self.want(chosen, f"{reason}{nth}{again}", purpose)
+        if not self.flaky:
+            return Verdict("bad" if tally.bad else "good", tally)
+        chance = posterior.shows(self.rates([chosen]), self.problem.count(tally))
+        sure = max(chance, 1 - chance)
+        if sure < 1 - doubt and tally.conclusive < self.settings.patience and not tally.blocked:
+            self.want(chosen, f"{reason}: {tally}, {sure:.3f} sure", purpose)
+        if sure >= 1 - doubt:
+            self.decided[chosen] = chance > 0.5
+        return Verdict(self._outcome(shows=chance > 0.5), tally, sure)
+
+    def _outcome(self, *, shows: bool) -> TrialOutcome:
+        return "bad" if shows == (self.problem.find == "break") else "good"
+
+    def _sure(self, chosen: PatchSet) -> float | None:
+        if not self.flaky:
+            return None
+        chance = posterior.shows(self.rates([chosen]), self.problem.count(self.evidence.tally(chosen)))
+        return max(chance, 1 - chance)
+
+    def line(self, role: str, chosen: PatchSet, doubt: float, *, effect: bool | None) -> Line:
+        """Return the certificate's line about CHOSEN, after asking for trials until it leaves at most DOUBT.
+
+        EFFECT: the set must show the effect; None: it may or not. These trials need no new build, and they reveal a
+        flaky failure that was taken for a steady one before it makes the answer wrong.
+        """
+        verdict = self.weigh(chosen, f"the certificate, {role}", doubt, "certificate", self.settings.repeats)
+        tally = verdict.tally
+        sure = (
+            tally.conclusive >= self.settings.repeats
+            if verdict.confidence is None
+            else verdict.confidence >= self.settings.confidence
+        )
+        fits = effect is None or self.problem.effect(verdict.outcome) == effect
+        return Line(role, chosen, verdict, verdict.outcome != "untestable" and fits and sure)
+
+    def everything_else(self, culprits: Iterable[str], doubt: float) -> Line | None:
+        """Return the line about the bigger end without CULPRITS; None if that is the smaller end, which is proved."""
+        rest = self.combinations.without(self.problem.high, culprits) | self.problem.low
+        if rest == self.problem.low:
+            return None
+        line = self.line("everything without it", rest, doubt, effect=None)
+        if line.verdict.outcome == "untestable":
+            self.notes.append("everything without it cannot be tested, so there may be another cause")
+        elif not line.holds:
+            self.notes.append("whether everything without it shows the effect is not sure: there may be another cause")
+        return line
+
+    def certified(self, lines: Sequence[Line]) -> bool:
+        """Return whether LINES prove the result, and note what they lack."""
+        if any(line.verdict.outcome != "untestable" and not line.holds for line in lines):
+            self.notes.append(
+                "--patience ran out before every line of the certificate was as sure as --confidence requires"
+                if self.flaky
+                else "a set of the certificate could not be tried as often as --repeats requires"
+            )
+        doubts = sum(1 - line.verdict.confidence for line in lines if line.verdict.confidence is not None)
+        if not all(line.holds for line in lines):
+            return False
+        if doubts > 1 - self.settings.confidence + 1e-9:
+            self.notes.append(f"every line holds, but together they leave a doubt of {doubts:.3f}: raise --patience")
+            return False
+        return True
+
+    def prefix(self, pinned: PatchSet, rest: tuple[str, ...], length: int) -> PatchSet:
+        """Return the closed set of the low end, PINNED, and the first LENGTH patches of REST."""
+        return self.combinations.closed(self.problem.low | pinned | set(rest[:length]))
+
+    def suspect(self, rest: tuple[str, ...], cells: Sequence[tuple[int, int]], weights: Sequence[float]) -> None:
+        """Set the probability of each of REST. WEIGHTS are those of each cell to contain the last needed patch.
+
+        The patches of one of CELLS cannot be told apart and share its probability.
+        """
+        behind = 0.0
+        for (low, high), weight in reversed(list(zip(cells, weights, strict=True))):
+            for item in reversed(rest[max(low, 0) : high]):
+                alone = weight / (high - max(low, 0))
+                self.weights[item] = alone + (behind / self.size if self.problem.mode == "set" else 0.0)
+                behind += alone
+
+    def locate_flaky(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> tuple[int, int]:
+        sets = {m: self.prefix(pinned, rest, m) for m in range(max(low + 1, 0), len(rest))}
+        tallies = {m: self.evidence.tally(chosen) for m, chosen in sets.items()}
+        open_to = [m for m, tally in tallies.items() if not tally.unknown]
+        cuts = [low, *open_to, len(rest)]
+        cells = list(itertools.pairwise(cuts))
+        if len(cells) == 1:
+            self.suspect(rest, cells, [1.0])
+            return cells[0]
+        prior = [(high - low) / (len(rest) - cuts[0]) for low, high in cells]
+        index_of = {m: index + 1 for index, m in enumerate(open_to)}
+        seen = {index_of[m]: self.problem.count(tallies[m]) for m in open_to if tallies[m].conclusive}
+        belief = posterior.belief(self.rates(set(sets.values())), prior, seen)
+        self.suspect(rest, cells, belief.weights)
+        best = max(range(len(cells)), key=lambda index: belief.weights[index])
+        likely = posterior.likely_range(cells, belief.weights, 1 - share)
+        inside = pinned - self.problem.low
+        self.possible = self.combinations.ordered(inside | set(rest[max(likely[0], 0) : likely[1]]))
+        if belief.weights[best] >= 1 - share:
+            for m, chosen in sets.items():
+                if tallies[m].conclusive:
+                    self.decided[chosen] = m >= cells[best][1]
+            return cells[best]
+        candidates = [index_of[m] for m in open_to if not tallies[m].blocked]
+        if (
+            not candidates
+            or sum(count.hits + count.misses for count in seen.values()) >= _ENDLESS * self.settings.patience
+        ):
+            return likely
+        built = frozenset(index for m, index in index_of.items() if sets[m] in self.evidence.built)
+        m = open_to[posterior.choose(belief, candidates, built, self.settings.build_price) - 1]
+        leader = rest[cells[best][1] - 1]
+        reason = f"{leader} is the culprit with probability {belief.weights[best]:.3f}"
+        return self.want(sets[m], reason, "search")
