@@ -28,7 +28,7 @@ _MOST = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A set on which the answer rests: its ROLE, VERDICT and TRIALS, and what the last trial that says so wrote.
+    """A set on which the answer rests: its ROLE, VERDICT and TRIALS, and the OUTPUT of the last trial that says so.
 
     HOLDS is None for an end of a search that is not finished.
     """
@@ -38,7 +38,7 @@ class Proof:
     verdict: str
     trials: str
     holds: bool | None
-    said: str
+    output: str
 
 
 def proofs(state: BisectState, done: Done | None) -> list[Proof]:
@@ -203,7 +203,7 @@ def markdown(entries: Sequence[JournalEntry], done: Done) -> str:
         )
     ]
     parts += ["\n".join(f"- {_cell(one)}" for one in (*report.ends_text(state).splitlines(), *done.notes))]
-    outputs = [f"{_cell(one.role)}:\n\n{_fenced(one.said)}" for one in rested if one.said]
+    outputs = [f"{_cell(one.role)}:\n\n{_fenced(one.output)}" for one in rested if one.output]
     while sum(map(len, outputs)) > _MOST // 2:
         outputs.pop()
     if outputs:
