@@ -97,47 +97,47 @@ class _Dispatcher(Recorder):
 
     def send(self, pool: ThreadPoolExecutor) -> bool:
         """Send what the search wants to free machines. Return whether it has to be asked again at once."""
-        under_way = [one.chosen for one, _, _ in self.running.values()]
-        for one in to_send(self.problem, self.state.evidence, under_way, self.machines.count):
-            built = self.state.builds.get(one.chosen)
+        under_way = [asked.chosen for asked, _, _ in self.running.values()]
+        for asked in to_send(self.problem, self.state.evidence, under_way, self.machines.count):
+            built = self.state.builds.get(asked.chosen)
             if built is None:  # its source may be that of a set that was tried
-                made = self.machines.build(self.ordered(one.chosen))
+                made = self.machines.build(self.ordered(asked.chosen))
                 if isinstance(made, Trial):
-                    self.record(one, made, recalled=False)
+                    self.record(asked, made, recalled=False)
                 else:
                     self.append(made)
                 return True
-            if one.chosen not in under_way and self.recall(one, built):
+            if asked.chosen not in under_way and self.recall(asked, built):
                 return True
-            sent = self.machines.task(built, 1 + self.state.losses.get(one.chosen, 0), one.reason)
+            sent = self.machines.task(built, 1 + self.state.losses.get(asked.chosen, 0), asked.reason)
             self.append(sent)
-            self.running[pool.submit(self.machines.trial, sent)] = (one, built, sent)
+            self.running[pool.submit(self.machines.trial, sent)] = (asked, built, sent)
         return False
 
     def collect(self, ended: set[Future[Trial | Lost]]) -> None:
         """Record what the tasks ENDED brought. Raises Refused with the refusals of all of them."""
         refusals: list[Refusal] = []
         for future in ended:
-            one, built, sent = self.running.pop(future)
+            asked, built, sent = self.running.pop(future)
             try:
                 result = future.result()
             except Refused as refused:
                 refusals += refused.refusals
                 result = Lost(sent.task, sent.chosen, "it was refused: " + ", ".join(r.code for r in refused.refusals))
             if isinstance(result, Trial):
-                self.losses[one.chosen] = 0
-                self.remember(one, built, result, sent.task)
+                self.losses[asked.chosen] = 0
+                self.remember(asked, built, result, sent.task)
                 continue
             self.append(result)
             self.progress.note(f"task {sent.task[:7]}, attempt {sent.attempt}, is lost: {result.why}")
-            self.losses[one.chosen] += 1
-            if self.losses[one.chosen] >= MOST_LOSSES and not refusals:
+            self.losses[asked.chosen] += 1
+            if self.losses[asked.chosen] >= MOST_LOSSES and not refusals:
                 expected, cure = (
                     "a machine that ends a trial",
                     "look at the machines: nvllm fleet status --on ray://HOST",
                 )
-                found = f"{MOST_LOSSES} tasks lost, the last because: {result.why}"
-                refusals += refuse("NV344", ", ".join(sent.chosen) or "no patch", expected, found, cure).refusals
+                losses = f"{MOST_LOSSES} tasks lost, the last because: {result.why}"
+                refusals += refuse("NV344", ", ".join(sent.chosen) or "no patch", expected, losses, cure).refusals
         refuse_any(refusals)
 
     def abandon(self) -> None:

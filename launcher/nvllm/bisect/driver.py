@@ -103,38 +103,38 @@ class Recorder:
             if self.known.get(chosen) == counted and chosen not in (self.problem.low, self.problem.high):
                 continue
             self.known[chosen] = counted
-            found = search.concluded(self.problem, evidence, chosen)
+            verdict = search.concluded(self.problem, evidence, chosen)
             before = self.state.judged.get(chosen)
-            if found is None or (
-                before is not None and (before.outcome, before.detail) == (found.outcome, found.detail)
+            if verdict is None or (
+                before is not None and (before.outcome, before.detail) == (verdict.outcome, verdict.detail)
             ):
                 continue
-            self.append(Judged(self.ordered(chosen), found.outcome, found.detail, found.confidence))
+            self.append(Judged(self.ordered(chosen), verdict.outcome, verdict.detail, verdict.confidence))
 
-    def recall(self, one: NextTrial, built: Built) -> bool:
+    def recall(self, asked: NextTrial, built: Built) -> bool:
         """Record the next cached trial of BUILT, and return whether there was one."""
         known = self.cache.recall(built.build_hash) if self.cache is not None else ()
-        used = len(self.state.trials.get(one.chosen, ()))
+        used = len(self.state.trials.get(asked.chosen, ()))
         if used >= len(known):
             return False
-        self.record(one, known[used], recalled=True)
+        self.record(asked, known[used], recalled=True)
         return True
 
-    def remember(self, one: NextTrial, built: Built, trial: Trial, task: str = "") -> None:
+    def remember(self, asked: NextTrial, built: Built, trial: Trial, task: str = "") -> None:
         """Record the new TRIAL, and cache it. TASK is the one that brought it from another machine."""
-        self.record(one, trial, recalled=False, task=task)
+        self.record(asked, trial, recalled=False, task=task)
         if self.cache is not None:
             self.cache.remember(built.build_hash, trial)
 
-    def record(self, one: NextTrial, trial: Trial, *, recalled: bool, task: str = "") -> None:
-        chosen = self.ordered(one.chosen)
+    def record(self, asked: NextTrial, trial: Trial, *, recalled: bool, task: str = "") -> None:
+        chosen = self.ordered(asked.chosen)
         result = asdict(replace(trial, seconds=round(trial.seconds, 3)))
-        self.append(Tried(chosen=chosen, recalled=recalled, reason=one.reason, task=task, **result))
+        self.append(Tried(chosen=chosen, recalled=recalled, reason=asked.reason, task=task, **result))
         detail = trial.kind or trial.stage or ""
         number = len(self.state.sequence)
-        shown = ", ".join(chosen) or "no patch"
+        names = ", ".join(chosen) or "no patch"
         left = self.left() if trial.seconds >= _WORTH_A_FORECAST and not recalled else ""
-        self.progress.note(f"trial {number}: {trial.outcome} {f'({detail}) ' if detail else ''}with {shown}{left}")
+        self.progress.note(f"trial {number}: {trial.outcome} {f'({detail}) ' if detail else ''}with {names}{left}")
 
     def left(self) -> str:
         """Return how long the search still takes, for the end of a line; empty if it is about to end."""
@@ -147,20 +147,20 @@ class _Driver(Recorder):
         super().__init__(log, cache, progress)
         self.bench = bench
 
-    def run(self, wanted: Sequence[NextTrial]) -> None:
-        """Build the sets of WANTED, then run their trials at the same time."""
+    def run(self, trials: Sequence[NextTrial]) -> None:
+        """Build the sets of TRIALS, then run their trials at the same time."""
         todo: list[tuple[NextTrial, Built]] = []
-        for one in wanted:
-            built = self.state.builds.get(one.chosen) or self.bench.build(self.ordered(one.chosen))
+        for asked in trials:
+            built = self.state.builds.get(asked.chosen) or self.bench.build(self.ordered(asked.chosen))
             if isinstance(built, Trial):
-                self.record(one, built, recalled=False)
+                self.record(asked, built, recalled=False)
                 return
-            if one.chosen not in self.state.builds:
+            if asked.chosen not in self.state.builds:
                 self.append(built)
-            todo.append((one, built))
-        if propose(self.problem, self.state.evidence) != wanted[0]:
+            todo.append((asked, built))
+        if propose(self.problem, self.state.evidence) != trials[0]:
             return  # the new build has the source of a set that was tried before, so its trials count for both
-        fresh = [(one, built) for one, built in todo if not self.recall(one, built)]
+        fresh = [(asked, built) for asked, built in todo if not self.recall(asked, built)]
         if len(fresh) == 1:  # in this thread, which receives an interrupt
             self.remember(*fresh[0], self.bench.trial(fresh[0][1]))
         elif fresh:
@@ -181,11 +181,11 @@ class _Driver(Recorder):
             finally:
                 end_all(running, self.bench.clear)
         refusals: list[Refusal] = []
-        for (one, built), future in zip(fresh, running, strict=True):
+        for (asked, built), future in zip(fresh, running, strict=True):
             try:
                 trial = future.result()
             except Refused as refused:
                 refusals += refused.refusals
             else:
-                self.remember(one, built, trial)
+                self.remember(asked, built, trial)
         refuse_any(refusals)

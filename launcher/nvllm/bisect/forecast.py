@@ -134,26 +134,26 @@ def ahead(problem: Problem, evidence: SearchEvidence, jobs: int) -> list[NextTri
     """
     first = propose(problem, evidence)
     assert isinstance(first, NextTrial)
-    found, waiting = [first], [(evidence, first)]
+    trials, waiting = [first], [(evidence, first)]
     for _ in range(_FORESIGHT * jobs):
-        if not waiting or len(found) >= jobs:
+        if not waiting or len(trials) >= jobs:
             break
-        before, wanted = waiting.pop(0)
+        before, asked = waiting.pop(0)
         for trial in (Trial("bad"), Trial("good")):
-            guess = before.tally(wanted.chosen).plus(trial)
+            guess = before.tally(asked.chosen).plus(trial)
             guessed = replace(
                 before,
-                tallies={**before.tallies, wanted.chosen: guess},
-                built={*before.built, wanted.chosen},
+                tallies={**before.tallies, asked.chosen: guess},
+                built={*before.built, asked.chosen},
                 tried=before.trials + 1,
             )
             answer = guess_next(problem, guessed)
             if answer is None or (first.purpose == "end" and answer.purpose != "end"):
                 continue
             waiting.append((guessed, answer))
-            if len(found) < jobs and all(one.chosen != answer.chosen for one in found):
-                found.append(answer)
-    return found
+            if len(trials) < jobs and all(one.chosen != answer.chosen for one in trials):
+                trials.append(answer)
+    return trials
 
 
 def guess_next(problem: Problem, evidence: SearchEvidence) -> NextTrial | None:

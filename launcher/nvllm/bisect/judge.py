@@ -107,13 +107,13 @@ _HELD, _MOST_HELD, _LOST = math.log(20), math.log(100), -math.log(200)
 class Watch:
     """What the later trials of the bad end say about its failure rate.
 
-    BEFORE are the trials that proved the end, SINCE those after it. HELD: the rate is not much smaller than it was.
+    BEFORE are the trials that proved the end, SINCE those after it. STEADY: the rate is not much smaller than it was.
     FALLEN: it is.
     """
 
     before: Tally
     since: Tally
-    held: bool
+    steady: bool
     fallen: bool
 
     def __str__(self) -> str:

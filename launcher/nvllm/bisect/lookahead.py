@@ -45,25 +45,25 @@ def lookahead(problem: Problem, evidence: SearchEvidence, machines: int) -> list
     """
     first = propose(problem, evidence)
     assert isinstance(first, NextTrial)
-    found: list[NextTrial] = []
+    trials: list[NextTrial] = []
     known: set[tuple[PatchSet, int]] = set()
     order = itertools.count()
     waiting = [(-1.0, next(order), evidence, first)]
     for _ in range(_GUESSES * MOST_MACHINES):
-        if not waiting or len(found) >= machines:
+        if not waiting or len(trials) >= machines:
             break
-        chance, _, before, wanted = heapq.heappop(waiting)
-        nth = (wanted.chosen, before.tally(wanted.chosen).trials)
+        chance, _, before, asked = heapq.heappop(waiting)
+        nth = (asked.chosen, before.tally(asked.chosen).trials)
         if nth not in known:  # two outcomes may lead to the same trial
             known.add(nth)
-            found.append(wanted)
-        if len(found) < machines:
-            for trial, likely in _outcomes(problem, before, wanted):
-                guessed = _after(before, wanted, trial)
+            trials.append(asked)
+        if len(trials) < machines:
+            for trial, likely in _outcomes(problem, before, asked):
+                guessed = _after(before, asked, trial)
                 answer = guess_next(problem, guessed) if -chance * likely >= _TOO_UNLIKELY else None
                 if answer is not None:
                     heapq.heappush(waiting, (chance * likely, next(order), guessed, answer))
-    return found
+    return trials
 
 
 def to_send(
@@ -71,23 +71,23 @@ def to_send(
 ) -> list[NextTrial]:
     """Return the trials to begin now, while UNDER_WAY has the set of each trial that runs on one of MACHINES."""
     running = Counter(under_way)
-    found: list[NextTrial] = []
-    for one in lookahead(problem, evidence, machines):
-        if running[one.chosen]:
-            running[one.chosen] -= 1
+    unsent: list[NextTrial] = []
+    for trial in lookahead(problem, evidence, machines):
+        if running[trial.chosen]:
+            running[trial.chosen] -= 1
         else:
-            found.append(one)
-    return found[: machines - len(under_way)]
+            unsent.append(trial)
+    return unsent[: machines - len(under_way)]
 
 
-def _outcomes(problem: Problem, evidence: SearchEvidence, wanted: NextTrial) -> tuple[tuple[Trial, float], ...]:
-    """Return the outcomes of the trial WANTED that are likely, each with its chance. Untestable is not guessed."""
-    seen = evidence.tally(wanted.chosen)
+def _outcomes(problem: Problem, evidence: SearchEvidence, asked: NextTrial) -> tuple[tuple[Trial, float], ...]:
+    """Return the outcomes of the trial ASKED that are likely, each with its chance. Untestable is not guessed."""
+    seen = evidence.tally(asked.chosen)
     if seen.conclusive:
         bad = (seen.bad + _BEFORE) / (seen.conclusive + 2 * _BEFORE)
-    elif wanted.purpose == "end":
-        bad = _EXPECTED if wanted.chosen == problem.ends["bad"] else 1 - _EXPECTED
-    elif wanted.purpose == "certificate":  # each set of it but the cause, which was tried, lacks the effect
+    elif asked.purpose == "end":
+        bad = _EXPECTED if asked.chosen == problem.ends["bad"] else 1 - _EXPECTED
+    elif asked.purpose == "certificate":  # each set of it but the cause, which was tried, lacks the effect
         bad = _EXPECTED if problem.find == "fix" else 1 - _EXPECTED
     else:
         bad = 0.5
@@ -95,12 +95,12 @@ def _outcomes(problem: Problem, evidence: SearchEvidence, wanted: NextTrial) -> 
     return tuple((trial, likely) for trial, likely in both if likely >= _SELDOM)
 
 
-def _after(evidence: SearchEvidence, wanted: NextTrial, trial: Trial) -> SearchEvidence:
-    """Return EVIDENCE as if WANTED had ended as TRIAL."""
-    guess = evidence.tally(wanted.chosen).plus(trial)
+def _after(evidence: SearchEvidence, asked: NextTrial, trial: Trial) -> SearchEvidence:
+    """Return EVIDENCE as if ASKED had ended as TRIAL."""
+    guess = evidence.tally(asked.chosen).plus(trial)
     return replace(
         evidence,
-        tallies={**evidence.tallies, wanted.chosen: guess},
-        built={*evidence.built, wanted.chosen},
+        tallies={**evidence.tallies, asked.chosen: guess},
+        built={*evidence.built, asked.chosen},
         tried=evidence.trials + 1,
     )

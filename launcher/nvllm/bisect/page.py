@@ -28,7 +28,7 @@ _MOST = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A set on which the answer rests: its ROLE, VERDICT and TRIALS, and what the last trial that says so wrote.
+    """A set on which the answer rests: its ROLE, VERDICT and TRIALS, and the OUTPUT of the last trial that says so.
 
     HOLDS is None for an end of a search that is not finished.
     """
@@ -38,24 +38,24 @@ class Proof:
     verdict: str
     trials: str
     holds: bool | None
-    said: str
+    output: str
 
 
 def proofs(state: BisectState, done: Done | None) -> list[Proof]:
     """Return the sets that the answer of DONE rests on; without an answer, the ends."""
-    found = []
+    rows = []
     lines = () if done is None else (*done.certificate, *([] if done.rest is None else [done.rest]))
     for line in lines:
-        said, counted = _said(state, line.chosen, line.verdict.outcome), str(line.verdict.tally)
-        found.append(Proof(line.role, line.chosen, str(line.verdict), counted, line.holds, said))
+        output, counted = _said(state, line.chosen, line.verdict.outcome), str(line.verdict.tally)
+        rows.append(Proof(line.role, line.chosen, str(line.verdict), counted, line.holds, output))
     if lines:
-        return found
+        return rows
     for name, chosen in state.problem.ends.items():
         verdict = concluded(state.problem, state.evidence, chosen)
-        said = _said(state, chosen, None if verdict is None else verdict.outcome)
+        output = _said(state, chosen, None if verdict is None else verdict.outcome)
         counted = str(state.evidence.tally(chosen))
-        found.append(Proof(f"the {name} end", chosen, str(verdict or "open"), counted, None, said))
-    return found
+        rows.append(Proof(f"the {name} end", chosen, str(verdict or "open"), counted, None, output))
+    return rows
 
 
 def _said(state: BisectState, chosen: PatchSet, outcome: TrialOutcome | None) -> str:
@@ -149,7 +149,7 @@ def html(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | 
     """Return the report as one HTML page without external resources. REFUSED says why nothing was found, if so."""
     state = records.fold(entry.record for entry in entries)
     counted = {id(one) for tried in state.trials.values() for one in tried}
-    curves = sorted(belief_curves(entries), key=lambda one: -one[1][-1])
+    curves = sorted(belief_curves(entries), key=lambda curve: -curve[1][-1])
     return rendered(
         Path(__file__).with_name("page.html.jinja"),
         title=f"Bisect of {state.start.image}, series {state.start.series}",
@@ -192,22 +192,22 @@ def markdown(entries: Sequence[JournalEntry], done: Done) -> str:
         )
     ]
     rested = proofs(state, done)
-    held = {True: "yes", False: "**no**", None: ""}
+    marks = {True: "yes", False: "**no**", None: ""}
     parts += [
         _table(
             ["tried", "set", "verdict", "trials", "holds"],
             [
-                (_cell(one.role), f"`{set_hash(one.chosen)}`", _cell(one.verdict), _cell(one.trials), held[one.holds])
+                (_cell(one.role), f"`{set_hash(one.chosen)}`", _cell(one.verdict), _cell(one.trials), marks[one.holds])
                 for one in rested
             ],
         )
     ]
     parts += ["\n".join(f"- {_cell(one)}" for one in (*report.ends_text(state).splitlines(), *done.notes))]
-    said = [f"{_cell(one.role)}:\n\n{_fenced(one.said)}" for one in rested if one.said]
-    while sum(map(len, said)) > _MOST // 2:
-        said.pop()
-    if said:
-        parts += [_details("What the probe wrote, last lines", "\n\n".join(said))]
+    outputs = [f"{_cell(one.role)}:\n\n{_fenced(one.output)}" for one in rested if one.output]
+    while sum(map(len, outputs)) > _MOST // 2:
+        outputs.pop()
+    if outputs:
+        parts += [_details("What the probe wrote, last lines", "\n\n".join(outputs))]
     rows = [
         (f"`{set_hash(chosen)}`", _cell(_ids(state, chosen)), _cell(str(state.evidence.tally(chosen))))
         for chosen in state.trials

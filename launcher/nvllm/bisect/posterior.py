@@ -137,11 +137,11 @@ def shows(rates: Rates, seen: Count) -> float:
 
     SEEN is no part of RATES.
     """
-    one = [log + more for log, more in zip(rates.logs, likelihood(rates.holds, seen), strict=True)]
-    two = [log + more for log, more in zip(rates.logs, likelihood(rates.other, seen), strict=True)]
-    top = max(*one, *two)
-    holds = _total(one, top)
-    return holds / (holds + _total(two, top))
+    containing = [log + more for log, more in zip(rates.logs, likelihood(rates.holds, seen), strict=True)]
+    lacking = [log + more for log, more in zip(rates.logs, likelihood(rates.other, seen), strict=True)]
+    top = max(*containing, *lacking)
+    holds = _total(containing, top)
+    return holds / (holds + _total(lacking, top))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +169,16 @@ def _likely_pairs(rates: Rates) -> Rates:
 def belief(rates: Rates, prior: Sequence[float], seen: Mapping[int, Count]) -> Belief:
     """Return the belief after SEEN, from PRIOR. SEEN has the trials by the length of the prefix that was tried."""
     rates = _likely_pairs(rates)
-    held, free = sum((count for length, count in seen.items() if length > 0), Count()), seen.get(0, Count())
+    prefixes = [count for length, count in seen.items() if length > 0]
+    containing, lacking = sum(prefixes, Count()), seen.get(0, Count())
     logs: list[list[float]] = []
     for index, before in enumerate(prior):
-        start, one, two = math.log(before), likelihood(rates.holds, held), likelihood(rates.other, free)
-        logs.append([start + log + a + b for log, a, b in zip(rates.logs, one, two, strict=True)])
+        start, hold = math.log(before), likelihood(rates.holds, containing)
+        other = likelihood(rates.other, lacking)
+        logs.append([start + log + a + b for log, a, b in zip(rates.logs, hold, other, strict=True)])
         if (passed := seen.get(index + 1)) is not None:  # the next patch is the first that this prefix lacks
-            held, free = Count(held.hits - passed.hits, held.misses - passed.misses), free + passed
+            containing = Count(containing.hits - passed.hits, containing.misses - passed.misses)
+            lacking += passed
     top = max(map(max, logs))
     totals, inside, outside = [], [], []
     for row in logs:
@@ -198,11 +201,11 @@ def likely_range(cells: Sequence[tuple[int, int]], weights: Sequence[float], pro
             for last in range(first, len(cells))
             if sum(weights[first : last + 1]) >= probability
         ),
-        key=lambda one: (one[1] - one[0], one),
+        key=lambda span: (span[1] - span[0], span),
     )
 
 
-def choose(held: Belief, candidates: Sequence[int], built: frozenset[int], build_price: float) -> int:
+def choose(believed: Belief, candidates: Sequence[int], built: frozenset[int], build_price: float) -> int:
     """Return the length in CANDIDATES of the prefix whose next trial is worth most for its price.
 
     Its worth is the extrinsic Jensen-Shannon divergence: how far the outcome expected under each hypothesis is from the
@@ -211,7 +214,7 @@ def choose(held: Belief, candidates: Sequence[int], built: frozenset[int], build
     """
 
     def value(length: int) -> tuple[float, int]:
-        worth = _worth(held.weights, held.inside[:length] + held.outside[length:])
+        worth = _worth(believed.weights, believed.inside[:length] + believed.outside[length:])
         return worth / (1.0 if length in built else 1 + build_price / AMORTISED), -length
 
     return max(candidates, key=value)
@@ -227,9 +230,9 @@ def _worth(weights: Sequence[float], chances: Sequence[float]) -> float:
     )
 
 
-def _divergence(one: float, other: float) -> float:
+def _divergence(first: float, second: float) -> float:
     """Return the Kullback-Leibler divergence, in nats, between two coins."""
     least, most = 1e-12, 1 - 1e-12
-    if not (least < one < most and least < other < most):  # seldom, and a search spends a third of its time here
-        one, other = min(max(one, least), most), min(max(other, least), most)
-    return one * math.log(one / other) + (1 - one) * math.log((1 - one) / (1 - other))
+    if not (least < first < most and least < second < most):  # seldom, and a search spends a third of its time here
+        first, second = min(max(first, least), most), min(max(second, least), most)
+    return first * math.log(first / second) + (1 - first) * math.log((1 - first) / (1 - second))

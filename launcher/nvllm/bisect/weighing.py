@@ -82,7 +82,7 @@ class Search(ABC):
             raise RateFell(f"the failure rate has fallen: {seen}")
         others = self.evidence.trials - bad.trials - good.trials
         due = (bad.conclusive - pairs) * _BETWEEN_WATCHES <= others - _BETWEEN_WATCHES
-        if due or (at_the_end and not seen.held):
+        if due or (at_the_end and not seen.steady):
             if bad.blocked:
                 raise RateFell("the bad end cannot be tested any more, so its failure rate may have changed")
             self.want(ends["bad"], f"whether the failure rate is still the same: {seen}", "watch")

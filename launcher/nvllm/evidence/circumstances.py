@@ -16,7 +16,7 @@ from nvllm.engine.engine import Engine
 from nvllm.evidence import arms
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, ProbeState, RunManifest
-from nvllm.image import record as buildrecord
+from nvllm.image import record
 from nvllm.image.identity import Build
 from nvllm.serve import examine
 
@@ -39,14 +39,14 @@ def manifest(
 
     Raises Refused NV302 if BUILD was never built here.
     """
-    record = buildrecord.read(places.builds, build.build_hash)
-    if record is None:
+    built = record.read(places.builds, build.build_hash)
+    if built is None:
         raise Refused([examine.unbuilt(build.spec.name)])
     return RunManifest(
         schema=RUN_SCHEMA,
         kind=kind,
         image=build.spec.name,
-        image_id=record.image_id,
+        image_id=built.image_id,
         build_hash=build.build_hash,
         patches=tuple(patch.id for patch in build.patches),
         ablated=tuple(sorted({name for one in states for name in one.on})),

@@ -48,8 +48,8 @@ class PlottedTable:
     rows: tuple[tuple[str, ...], ...]
 
 
-def html(manifest: RunManifest, arms: Sequence[ArmLegs], found: Comparison) -> str:
-    """Return the run of MANIFEST, with its ARMS and what was FOUND, as one HTML page without external resources."""
+def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison) -> str:
+    """Return the run of MANIFEST with its ARMS and their COMPARISON, as one HTML page without external resources."""
     legs = [verdict for arm in arms for verdict, _ in arm.legs]
     started = [
         Start(f"{leg.arm}, {leg.run}", tuple((one.name, one.seconds, one.ended) for one in leg.phases)) for leg in legs
@@ -58,21 +58,21 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], found: Comparison) -> s
         Path(__file__).with_name("page.html.jinja"),
         title=summary.title(manifest),
         facts=summary.facts(manifest),
-        findings=found.findings,
-        notes=found.notes,
+        findings=comparison.findings,
+        notes=comparison.notes,
         arm_columns=summary.arm_columns(manifest),
-        arm_rows=summary.arm_rows(manifest, found),
+        arm_rows=summary.arm_rows(manifest, comparison),
         effect_columns=summary.EFFECT_COLUMNS,
-        effect_rows=summary.effect_rows(found),
-        figure_columns=("figure", *(one.name for one in found.arms)),
-        figure_rows=summary.figure_rows(found),
-        kernel_tables=[(summary.kernels_title(one), summary.kernel_rows(one)) for one in found.kernels],
+        effect_rows=summary.effect_rows(comparison),
+        figure_columns=("figure", *(one.name for one in comparison.arms)),
+        figure_rows=summary.figure_rows(comparison),
+        kernel_tables=[(summary.kernels_title(one), summary.kernel_rows(one)) for one in comparison.kernels],
         kernel_columns=summary.KERNEL_COLUMNS,
         common_columns=summary.COMMON_COLUMNS,
-        common_rows=summary.common_rows(found),
+        common_rows=summary.common_rows(comparison),
         plots=[
             (one.title, plots.intervals(f"Effects: {one.title}", one.rows, one.ticks, one.scale))
-            for one in effect_plots(found.effects)
+            for one in effect_plots(comparison.effects)
         ],
         arms=[(arm.name, {verdict.run: verdict for verdict, _ in arm.legs}) for arm in arms],
         runs=range(1, min(manifest.runs, _COLUMNS) + 1),
@@ -96,8 +96,8 @@ def rate(leg: LegVerdict) -> float:
 def effect_plots(effects: Sequence[Effect]) -> list[EffectPlot]:
     """Return a plot for each kind of EFFECTS: differences of one measure, and ratios, on a logarithmic axis."""
     kinds: dict[str, list[Effect]] = {}
-    for one in effects:
-        kinds.setdefault(_TITLES.get(one.measure, _RATIOS), []).append(one)
+    for effect in effects:
+        kinds.setdefault(_TITLES.get(effect.measure, _RATIOS), []).append(effect)
     return [_plot(title, of) for title, of in kinds.items()]
 
 
@@ -131,15 +131,15 @@ def _plot(title: str, effects: Sequence[Effect]) -> EffectPlot:
 
 def _answers(arms: Sequence[ArmLegs]) -> PlottedTable | None:
     times = {arm.name: sorted(one.seconds for _, answers in arm.valid for one in answers) for arm in arms}
-    found = [(latency(arm, seconds), len(seconds)) for arm, seconds in times.items() if seconds]
-    if not found:
+    latencies = [(latency(arm, seconds), len(seconds)) for arm, seconds in times.items() if seconds]
+    if not latencies:
         return None
     return PlottedTable(
-        plots.spreads("Seconds of an answer in each arm", [one for one, _ in found], "s"),
+        plots.spreads("Seconds of an answer in each arm", [one for one, _ in latencies], "s"),
         ("arm", "answers", "least, s", "p50, s", "p95, s", "p99, s", "most, s"),
         tuple(
             (one.label, str(count), *(f"{value:.3f}" for value in (one.least, one.p50, one.p95, one.p99, one.most)))
-            for one, count in found
+            for one, count in latencies
         ),
     )
 
@@ -152,7 +152,7 @@ def latency(arm: str, seconds: Sequence[float]) -> Spread:
 
 def loads(legs: Sequence[LegVerdict]) -> list[tuple[str, PlottedTable]]:
     """Return the percentiles of each latency in those of LEGS that had a load: what it is, its plot and its table."""
-    found = []
+    tables = []
     for metric, what in load.METRICS.items():
         names = [load.figure(share, metric) for share in load.PERCENTILES]
         measured = [(leg, [leg.figures[one] for one in names]) for leg in legs if leg.figures.keys() >= {*names}]
@@ -163,5 +163,5 @@ def loads(legs: Sequence[LegVerdict]) -> list[tuple[str, PlottedTable]]:
                 ("arm", "run", *names),
                 tuple((leg.arm, str(leg.run), *(f"{value:.2f}" for value in values)) for leg, values in measured),
             )
-            found.append((f"{metric}: milliseconds {what}", table))
-    return found
+            tables.append((f"{metric}: milliseconds {what}", table))
+    return tables

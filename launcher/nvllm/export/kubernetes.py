@@ -285,7 +285,7 @@ def _engine_mounts(source: ExportSource, server: tuple[int, int]) -> list[dict[s
         _read_only("models", one.path, one.name) if claimed else _read_only(f"model-{number}", one.path)
         for number, one in enumerate(plan.models)
     ]
-    return sorted(mounts, key=lambda one: str(one["mountPath"]))
+    return sorted(mounts, key=lambda mount: str(mount["mountPath"]))
 
 
 def _memory(volume: str, size: int) -> dict[str, Any]:

@@ -22,8 +22,7 @@ from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import MOST_EVIDENCE, BootAnswer, BootTask, ServedProfile, TrialAnswer, TrialTask
 from nvllm.host.facts import TASK_LABEL
 from nvllm.host.locks import HeldLocks
-from nvllm.image import identity
-from nvllm.image import record as buildrecord
+from nvllm.image import identity, record
 from nvllm.image.identity import Build
 from nvllm.serve.examine import Examination
 from nvllm.serve.fresh import FreshInstances
@@ -46,15 +45,15 @@ class TaskRunner:
 
     def pulled(self, named: str, manifest: str, build: Build) -> str:
         """Return the id of the image of BUILD in the engine: the one of MANIFEST in the repository NAMED."""
-        record = buildrecord.recorded(build, self.project, self.places, self.engine, build.tags[:1])
-        if record is None or manifest not in record.ids:
+        built = record.recorded(build, self.project, self.places, self.engine, build.tags[:1])
+        if built is None or manifest not in built.ids:
             repository = self.repository(named)
             tags = build.tags[:1]  # not the second tag, which names the newest build: a trial leaves it alone
-            record = images.pull_image(
+            built = images.pull_image(
                 repository, manifest, build, self.project, self.places, self.engine, self.progress, tags
             ).record
-        stored = buildrecord.held(record, self.engine)
-        return record.image_id if stored is None else stored.id
+        stored = record.held(built, self.engine)
+        return built.image_id if stored is None else stored.id
 
     def tried(self, task: TrialTask, build: Build, image: str) -> TrialAnswer:
         """Try IMAGE, which the engine has of BUILD, for TASK, and return the answer with the evidence."""
@@ -100,12 +99,12 @@ class TaskRunner:
             candidates.pull_candidate(
                 repository, task.candidate, tree, label, work.cure, self.places, self.progress, pin
             )
-            record = work.trial_alone(task.number, task.compiled)
+            booted = work.trial_alone(task.number, task.compiled)
             log = reading.content(work.log(task.number), reading.LOG)
         _check_bound(log, "the log of the engine", "let the engine log less")
         shutil.rmtree(work.evidence.parent)
         content = base64.b64encode(log).decode()
-        return BootAnswer(task.task, served.host, examination.plan.serve_hash, record, content)
+        return BootAnswer(task.task, served.host, examination.plan.serve_hash, booted, content)
 
 
 def build_of(project: Project, image: str, chosen: tuple[str, ...] | None, build_hash: str) -> Build:

@@ -123,13 +123,13 @@ def spreads(label: str, rows: Sequence[Spread], unit: str) -> str:
     def draw(axes: Axes) -> None:
         for line, row in zip(range(0, lines, 2), drawn, strict=True):
             _name(axes, line, row.label)
-            place, values = line + 1.5, {"p50": row.p50, "p95": row.p95, "p99": row.p99}
+            middle, values = line + 1.5, {"p50": row.p50, "p95": row.p95, "p99": row.p99}
             title = _title(", ".join(f"{name} {value:.3f} {unit}" for name, value in values.items()))
             ends = [one for one in (row.least, *values.values(), row.most) if one is not None]
-            axes.hlines(place, min(ends), max(ends), _paint("soft"), linewidth=1)
-            axes.hlines(place, row.p50, row.p95, _paint("c0"), linewidth=3, gid=title)
-            axes.plot(row.p50, place, "o", color=_paint("c0"), markersize=7, gid=title)
-            axes.plot(row.p99, place, "x", color=_paint("c0"), markersize=6, gid=title)
+            axes.hlines(middle, min(ends), max(ends), _paint("soft"), linewidth=1)
+            axes.hlines(middle, row.p50, row.p95, _paint("c0"), linewidth=3, gid=title)
+            axes.plot(row.p50, middle, "o", color=_paint("c0"), markersize=7, gid=title)
+            axes.plot(row.p99, middle, "x", color=_paint("c0"), markersize=6, gid=title)
         _from_zero(axes, unit)
         _rows(axes, lines, len(drawn), len(rows))
 
@@ -279,22 +279,22 @@ def _inlined(data: bytes, label: str) -> str:
     """
     root = ET.fromstring(data)  # noqa: S314  (matplotlib has just written it)
     used = {*re.findall(r'href="#(\w+)', data.decode())}
-    for one in [*root.iter()]:
-        one.tag = one.tag.rpartition("}")[2]
-        found = {name.rpartition("}")[2]: value for name, value in one.attrib.items()}
-        name = found.pop("id", "")
-        found.pop("clip-path", None)
-        one.attrib.clear()
-        one.attrib.update({key: text for key, value in found.items() if (text := _attribute(key, value))})
-        one.tail = None
-        if one.tag != "text":
-            one.text = None
+    for element in [*root.iter()]:
+        element.tag = element.tag.rpartition("}")[2]
+        attributes = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
+        name = attributes.pop("id", "")
+        attributes.pop("clip-path", None)
+        element.attrib.clear()
+        element.attrib.update({key: text for key, value in attributes.items() if (text := _attribute(key, value))})
+        element.tail = None
+        if element.tag != "text":
+            element.text = None
         if name in used:
-            one.set("id", name)
+            element.set("id", name)
         if name.startswith(_TITLE):
             title = ET.Element("title")
             title.text = name.removeprefix(_TITLE)
-            one.insert(0, title)
+            element.insert(0, title)
     for defs in root.findall("defs"):
         root.remove(defs)
     root.attrib = {"class": "plot", "viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label}
@@ -305,7 +305,8 @@ def _attribute(name: str, value: str) -> str:
     """Return VALUE of an attribute as a page needs it."""
     if name == "style":
         value = re.sub(r"font-family: [^;]*(; )?", "", value)
-        return re.sub("#0000([0-9a-f]{2})", lambda one: f"var(--{_COLOURS[int(one[1], 16)]})", value)
+        return re.sub("#0000([0-9a-f]{2})", lambda match: f"var(--{_COLOURS[int(match[1], 16)]})", value)
     if name == "transform":
         value = re.sub(r"rotate\(-0 [^)]*\) ?", "", value)
-    return " ".join(re.sub(r"-?\d+\.\d+", lambda one: f"{float(one[0]):.2f}".rstrip("0").rstrip("."), value).split())
+    short = re.sub(r"-?\d+\.\d+", lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), value)
+    return " ".join(short.split())

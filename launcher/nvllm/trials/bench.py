@@ -24,8 +24,7 @@ from nvllm.core.spec import Profile
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import HostFacts
 from nvllm.host.locks import HeldLocks
-from nvllm.image import identity
-from nvllm.image import record as buildrecord
+from nvllm.image import identity, record
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
 from nvllm.patches import patching, patchset, seriesfile, source
@@ -169,12 +168,12 @@ class EngineBench:
     def ensure_image(self, build: Build) -> str:
         """Build the image of BUILD where it is missing, and return the id by which the engine knows it."""
         tags = build.tags[:1]  # not the second tag, which names the newest build: a bisect leaves it alone
-        record = buildrecord.recorded(build, self.project, self.places, self.engine, tags)
-        if record is None:
+        built = record.recorded(build, self.project, self.places, self.engine, tags)
+        if built is None:
             builder = ImageBuilder(self.project, self.places, self.progress, offline=self.offline)
-            record = builder.into_engine(build, self.engine, tags)
-        image = buildrecord.held(record, self.engine)
-        return record.image_id if image is None else image.id
+            built = builder.into_engine(build, self.engine, tags)
+        image = record.held(built, self.engine)
+        return built.image_id if image is None else image.id
 
     def _tree(self, build: Build) -> str:
         """Return the hash of the patched source, by which sets that result in the same source are recognised.

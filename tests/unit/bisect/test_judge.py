@@ -55,11 +55,13 @@ def test_ends_that_differ_are_proved_and_stay_proved() -> None:
 
 def test_the_watch_tells_a_rate_that_holds_from_one_that_falls() -> None:
     before = "xx+x+xx+x+"
-    assert judge.watch(before, 10) == judge.Watch(Tally(bad=6, good=4, order=before), Tally(), held=False, fallen=False)
+    assert judge.watch(before, 10) == judge.Watch(
+        Tally(bad=6, good=4, order=before), Tally(), steady=False, fallen=False
+    )
     held = judge.watch(before + "x+xx+xx", 10)
-    assert (held.held, held.fallen) == (True, False)
+    assert (held.steady, held.fallen) == (True, False)
     fell = judge.watch(before + "x+xx" + "+" * 25, 10)
-    assert (fell.held, fell.fallen) == (False, True)
+    assert (fell.steady, fell.fallen) == (False, True)
     assert str(fell) == "the bad end failed 6 of 10 times before the search and 3 of 29 times since"
 
 

@@ -227,8 +227,8 @@ def test_the_answer_stands_with_what_the_probe_wrote_last(finished: tuple[list[J
     state = Log(entries).state
     found = {one.role: one for one in page.proofs(state, done)}
     assert [*found] == [*(line.role for line in done.certificate), "everything without it"]
-    assert found["the set"].said.startswith('File "…/probe.py", line 3')
-    assert found["without p03"].said == "4 of 4 as wanted, log in …/run.log"
+    assert found["the set"].output.startswith('File "…/probe.py", line 3')
+    assert found["without p03"].output == "4 of 4 as wanted, log in …/run.log"
     drawn = ET.fromstring(page.html(entries, done))
     assert len(list(drawn.iter("pre"))) == len(found)
 
@@ -239,11 +239,11 @@ def test_of_several_trials_the_last_with_the_outcome_is_the_one_whose_output_is_
     trials = [failed, replace(failed, said="failed again"), replace(failed, outcome="good", said="worked")]
     trials += [replace(failed, chosen=(), outcome="good", said=said) for said in ("worked", "worked again")]
     steady = Log.of(first, *trials[:2], *trials[3:]).state
-    assert [one.said for one in page.proofs(steady, None)] == ["failed again", "worked again"]
+    assert [one.output for one in page.proofs(steady, None)] == ["failed again", "worked again"]
     done = drive(Log.of(first, *trials[:2], *trials[3:]), SimulatedBench(all_of(frozenset({"p01"}))))
     assert isinstance(done, Done)
     mixed = Log.of(first, *trials).state
-    assert page.proofs(mixed, done)[0].said == "failed again"  # and not what the good trial after it wrote
+    assert page.proofs(mixed, done)[0].output == "failed again"  # and not what the good trial after it wrote
 
 
 def test_each_patch_has_its_part_its_summary_and_its_place_upstream(finished: tuple[list[JournalEntry], Done]) -> None:

@@ -20,7 +20,7 @@ from support.plansamples import FrontEnd
 
 
 @pytest.fixture
-def made(tmp_path: Path, front: FrontEnd) -> World:
+def made(tmp_path: Path, front: FrontEnd, undrawn: None) -> World:
     return world(tmp_path, front, probe())
 
 

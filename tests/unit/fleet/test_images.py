@@ -68,9 +68,9 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(tmp_path: Path, buildable: Buildable, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(registry, "BACKOFF", 0.001)
-    made = Buildable(tmp_path)
+    made = buildable
     build, _ = identity.load_build(made.project, IMAGE, None)
     image = ImageBuilder(made.project, made.places, Silent(), offline=True).image(build)
     other = Places(tmp_path / "other/cache", tmp_path / "other/state")

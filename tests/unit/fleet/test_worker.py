@@ -125,8 +125,8 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made, said = Buildable(tmp_path), tmp_path / "said"
+def site(tmp_path: Path, buildable: Buildable) -> Iterator[Site]:
+    made, said = buildable, tmp_path / "said"
     build, _ = identity.load_build(made.project, IMAGE, ["guard"])
     program = tmp_path / "probe"
     program.write_text(f'#!/bin/sh\necho "$NVLLM_PATCHES $NVLLM_TASK" | tee {said}\nexit 3\n')
