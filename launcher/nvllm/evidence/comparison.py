@@ -28,7 +28,7 @@ from nvllm.evidence.records import (
     LegVerdict,
     Outcome,
 )
-from nvllm.pages.page import shown
+from nvllm.pages.page import printable
 
 LEVEL = 0.95
 
@@ -268,7 +268,8 @@ def notes(arms: Sequence[ArmLegs], effects: int) -> Iterator[str]:
         elif arm.outcome == "invalid":
             wrong = harness.broken(one for verdict, _ in arm.legs for one in verdict.checks)
             reasons = {verdict.reason for verdict, _ in arm.legs if verdict.outcome == "invalid" and verdict.reason}
-            yield f"{arm.name} is invalid, and left out of every effect: {shown(wrong or '; '.join(sorted(reasons)))}"
+            why = printable(wrong or "; ".join(sorted(reasons)))
+            yield f"{arm.name} is invalid, and left out of every effect: {why}"
     runs = min((len(arm.valid) for arm in arms if arm.outcome != "invalid"), default=0)
     if 0 < runs < _FEW_RUNS:
         text = (
