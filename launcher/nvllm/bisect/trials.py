@@ -212,7 +212,7 @@ class EngineBench:
         if record is None:
             builder = ImageBuilder(self.project, self.places, self.progress, offline=self.offline)
             record = builder.into_engine(build, self.engine, tags)
-        held = buildrecord.held(record, self.engine)
+        held = buildrecord.in_engine(record, self.engine)
         return record.image_id if held is None else held.id
 
     def _tree(self, build: Build) -> str:

@@ -131,7 +131,7 @@ def packed(
     NOTES are the annotations of the manifest. Raises Refused NV907 with CURE for a tree that has changed.
     """
     with (
-        Pins(places.pins).held() as pin,
+        Pins(places.pins).pin() as pin,
         tempfile.TemporaryDirectory(prefix="push-", dir=ensure(places.staged)) as scratch,
     ):
         pin.keep(Path(scratch).name)
@@ -244,7 +244,7 @@ def pull_blessing(
         return PulledBlessing(found, place, new=False)
     refuse_any(blessings.revocations.against(place, found))
     layer = only_layer(image, shown, repository)
-    with Pins(places.pins).held() as pin:  # until the manifest is in force, nothing else keeps the tree
+    with Pins(places.pins).pin() as pin:  # until the manifest is in force, nothing else keeps the tree
         bring(repository, layer, found.tree, found.label, found.cure, places, progress, pin)
         if any(one.manifest == found for one in there):  # the project had the manifest, this host lacked the cache
             return PulledBlessing(found, place, new=False)

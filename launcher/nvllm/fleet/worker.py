@@ -180,7 +180,7 @@ class Worker:
         """
         served, tree = task.served, task.compiled.tree
         label, repository = f"{served.image}-{served.profile}", self.repository(served.repository)
-        with Pins(self.places.pins).held() as pin:
+        with Pins(self.places.pins).pin() as pin:
             work = Bless(found, self.places, taken, self.progress, pin)
             candidates.pull_candidate(
                 repository, task.candidate, tree, label, work.cure, self.places, self.progress, pin
@@ -221,7 +221,7 @@ class Worker:
             held = images.pull_image(
                 repository, manifest, build, self.project, self.places, self.engine, self.progress, tags
             ).record
-        found = buildrecord.held(held, self.engine)
+        found = buildrecord.in_engine(held, self.engine)
         return held.image_id if found is None else found.id
 
     def _answer(self, task: TrialTask, host: str, trial: Trial) -> TrialAnswer:
