@@ -94,7 +94,7 @@ class TaskRunner:
         """
         served, tree = task.served, task.compiled.tree
         label, repository = f"{served.image}-{served.profile}", self.repository(served.repository)
-        with Pins(self.places.pins).held() as pin:
+        with Pins(self.places.pins).pin() as pin:
             work = Bless(examination, self.places, taken, self.progress, pin)
             candidates.pull_candidate(
                 repository, task.candidate, tree, label, work.cure, self.places, self.progress, pin

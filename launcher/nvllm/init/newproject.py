@@ -141,7 +141,7 @@ def draft(
     nodes, tests = _proofs(request.proofs, changes)
     fits: tuple[Fit, ...] = () if request.bare else tuple(Fit(name) for name in origin.spec.patches.enable)
     if archive is not None:
-        paths = {path for one in changes for path in one.diff.paths} | patchcheck.wanted(origin.series)
+        paths = {path for one in changes for path in one.diff.paths} | patchcheck.paths_read(origin.series)
         tree = source.archive(providers.path(archive.sha256), paths)
         diffs = seriesfile.diffs(origin.diffs, origin.series.patches, origin.project.show(origin.diffs))
         if other and fits:

@@ -172,7 +172,7 @@ class EngineBench:
         if built is None:
             builder = ImageBuilder(self.project, self.places, self.progress, offline=self.offline)
             built = builder.into_engine(build, self.engine, tags)
-        image = record.held(built, self.engine)
+        image = record.in_engine(built, self.engine)
         return built.image_id if image is None else image.id
 
     def _tree(self, build: Build) -> str:
