@@ -52,7 +52,7 @@ class TaskRunner:
             built = images.pull_image(
                 repository, manifest, build, self.project, self.places, self.engine, self.progress, tags
             ).record
-        stored = record.held(built, self.engine)
+        stored = record.in_engine(built, self.engine)
         return built.image_id if stored is None else stored.id
 
     def tried(self, task: TrialTask, build: Build, image: str) -> TrialAnswer:
