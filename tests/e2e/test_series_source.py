@@ -381,6 +381,58 @@ def _sampled(tree: SourceTree, mode: str | None) -> str:
     return str(way)
 
 
+# eager-logprobs
+
+
+def test_an_eager_engine_does_not_compile_the_ranks_of_logprobs(stock: SourceTree, patched: SourceTree) -> None:
+    assert [_ranked(tree, compiles=False) for tree in (stock, patched)] == ["compiled", "eager"]
+    assert [_ranked(tree, compiles=True) for tree in (stock, patched)] == ["compiled", "compiled"]
+
+
+def _ranked(tree: SourceTree, *, compiles: bool) -> str:
+    """Return which way TREE's sampler ranks the logprobs of a token where the sampler of tokens COMPILES or not."""
+
+    class Module:
+        """Stands in for torch.nn.Module."""
+
+    class Tensor:
+        """Stands in for a tensor, whatever is done to it."""
+
+        dtype = "int64"
+
+        def gather(self, *_: object) -> Tensor:
+            return self
+
+        def unsqueeze(self, *_: object) -> Tensor:
+            return self
+
+        def to(self, *_: object) -> Tensor:
+            return self
+
+    decorators = SimpleNamespace(mark_unbacked=lambda *_: None)
+    sampler = _cut(
+        tree,
+        "vllm/v1/sample/sampler.py",
+        "Sampler",
+        __name__="sampler",
+        nn=SimpleNamespace(Module=Module),
+        torch=SimpleNamespace(
+            int64="int64",
+            int32="int32",
+            topk=lambda *_, **__: (Tensor(), Tensor()),
+            cat=lambda *_, **__: Tensor(),
+            _dynamo=SimpleNamespace(decorators=decorators),
+        ),
+        PIN_MEMORY=False,
+        TopKTopPSampler=lambda *_: SimpleNamespace(compile_random_sample=compiles),
+        gpu_sync_allowed=lambda **_: contextlib.nullcontext(),
+        LogprobsTensors=lambda _indices, _logprobs, ranks: ranks,
+        batched_count_greater_than=lambda *_: "compiled",
+        count_greater_than=lambda *_: "eager",
+    )["Sampler"]()
+    return str(sampler.gather_logprobs(Tensor(), 1, Tensor()))
+
+
 # inspect-in-process
 
 
@@ -558,6 +610,9 @@ def test_every_patch_applies_and_every_claim_is_proved(stock: SourceTree) -> Non
         "engine-core-fork": "applies",
         "token-ids-in-vocabulary": "applies",
         "request-bounds": "applies",
+        "grammar-backends": "applies",
+        "grammar-end": "applies",
+        "eager-logprobs": "applies",
     }
     assert report.ok
 
