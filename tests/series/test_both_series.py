@@ -204,6 +204,9 @@ def test_what_a_request_asks_for_has_bounds(stock: dict[str, Any], patched: dict
     assert set(before["integers"].values()) == {"OverflowError"}
     assert after["integers"] == {name: f"{name} has an integer beyond 64 bits" for name in before["integers"]}
     assert after["in a schema"]["minimum"] == "structured_outputs has an integer beyond 64 bits"
+    # Sent from the core to its worker by recursion: 300 levels can end the engine.
+    assert before["deep"] == {"within": "accepted", "beyond": "accepted"}
+    assert after["deep"] == {"within": "accepted", "beyond": "structured_outputs is nested deeper than 128"}
     for kind in ("within", "the largest"):
         assert set(before[kind].values()) == set(after[kind].values()) == {"accepted"}, kind
 
