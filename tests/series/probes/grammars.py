@@ -138,7 +138,11 @@ class Engine:
         planned = self.scheduler.schedule()
         ids = list(planned.num_scheduled_tokens)
         output = self.scheduler.get_grammar_bitmask(planned)
-        rows = {} if output is None else dict(zip(output.structured_output_request_ids, output.grammar_bitmask, strict=True))
+        rows = (
+            {}
+            if output is None
+            else dict(zip(output.structured_output_request_ids, output.grammar_bitmask, strict=True))
+        )
         tokens = [
             [sample(self.scheduler.requests[name], allowed(rows[name]) if name in rows else list(range(VOCABULARY)))]
             for name in ids
@@ -223,5 +227,3 @@ def _answers(engine: Engine, *, abort: bool) -> list[Any]:
     except RuntimeError as error:
         return [type(error).__name__]
     return [*reasons, engine.idle()]
-
-
