@@ -13,6 +13,7 @@ from nvllm.core import workload
 from nvllm.core.canonical import Json
 from nvllm.serve import staged_cache
 from support.engine_world import IMAGE, World, Worlds
+from torture import campaign, cases
 
 pytestmark = pytest.mark.engine
 
@@ -62,6 +63,8 @@ def test_no_sampling_option_ends_a_blessed_engine_or_makes_it_compile(
     chat: list[Json] = [{"role": "user", "content": "hello"}]
     got = post(world, "chat/completions", messages=chat, max_tokens=4, logprobs=True, top_logprobs=2)
     assert (wrong, got.status_code) == ([], 200)
+    outcomes = [campaign.send(world.port, case, 120) for case in cases.known()]
+    assert [campaign.shown(outcome.case) + outcome.wrong for outcome in outcomes if outcome.wrong] == []
     assert answer(world) == greedy
     container.reload()
     assert container.status == "running"

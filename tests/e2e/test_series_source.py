@@ -381,6 +381,58 @@ def _sampled(tree: SourceTree, mode: str | None) -> str:
     return str(way)
 
 
+# eager-logprobs
+
+
+def test_an_eager_engine_does_not_compile_the_ranks_of_logprobs(stock: SourceTree, patched: SourceTree) -> None:
+    assert [_ranked(tree, compiles=False) for tree in (stock, patched)] == ["compiled", "eager"]
+    assert [_ranked(tree, compiles=True) for tree in (stock, patched)] == ["compiled", "compiled"]
+
+
+def _ranked(tree: SourceTree, *, compiles: bool) -> str:
+    """Return which way TREE's sampler ranks the logprobs of a token where the sampler of tokens COMPILES or not."""
+
+    class Module:
+        """Stands in for torch.nn.Module."""
+
+    class Tensor:
+        """Stands in for a tensor, whatever is done to it."""
+
+        dtype = "int64"
+
+        def gather(self, *_: object) -> Tensor:
+            return self
+
+        def unsqueeze(self, *_: object) -> Tensor:
+            return self
+
+        def to(self, *_: object) -> Tensor:
+            return self
+
+    decorators = SimpleNamespace(mark_unbacked=lambda *_: None)
+    sampler = _cut(
+        tree,
+        "vllm/v1/sample/sampler.py",
+        "Sampler",
+        __name__="sampler",
+        nn=SimpleNamespace(Module=Module),
+        torch=SimpleNamespace(
+            int64="int64",
+            int32="int32",
+            topk=lambda *_, **__: (Tensor(), Tensor()),
+            cat=lambda *_, **__: Tensor(),
+            _dynamo=SimpleNamespace(decorators=decorators),
+        ),
+        PIN_MEMORY=False,
+        TopKTopPSampler=lambda *_: SimpleNamespace(compile_random_sample=compiles),
+        gpu_sync_allowed=lambda **_: contextlib.nullcontext(),
+        LogprobsTensors=lambda _indices, _logprobs, ranks: ranks,
+        batched_count_greater_than=lambda *_: "compiled",
+        count_greater_than=lambda *_: "eager",
+    )["Sampler"]()
+    return str(sampler.gather_logprobs(Tensor(), 1, Tensor()))
+
+
 # inspect-in-process
 
 
@@ -526,7 +578,9 @@ def test_without_its_patch_a_proof_fails(
     stock: SourceTree, patch: str, proof: str, request: pytest.FixtureRequest
 ) -> None:
     """As in tests/series/test_leaving_out.py, where those of all other patches are."""
-    chosen = patchset.choose(seriesfile.load(_DIRECTORY, _SHOWN), [one for one in _ENABLED if one != patch])
+    series, gone = seriesfile.load(_DIRECTORY, _SHOWN), {patch}
+    gone |= {each.id for each in series.patches if patch in each.requires}
+    chosen = patchset.choose(series, [name for name in _ENABLED if name not in gone])
     diffs = seriesfile.diffs(_DIRECTORY, chosen, _SHOWN)
     function = globals()[proof]
     values = {name: request.getfixturevalue(name) for name in inspect.signature(function).parameters}
@@ -558,6 +612,9 @@ def test_every_patch_applies_and_every_claim_is_proved(stock: SourceTree) -> Non
         "engine-core-fork": "applies",
         "token-ids-in-vocabulary": "applies",
         "request-bounds": "applies",
+        "grammar-backends": "applies",
+        "grammar-end": "applies",
+        "eager-logprobs": "applies",
     }
     assert report.ok
 

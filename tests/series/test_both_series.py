@@ -204,8 +204,48 @@ def test_what_a_request_asks_for_has_bounds(stock: dict[str, Any], patched: dict
     assert set(before["integers"].values()) == {"OverflowError"}
     assert after["integers"] == {name: f"{name} has an integer beyond 64 bits" for name in before["integers"]}
     assert after["in a schema"]["minimum"] == "structured_outputs has an integer beyond 64 bits"
+    # Sent from the core to its worker by recursion: 300 levels can end the engine.
+    assert before["deep"] == {"within": "accepted", "beyond": "accepted"}
+    assert after["deep"] == {"within": "accepted", "beyond": "structured_outputs is nested deeper than 128"}
     for kind in ("within", "the largest"):
         assert set(before[kind].values()) == set(after[kind].values()) == {"accepted"}, kind
+
+
+# grammar-backends
+
+
+def test_each_grammar_is_compiled_by_the_backend_that_checked_it(
+    stock: dict[str, Any], patched: dict[str, Any]
+) -> None:
+    before, after = stock["backends_of_grammars"], patched["backends_of_grammars"]
+    assert before["xgrammar first"] == ["XgrammarGrammar", "RuntimeError"]  # 0.21.0 ends with it, 0.28.0 answers 500
+    assert after["xgrammar first"] == ["XgrammarGrammar", "GuidanceGrammar"]
+    assert after["guidance first"] == ["GuidanceGrammar", "XgrammarGrammar"]
+    # One bitmask has rows of one width.
+    assert before["of another width"] == after["of another width"] == ["GuidanceGrammar", "GuidanceGrammar"]
+    assert patched["masks_of_two_backends"] == {"xgrammar": ["n", "y"], "guidance": ["Y", "n", "y"]}
+
+
+# grammar-end
+
+
+def test_a_grammar_that_comes_to_its_end_ends_its_request(stock: dict[str, Any], patched: dict[str, Any]) -> None:
+    before, after = stock["ends_of_grammars"], patched["ends_of_grammars"]
+    assert before == {
+        "plain": ["no", "stop"],
+        "ignore_eos": ["no", "error"],
+        "ignore_eos, guidance": ["YES", "length"],  # end tokens without a grammar
+        "min_tokens": ["no", "error"],
+        "allowed_token_ids": ["", "error"],
+        "a sampler that errs": ["", "error"],
+    }
+    assert after == {
+        **before,
+        "ignore_eos": ["no", "stop"],
+        "ignore_eos, guidance": ["YES", "stop"],
+        "min_tokens": ["no", "stop"],
+        "allowed_token_ids": ["", "abort"],
+    }
 
 
 # poison

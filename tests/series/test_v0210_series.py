@@ -75,3 +75,10 @@ def test_a_later_source_has_what_upstream_fixed(trees: Callable[..., Tree]) -> N
     assert report.ok
     outcomes = {outcome.id: outcome.outcome for outcome in report.outcomes}
     assert outcomes["scheduler-drain"] == outcomes["stale-block-table"] == "already-upstream"
+
+
+def test_a_grammar_that_is_not_compiled_fails_its_request(stock: dict[str, Any], patched: dict[str, Any]) -> None:
+    before, after = stock["grammars_that_fail"], patched["grammars_that_fail"]
+    assert set(map(tuple, before.values())) == {("RuntimeError",)}  # in the engine's step: it ends the engine
+    assert after["in a thread"] == after["at once"] == ["error", "stop", True]
+    assert after["aborted meanwhile"] == ["stop", True]

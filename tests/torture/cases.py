@@ -191,15 +191,26 @@ def every() -> Iterator[Case]:
 
 
 def known() -> tuple[Case, ...]:
-    """Return the requests that are known to end an engine of vLLM 0.28.0, and for which the series has no patch yet."""
-    return (completion(structured_outputs={"json": {"type": "array", "minItems": 10**9}}),)
+    """Return what earlier campaigns found, in an order in which it was wrong: see the table of docs/torture.md."""
+    choice = {"choice": ["yes", "no"]}
+    return (
+        completion("answered", structured_outputs={"regex": "[a-z]+"}),  # the first back end is xgrammar
+        completion("answered", structured_outputs={"regex": "\\p{L}+"}),  # which does not know this
+        completion("answered", structured_outputs=choice, max_tokens=8, ignore_eos=True),
+        completion("answered", structured_outputs=choice, max_tokens=8, min_tokens=6),
+        completion("answered", structured_outputs=choice, max_tokens=8, allowed_token_ids=[10]),
+        completion("answered", logprobs=1),
+        completion("refused", stop_token_ids=[999], min_tokens=1),
+        completion("refused", structured_outputs={"json": {"type": "array", "minItems": 10**9}}),
+        completion("refused", structured_outputs={"json": _nested(300)}),
+        completion("refused", top_k=10**30),
+    )
 
 
 def _ended_an_engine() -> Iterator[Case]:
-    yield completion("answered", logprobs=1)
+    yield from known()
     yield completion("answered", prompt_logprobs=1)
     yield chat("answered", logprobs=True, top_logprobs=2)
-    yield completion("refused", stop_token_ids=[999], min_tokens=1)
 
 
 def _sampling() -> Iterator[Case]:

@@ -32,7 +32,8 @@ def keep(directory: Path, result: Result) -> None:
 
 def tables(directory: Path) -> str:
     """Return the tables of the results below DIRECTORY, as Markdown."""
-    rows, findings = [], []
+    rows: list[str] = []
+    findings: dict[str, tuple[list[str], str]] = {}
     for path in sorted(directory.glob("*.json"), key=lambda path: ("eager", "compiled", "blessed").index(path.stem)):
         document = json.loads(path.read_text())
         day = document.pop("day")
@@ -41,16 +42,17 @@ def tables(directory: Path) -> str:
         figures = (result.requests, result.of(200), result.of(400), result.of(500), result.statuses[0])
         more = (result.connections, result.ended, f"{result.slowest:.1f}", f"{result.seconds:.0f}")
         rows.append(f"| {result.engine}, {day} | {' | '.join(map(str, (*figures, *more)))} |")
-        findings += [
-            f"| {result.engine} | {_cell(kind)} | `{_cell(request)}` |" for kind, request in result.findings.items()
-        ]
+        for kind, request in result.findings.items():
+            findings.setdefault(kind, ([], request))[0].append(result.engine)
     head = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
-    found = (
-        "\n| engine | what was wrong | smallest request |\n|---|---|---|\n" + "\n".join(findings) + "\n"
-        if findings
-        else ""
+    wrong = "".join(
+        f"| {', '.join(engines)} | {_cell(kind)} | `{_cell(request)}` |\n"
+        for kind, (engines, request) in findings.items()
     )
-    return f"{head}{chr(10).join(rows)}\n{found or chr(10) + 'Nothing was wrong.' + chr(10)}"
+    under = (
+        f"| engine | what was wrong | smallest request |\n|---|---|---|\n{wrong}" if wrong else "Nothing was wrong.\n"
+    )
+    return f"{head}{chr(10).join(rows)}\n\n{under}"
 
 
 def write(page: Path, directory: Path) -> None:

@@ -39,14 +39,19 @@ def test_the_series_is_whole_and_every_proof_exists() -> None:
         "sentinels": "carried",
         "token-ids-in-vocabulary": "carried",
         "request-bounds": "carried",
+        "grammar-failure-fails-request": "carried",
+        "grammar-backends": "carried",
     }
     assert all(patch.proved_by or patch.evidence or patch.reason for patch in SERIES.patches)
     assert series_samples.unproved(SERIES, _ROOT) == ()
 
 
-def test_what_the_other_series_has_besides_is_poison_which_needs_our_zeroer() -> None:
+def test_what_the_other_series_has_besides_needs_our_zeroer_or_is_no_error_of_the_fork() -> None:
     twins = seriesfile.load(_TWINS, "patches/v0.21.0")
-    assert {patch.id for patch in twins.patches} - {patch.id for patch in SERIES.patches} == {"poison"}
+    assert {patch.id for patch in twins.patches} - {patch.id for patch in SERIES.patches} == {
+        "poison",
+        "grammar-end",  # the fork goes on, without the grammar
+    }
     poison = twins.patch("poison")
     assert poison is not None
     assert "page-zeroer" in poison.requires

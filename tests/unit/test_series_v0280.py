@@ -38,6 +38,9 @@ def test_the_series_is_whole_and_every_proof_exists() -> None:
         "engine-core-fork": "carried",
         "token-ids-in-vocabulary": "carried",
         "request-bounds": "carried",
+        "grammar-backends": "carried",
+        "grammar-end": "carried",
+        "eager-logprobs": "carried",
     }
     assert all(patch.proved_by for patch in series.patches)
     assert series_samples.unproved(series, _ROOT) == ()

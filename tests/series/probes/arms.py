@@ -29,7 +29,7 @@ def results(tree: str, names: Sequence[str]) -> dict[str, Any]:
     sys.path.insert(0, root)
     # vLLM asks what a model is in a process of its own.
     os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ["PYTHONPATH"]])
-    for module in ("batches", "blocks", "brought", "requested"):
+    for module in ("batches", "blocks", "brought", "grammars", "requested"):
         importlib.import_module(module)
     probes = importlib.import_module("world").PROBES
     found: dict[str, Any] = {"file": importlib.import_module("vllm").__file__}

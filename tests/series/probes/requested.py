@@ -76,6 +76,13 @@ _WITHIN: dict[str, dict[str, Any]] = {
 }
 
 
+def _nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return schema
+
+
 @probe
 def bounds_of_a_request() -> dict[str, dict[str, str]]:
     """Whether a request with such repetitions and integers is refused, accepted, or accepted and then cannot be sent.
@@ -89,6 +96,10 @@ def bounds_of_a_request() -> dict[str, dict[str, str]]:
         "integers": {name: _sent(**{name: value}) for name, value in integers.items()},
         "in a schema": {
             "minimum": _sent(structured_outputs=StructuredOutputsParams(json={"type": "integer", "minimum": 10**30}))
+        },
+        "deep": {
+            name: _sent(structured_outputs=StructuredOutputsParams(json=_nested(depth)))
+            for name, depth in (("within", 60), ("beyond", 300))
         },
         "the largest": {"seed": _sent(seed=2**63 - 1), "top_k": _sent(top_k=2**31)},
     }

@@ -16,6 +16,7 @@ from typing import Any
 import batches  # noqa: F401 - its probes
 import blocks  # noqa: F401
 import brought  # noqa: F401
+import grammars  # noqa: F401
 import requested  # noqa: F401
 import second_runner  # noqa: F401
 import vllm

@@ -1,0 +1,229 @@
+"""Probes of grammars: which back end compiles one, and how a request ends whose grammar fails, ends or refuses."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import small_models  # noqa: F401 - where tiny_models lies
+import tiny_models
+from transformers import PreTrainedTokenizerFast
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+from world import CONFIG, accepted, hybrid, probe, request, scheduler
+
+VOCABULARY, NARROW = 320, 256
+END, OTHER = 0, 300
+"""The tiny model's end token, and one that no grammar here allows."""
+
+XGRAMMAR = {"regex": "(yes|no)"}
+GUIDANCE = {"regex": "(?i:yes)|no"}  # xgrammar knows no flags
+BROKEN = {"regex": "((((("}
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    directory = Path(tempfile.mkdtemp())
+    tiny_models.write(tiny_models.lfm2(), directory)
+    return PreTrainedTokenizerFast.from_pretrained(directory)
+
+
+TOKENIZER = tokenizer()
+MODEL = SimpleNamespace(
+    get_vocab_size=lambda: VOCABULARY, max_logprobs=20, max_model_len=128, logits_processors=None, is_diffusion=False
+)
+
+
+def manager(vocabulary: int = VOCABULARY) -> StructuredOutputManager:
+    """vLLM's manager, with the tiny model's tokenizer, for a model of that VOCABULARY."""
+    made = StructuredOutputManager(CONFIG)
+    made.tokenizer = TOKENIZER
+    made.executor = ThreadPoolExecutor(1)
+    made.vllm_config = SimpleNamespace(
+        model_config=SimpleNamespace(get_vocab_size=lambda: vocabulary, is_diffusion=False),
+        scheduler_config=CONFIG.scheduler_config,
+        structured_outputs_config=CONFIG.structured_outputs_config,
+        speculative_config=None,
+        num_speculative_tokens=0,
+    )
+    return made
+
+
+def constrained(name: str, outputs: dict[str, Any], backend: str | None = None, **values: Any) -> Request:
+    """A request with such structured outputs, for the BACKEND, or for that which vLLM's checks choose."""
+    params = SamplingParams(max_tokens=8, structured_outputs=StructuredOutputsParams(**outputs), **values)
+    params.update_from_generation_config({}, END)
+    if backend is None:
+        params.verify(MODEL, None, SimpleNamespace(backend="auto"), TOKENIZER)
+    else:
+        params.structured_outputs._backend = backend
+    return Request(
+        **accepted(
+            Request.__init__,
+            request_id=name,
+            prompt_token_ids=[80, 81],
+            sampling_params=params,
+            pooling_params=None,
+            eos_token_id=END,
+            block_hasher=request("none", 1)._block_hasher,
+        )
+    )
+
+
+def compiled(requests: StructuredOutputManager, constrained_request: Request) -> str:
+    """Return the class of the request's grammar, or of the error that its compilation ended with."""
+    requests.grammar_init(constrained_request)
+    grammar = constrained_request.structured_output_request._grammar
+    if isinstance(grammar, Future):
+        wait([grammar])
+        grammar = grammar.exception() or grammar.result()
+    return type(grammar).__name__
+
+
+@probe
+def backends_of_grammars() -> dict[str, Any]:
+    """What compiles the grammars of requests that vLLM's checks give to different back ends, in one engine."""
+    orders = {"xgrammar first": (XGRAMMAR, GUIDANCE), "guidance first": (GUIDANCE, XGRAMMAR)}
+    seen: dict[str, Any] = {}
+    for name, order in orders.items():
+        requests = manager()
+        seen[name] = [compiled(requests, constrained(str(number), each)) for number, each in enumerate(order)]
+        requests.clear_backend()
+    requests = manager(NARROW)  # a tokenizer of more tokens than the model has
+    outputs = (GUIDANCE, {"regex": "no"})
+    seen["of another width"] = [
+        compiled(requests, constrained(str(number), each)) for number, each in enumerate(outputs)
+    ]
+    requests.clear_backend()
+    return seen
+
+
+@probe
+def masks_of_two_backends() -> dict[str, list[str]]:
+    """The first tokens that each of two grammars allows, masked in one batch."""
+    requests = manager()
+    both = {name: constrained(name, each) for name, each in (("xgrammar", XGRAMMAR), ("guidance", GUIDANCE))}
+    for each in both.values():
+        compiled(requests, each)
+    mask = requests.grammar_bitmask(both, list(both), {})
+    return {name: [TOKENIZER.decode([token]) for token in allowed(row)] for name, row in zip(both, mask, strict=True)}
+
+
+def allowed(row: Any) -> list[int]:
+    bits = np.unpackbits(np.ascontiguousarray(row).view(np.uint8), bitorder="little")
+    return [int(token) for token in bits.nonzero()[0] if token < VOCABULARY]
+
+
+class Engine:
+    """vLLM's scheduler and manager; what samples stands in: the first token that is left, or OTHER if none is."""
+
+    def __init__(self) -> None:
+        self.scheduler: Scheduler = scheduler(hybrid())
+        self.manager = self.scheduler.structured_output_manager = manager()
+
+    def add(self, constrained_request: Request) -> str:
+        name = compiled(self.manager, constrained_request)
+        self.scheduler.add_request(constrained_request)
+        return name
+
+    def step(self, sample: Callable[[Request, list[int]], int]) -> list[Any]:
+        """Return the outputs of one step."""
+        planned = self.scheduler.schedule()
+        ids = list(planned.num_scheduled_tokens)
+        output = self.scheduler.get_grammar_bitmask(planned)
+        rows = (
+            {}
+            if output is None
+            else dict(zip(output.structured_output_request_ids, output.grammar_bitmask, strict=True))
+        )
+        tokens = [
+            [sample(self.scheduler.requests[name], allowed(rows[name]) if name in rows else list(range(VOCABULARY)))]
+            for name in ids
+        ]
+        result = ModelRunnerOutput(
+            **accepted(
+                ModelRunnerOutput,
+                req_ids=ids,
+                req_id_to_index={name: index for index, name in enumerate(ids)},
+                sampled_token_ids=tokens,
+                logprobs=None,
+                prompt_logprobs_dict={},
+                pooler_output=[],
+            )
+        )
+        outputs = self.scheduler.update_from_output(planned, result)
+        return [each for of_client in outputs.values() for each in of_client.outputs]
+
+    def idle(self) -> bool:
+        """Whether the scheduler holds no request any more."""
+        waiting = [*self.scheduler.waiting, *self.scheduler.skipped_waiting]
+        return not (waiting or self.scheduler.running or self.scheduler.requests)
+
+
+def first(asked: Request, left: list[int]) -> int:
+    """The first token that the grammar and the sampling parameters leave, as vLLM's logits processors do."""
+    params = asked.sampling_params
+    excluded = {END} if asked.num_output_tokens < params.min_tokens else set()
+    if params.allowed_token_ids:
+        excluded |= set(range(VOCABULARY)) - set(params.allowed_token_ids)
+    return next((token for token in left if token not in excluded), OTHER)
+
+
+@probe
+def ends_of_grammars() -> dict[str, list[Any]]:
+    """The text and the finish reason of requests whose grammar comes to an end, or lets no token through."""
+    cases: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Request, list[int]], int]]] = {
+        "plain": (XGRAMMAR, {}, first),
+        "ignore_eos": (XGRAMMAR, {"ignore_eos": True}, first),
+        "ignore_eos, guidance": (GUIDANCE, {"ignore_eos": True}, first),
+        "min_tokens": (XGRAMMAR, {"min_tokens": 6}, first),
+        "allowed_token_ids": (XGRAMMAR, {"allowed_token_ids": [10]}, first),
+        "a sampler that errs": (XGRAMMAR, {}, lambda *_: OTHER),
+    }
+    return {name: _end(*case) for name, case in cases.items()}
+
+
+def _end(outputs: dict[str, Any], values: dict[str, Any], sample: Callable[[Request, list[int]], int]) -> list[Any]:
+    engine, tokens = Engine(), []
+    engine.add(constrained("a", outputs, **values))
+    for _ in range(10):
+        for output in engine.step(sample):
+            tokens += output.new_token_ids
+            if output.finish_reason is not None:
+                return [TOKENIZER.decode([token for token in tokens if token != END]), str(output.finish_reason)]
+    return [TOKENIZER.decode(tokens), "none"]
+
+
+@probe
+def grammars_that_fail() -> dict[str, Any]:
+    """What becomes of a request whose grammar its compiler refuses, of the engine, and of the next request."""
+    seen: dict[str, Any] = {}
+    for name in ("in a thread", "at once"):
+        engine = Engine()
+        engine.manager._use_async_grammar_compilation = name == "in a thread"
+        seen[name] = _answers(engine, abort=False)
+    seen["aborted meanwhile"] = _answers(Engine(), abort=True)
+    return seen
+
+
+def _answers(engine: Engine, *, abort: bool) -> list[Any]:
+    """Return the finish reasons of a broken request and of the next, or the error that ended the engine's step."""
+    try:
+        engine.add(constrained("broken", BROKEN, "xgrammar"))
+        if abort:
+            engine.scheduler.schedule()
+            engine.scheduler.finish_requests("broken", RequestStatus.FINISHED_ABORTED)
+        reasons = [str(output.finish_reason) for output in engine.step(first)]
+        engine.add(constrained("sound", XGRAMMAR))
+        for _ in range(8):
+            reasons += [str(output.finish_reason) for output in engine.step(first) if output.finish_reason is not None]
+    except RuntimeError as error:
+        return [type(error).__name__]
+    return [*reasons, engine.idle()]
