@@ -113,5 +113,7 @@ def _root(place: Path) -> Path:
     try:
         return Path(os.readlink(place))
     except OSError as error:
-        found = error.strerror or str(error)
-        raise refuse("NV109", str(place), "a link to a project", found, f"rm {shlex.quote(str(place))}") from error
+        # Out of the list, not away: if it replaced the link of a project, that project has to be recorded again.
+        away = shlex.join(["mv", str(place), str(place.parent.parent / f"{place.name}.other")])
+        cure = f"{away}; then `nvllm build IMAGE` in every project that uses this state, before `nvllm gc`"
+        raise refuse("NV109", str(place), "a link to a project", error.strerror or str(error), cure) from error

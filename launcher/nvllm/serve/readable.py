@@ -45,7 +45,7 @@ def _can_read(status: os.stat_result, uid: int, gid: int) -> bool:
 
 
 def _has_access_list(path: str) -> bool:
-    """Return whether the file at PATH has an access list, which may let in whom its mode does not; the gate tries it."""
+    """Return whether the file at PATH has an access list. It may let in whom the mode does not; the gate tries it."""
     try:
         return _ACCESS_LIST in os.listxattr(path)
     except OSError:
