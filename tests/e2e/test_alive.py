@@ -1,14 +1,13 @@
 """Silence is a fault: an engine that answers nothing is ended in time, whatever silenced it. On the real engine.
 
 The supervisor itself may be silenced too, and then blames nobody. An engine writes to no disk: what it has of one is
-mounted read-only. So a disk that stops is the supervisor's.
+mounted read-only. So a disk that stops is the supervisor's: `test_stopped_disk.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +20,6 @@ from docker import DockerClient
 from docker.models.containers import Container
 
 from nvllm.serve import health
-from support import loop_disk
 from support.engine_world import World, Worlds, until
 
 pytestmark = pytest.mark.engine
@@ -127,33 +125,6 @@ def test_a_silent_engine_is_ended_in_time(worlds: Worlds, docker_client: DockerC
     assert ("(docker-proxy) is dead or full" in err) == (way == "docker-proxy dead"), err
     assert world.containers(docker_client) == []
     assert stage(world) == ("failed", False)
-
-
-@pytest.mark.long  # and it needs root
-def test_a_supervisor_whose_disk_stops_sees_a_silent_engine_afterwards(
-    worlds: Worlds, docker_client: DockerClient, tmp_path: Path
-) -> None:
-    """Its log, state and locks are on a disk that takes no write for longer than the stall timeout."""
-    world = worlds.make(QUICK)
-    state = world.directory / "state"
-    shutil.move(state, tmp_path / "before")
-    with loop_disk.mounted(state, 64) as disk:
-        shutil.copytree(tmp_path / "before", disk, dirs_exist_ok=True)
-        process, container = ready(world, docker_client)
-        with loop_disk.frozen(disk):
-            deadline = time.monotonic() + STALL + 5
-            while time.monotonic() < deadline:  # every answer is a line of the log, which the supervisor cannot write
-                assert health.healthy(world.port)
-                time.sleep(0.5)
-            assert process.poll() is None
-        assert stage(world) == ("ready", True)
-        with loop_disk.frozen(disk), front_stopped(world, container):
-            assert not health.healthy(world.port)
-        began = time.monotonic()
-        process.wait(timeout=2 * STALL + 20)
-        assert time.monotonic() - began < 2 * STALL + 5
-        assert "NV913" in process.communicate()[1]
-        assert world.containers(docker_client) == []
 
 
 @pytest.mark.long

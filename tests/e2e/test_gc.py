@@ -22,6 +22,7 @@ from support.engine_world import IMAGE, BuiltImage, World, Worlds
 pytestmark = pytest.mark.engine
 
 OLD = "api-key-out-of-compile-key"
+NOTHING = References(frozenset(), frozenset(), frozenset(), frozenset())
 
 
 def images(client: DockerClient) -> set[tuple[str | None, str]]:
@@ -124,7 +125,7 @@ def test_the_figure_of_files_is_what_df_gets_back(tmp_path: Path) -> None:
         for number in range(2000):  # a directory takes blocks too, and a small file a whole one
             _write(where.layers / f"a.tree/usr/lib/{number % 50}/{number}", 1 + 7 * number)
         _write(where.runs / "nvllm-cpu-ended/engine.log", 3_000_000)
-        listed = list(garbage.files(where, References(*[frozenset()] * 4), (), time.time() + 1))
+        listed = list(garbage.files(where, NOTHING, (), time.time() + 1))
         before = loop_disk.free(disk)
         for piece in listed:
             garbage.remove(piece, where)

@@ -77,8 +77,9 @@ def release(project: Project, places: Places, instance: str) -> None:
 def stop_command(places: Places, instance: str, asking: str) -> str:
     """Return the command by which the project of the instance ASKING can stop INSTANCE, which may be another's."""
     identity = owner(places, instance)
-    named = [] if identity in {None, owner(places, asking)} else ["--project", _root(str(identity))]
-    return shlex.join(["nvllm", *named, "stop", instance])
+    if identity in {None, owner(places, asking)}:
+        return shlex.join(["nvllm", "stop", instance])
+    return shlex.join(["nvllm", "--project", _root(str(identity)), "stop", instance])
 
 
 def check(project: Project, places: Places, instance: str) -> None:
