@@ -173,6 +173,11 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV603": ("unknown argument", "refused", "A profile has an argument that this version of vLLM does not have."),
     "NV604": ("key file unfit", "refused", "The file with the API key cannot be read, or can be read by others."),
     "NV605": ("key not asked for", "refused", "The engine answers a request that does not carry its API key."),
+    "NV606": (
+        "arguments unread",
+        "refused",
+        "The arguments of vllm serve are not where nvllm looks for them in vLLM's source.",
+    ),
     # 7xx: the started container
     "NV701": ("gate refused", "refused", "Something inside the container differs from the plan."),
     "NV702": ("start timed out", "failed", "The engine was not ready within the profile's start timeout."),

@@ -18,8 +18,8 @@ from nvllm.core import reading
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.spec import Profile
+from nvllm.engine.engine import Engine
 from nvllm.host.locks import HeldLocks
-from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.models.memo import HashCache
 from nvllm.serve import examine, owners, planner, supervisor

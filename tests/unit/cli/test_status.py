@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nvllm.cli.main import main
+from nvllm.engine import engine
 from nvllm.host.facts import INSTANCE_LABEL, RUN_LABEL, ContainerFact
-from nvllm.image import engine
 from nvllm.serve import instances, owners
 from nvllm.serve.rundir import Death, InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import MissingKernel

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from nvllm.core.refusal import Refused
+from nvllm.engine.engine import Engine
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact
-from nvllm.image.engine import Engine
 from nvllm.serve import examine, fresh, owners
 from nvllm.serve.examine import Examination
 from nvllm.serve.fresh import FreshInstances
