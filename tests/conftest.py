@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,12 +31,24 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
-_REAL = {name: os.environ.get(name) for name in ("HOME", "NVLLM_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")}
+_NAMES = ("HOME", "NVLLM_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "DOCKER_CONFIG")
+_REAL = {name: os.environ.get(name) for name in _NAMES}
 _NO_HOME = {**dict.fromkeys(_REAL), "HOME": "/proc"}
 """For tests without an engine: a directory in which not even root can create anything."""
 
-_USES_HOME = {"engine", "engines", "fleet", "nix", "series"}
-"""Markers of tests that build with what the user's own cache holds."""
+_HOME = Path(_REAL["HOME"] or "/")
+_OWN_CACHE = {
+    **_REAL,
+    "HOME": "/proc",
+    "XDG_CACHE_HOME": _REAL["XDG_CACHE_HOME"] or str(_HOME / ".cache"),
+    "XDG_STATE_HOME": _REAL["XDG_STATE_HOME"] or str(_HOME / ".local/state"),
+    "DOCKER_CONFIG": _REAL["DOCKER_CONFIG"] or (str(_HOME / ".docker") if (_HOME / ".docker").is_dir() else None),
+}
+"""For tests that build with what the user's own cache holds: they get cache and state by name, and no home either."""
+
+_USES_CACHE = {"engine", "series"}
+_USES_HOME = {"engines", "fleet", "nix"}
+"""Markers of tests that start programs of others as this user: engines of their own, Ray, Nix."""
 
 # Tests start hundreds of processes of the package, and each would compile it anew where bytecode is not written.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -63,8 +76,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     Whoever then writes there by mistake is refused by the kernel, and the test fails.
     """
-    uses = _USES_HOME & {marker.name for marker in item.iter_markers()}
-    for name, value in (_REAL if uses else _NO_HOME).items():
+    markers = {marker.name for marker in item.iter_markers()}
+    given = _REAL if _USES_HOME & markers else _OWN_CACHE if _USES_CACHE & markers else _NO_HOME
+    for name, value in given.items():
         if value is None:
             os.environ.pop(name, None)
         else:

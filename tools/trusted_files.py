@@ -30,6 +30,10 @@ and asks nvllm, as a user who is not root. A code is the refusal that it answers
   that looks a blessing up copies it from the project into the memory of this host.
 - The store of caches may belong to anybody, because `serve` hashes what it copies from there. So may recorded digests
   and the lock of an image: whoever can write the project can write them. The state of an instance is only shown.
+- A pin keeps what a living process needs from `nvllm gc`. *Not kept* is a pin that was removed, or replaced by a file
+  that no process holds: only this user and root can do that.
+- Allowed signers are asked for a profile that demands a signature, and must be a file that only root and this user can
+  write, wherever it lies.
 
 """
 

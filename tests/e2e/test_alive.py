@@ -1,7 +1,7 @@
 """Silence is a fault: an engine that answers nothing is ended in time, whatever silenced it. On the real engine.
 
-The supervisor itself may be silenced too, and then blames nobody. A disk that stops cannot be made here without a
-device of its own below the engine; an engine that waits for one answers nothing, like one that was stopped.
+The supervisor itself may be silenced too, and then blames nobody. An engine writes to no disk: what it has of one is
+mounted read-only. So a disk that stops is the supervisor's: `test_stopped_disk.py`.
 """
 
 from __future__ import annotations

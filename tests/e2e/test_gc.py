@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +13,16 @@ import pytest
 from docker import DockerClient
 from docker.errors import ImageNotFound
 
+from nvllm.core.paths import places
+from nvllm.gc import garbage
+from nvllm.gc.garbage import References
+from support import loop_disk
 from support.engine_world import IMAGE, BuiltImage, World, Worlds
 
 pytestmark = pytest.mark.engine
 
 OLD = "api-key-out-of-compile-key"
+NOTHING = References(frozenset(), frozenset(), frozenset(), frozenset())
 
 
 def images(client: DockerClient) -> set[tuple[str | None, str]]:
@@ -104,6 +111,32 @@ def test_the_figure_is_what_the_disk_gets_back(
     freed = sum(before[layer] for layer in before.keys() - after.keys()) + files_before - files_after
     assert done["bytes"] == planned["bytes"]
     assert 0.9 * freed < done["bytes"] < 1.1 * freed, (done["bytes"], freed)
+
+
+@pytest.mark.long  # it needs root
+def test_the_figure_of_files_is_what_df_gets_back(tmp_path: Path) -> None:
+    """On a disk of its own, so that nobody else's work is in the figure of df."""
+    with loop_disk.mounted(tmp_path / "disk", 256) as disk:
+        where = places({"NVLLM_HOME": str(disk / "home")})
+        for number in range(3):
+            _write(where.store / f"sha256/0{number}" / f"0{number}".ljust(64, "0"), 5_000_000 + number)
+            _write(where.layers / f"layer{number}.tar", 9_000_001)
+            os.link(where.layers / f"layer{number}.tar", where.store / "sha256/00" / f"1{number}".ljust(64, "0"))
+        for number in range(2000):  # a directory takes blocks too, and a small file a whole one
+            _write(where.layers / f"a.tree/usr/lib/{number % 50}/{number}", 1 + 7 * number)
+        _write(where.runs / "nvllm-cpu-ended/engine.log", 3_000_000)
+        listed = list(garbage.files(where, NOTHING, (), time.time() + 1))
+        before = loop_disk.free(disk)
+        for piece in listed:
+            garbage.remove(piece, where)
+        freed, counted = loop_disk.free(disk) - before, sum(piece.size for piece in listed)
+        assert {piece.kind for piece in listed} == {"locked file", "layer", "base tree", "run directory"}
+        assert 0.9 * freed < counted < 1.1 * freed, (counted, freed)
+
+
+def _write(path: Path, size: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(os.urandom(size))
 
 
 def test_a_dry_run_lists_and_removes_nothing(untidy: tuple[World, str], docker_client: DockerClient) -> None:

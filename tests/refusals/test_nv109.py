@@ -107,7 +107,12 @@ def test_a_file_in_the_place_of_a_link_of_the_state(world: Project) -> None:
     with pytest.raises(Refused) as caught:
         Projects(projects).roots()
     (refusal,) = caught.value.refusals
-    assert (refusal.code, refusal.where, refusal.cure) == ("NV109", f"{projects}/notes", f"rm {projects}/notes")
+    assert (refusal.code, refusal.where) == ("NV109", f"{projects}/notes")
+    command = refusal.cure.partition(";")[0]
+    assert command == f"mv {projects}/notes {projects.parent}/notes.other"
+    assert os.system(command) == 0
+    assert Projects(projects).roots() == [world.root]
+    assert (projects.parent / "notes.other").read_text() == "mine"
 
 
 def test_an_error_that_no_command_expects_is_about_a_file_too(

@@ -35,8 +35,8 @@ FILES: Mapping[str, tuple[bytes, int]] = {
     f"{AOT}/inductor_cache/c4/c45.cpp": (b"int main;", 0o644),
     "modelinfos/Lfm2.json": (b"{}", 0o600),
 }
-OTHER_USER = 4242
-"""The uid and gid of nobody in particular."""
+OTHER_USER = 65534
+"""The uid and gid of nobody, who has a name on every host: ssh-keygen runs for nobody without one."""
 CURE = "nvllm bless demo --profile eager --rebless"
 
 

@@ -7,14 +7,18 @@ for each cell. It belongs to an ordinary user, as whom the question is asked; wh
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from nvllm.cache import promotion
+from nvllm.cache import manifest, promotion, signature
+from nvllm.cache.pins import Pin, Pins
 from nvllm.cache.store import TreeStore
+from nvllm.core import paths
 from nvllm.core.lock import LockedModel
 from nvllm.core.refusal import Refused
 from nvllm.host import gate_records
@@ -40,6 +44,7 @@ GOOD = "as usual"
 
 HASH = "b" * 64
 KEY = Key("serve", HASH)
+PIN = "state/pins/one.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +177,44 @@ def _revoked_in(which: str) -> Callable[[Path], None]:
         shutil.rmtree(other)
 
     return prepare
+
+
+def _signed(world: Path) -> None:
+    """A blessing in force with the signature that its profile demands."""
+    made, key = bless(TREE), world / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "ops", "-f", str(key)], check=True)
+    promotion.promote(blessings(world), made, signed=signature.sign(manifest.encode(made), key, made.filename))
+    _signers(world).write_text(f"ops@example.org {key.with_suffix('.pub').read_text()}")
+    _signers(world).chmod(0o644)
+
+
+def _signers(world: Path) -> Path:
+    return world / "project/manifests/allowed_signers"
+
+
+def _demanded(world: Path) -> str:
+    try:
+        blessings(world).lookup(query(signers=_signers(world)))
+    except Refused as refused:
+        return codes(refused)
+    return GOOD
+
+
+def _pinned(world: Path) -> None:
+    """A pin that a process holds: this one, until it ends."""
+    paths.ensure(world / "state/pins")
+    descriptor = os.open(world / PIN, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    Pin(world / PIN, descriptor, [HASH]).write()
+
+
+def _kept(world: Path) -> str:
+    """What `gc` keeps because of pins."""
+    try:
+        with Pins(world / "state/pins").still() as names:
+            return GOOD if HASH in names else "not kept"
+    except Refused as refused:
+        return codes(refused)
 
 
 def _locked(world: Path) -> None:
@@ -372,6 +415,15 @@ ROWS: tuple[Row, ...] = (
         _blessed,
         _looked_up,
         _every("NV908", absent="NV901", **_GIT),
+    ),
+    Row("allowed signers", "project/manifests/allowed_signers", _signed, _demanded, _every("NV909")),
+    Row("pins", "state/pins", _pinned, _kept, _every("NV513", absent="not kept", empty="not kept", torn="NV109")),
+    Row(
+        "a pin",
+        PIN,
+        _pinned,
+        _kept,
+        _every("NV513", absent="not kept", empty="not kept", no_permission="NV109", torn="NV109"),
     ),
     Row("the store of caches", "cache/trees", _tree, _verified, _every("NV907", **_BY_HASH)),
     Row("locks of serves", "state/locks", _locked, _lock, _every("NV513", **_DIRECTORY)),

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nvllm.core import canonical, clock, durable, paths, reading
+from nvllm.core import canonical, clock, durable, paths, reading, trusted
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 
@@ -83,15 +83,18 @@ class Pins:
     def still(self) -> Iterator[frozenset[str]]:
         """Yield what living processes keep; in the context nobody pins anything more.
 
-        Raises Refused NV109 for a pin in force that cannot be read: then nobody knows what it keeps.
+        Raises Refused NV109 for a pin in force that cannot be read, and NV513 for one, or a directory of pins, that
+        others could have written: then nobody knows what living processes keep.
         """
-        if not self.directory.is_dir():
+        trust = trusted.state(self.directory.parent, "NV513")
+        if not trust.directory(self.directory):
             yield frozenset()
             return
+        trust.listed(self.directory, "*.json")  # refuses a directory that cannot be read, before it is locked
         with durable.locked(self.directory):
             names: set[str] = set()
-            for path in reading.listed(self.directory, "*.json"):
-                if in_force(path):
+            for path in trust.listed(self.directory, "*.json"):
+                if trust.file(path) and in_force(path):
                     names.update(_names(path))
             yield frozenset(names)
 

@@ -264,14 +264,16 @@ def _kernels_text(row: Mapping[str, Json], kernels: Sequence[Mapping[str, str]])
 
 
 def _only(app: App, docker: Engine) -> str:
-    """Return the only instance of this project that runs. Raises Refused NV107 if there are several, or none."""
-    running = [one.name for one in docker.containers() if one.ours and one.running]
-    names = [name for name in running if owners.is_free(app.project, app.places, name)]
+    """Return the only instance of this project that has not ended. Raises Refused NV107 if there are several, or none.
+
+    What was started from another state directory is nothing of this project.
+    """
+    unended = stopping.unended(docker, app.places)
+    names = [name for name in unended if owners.is_free(app.project, app.places, name)]
     if len(names) == 1:
         return names[0]
-    others = f"nothing of this project; of others: {', '.join(running)}" if running else "nothing is being served"
-    said = ", ".join(names) or others
-    raise refuse("NV107", "INSTANCE", "the name of an instance", said, "nvllm status")
+    others = f"nothing of this project; of others: {', '.join(unended)}" if unended else "nothing is being served"
+    raise refuse("NV107", "INSTANCE", "the name of an instance", ", ".join(names) or others, "nvllm status")
 
 
 @click.command("logs", cls=Command, epilog=LOGS_EXAMPLES)

@@ -158,6 +158,11 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     ),
     "NV521": ("supervisor does not end", "failed", "A supervisor still holds its locks after its engine was stopped."),
     "NV525": ("not an address here", "refused", "The profile publishes its port on an address that this host lacks."),
+    "NV526": (
+        "not readable by the engine",
+        "refused",
+        "The user as whom the engine runs cannot read a file of a model, an adapter or a chat template.",
+    ),
     # 6xx: profiles
     "NV601": ("waiver missing", "refused", "The profile needs an exception from the hardening that it does not name."),
     "NV602": (

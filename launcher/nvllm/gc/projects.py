@@ -31,33 +31,33 @@ class Projects:
 
     def remember(self, project: Project) -> None:
         """Record PROJECT. Raises Refused NV911 if that cannot be written."""
-        place, root = self.directory / project.id, str(project.root.resolve())
-        with writing(place):
+        link, root = self.directory / project.id, str(project.root.resolve())
+        with writing(link):
             ensure(self.directory)
             with contextlib.suppress(FileExistsError):
-                os.symlink(root, place)
-            if str(_root(place)) != root:  # the project that nvllm came with, which was installed elsewhere before
+                os.symlink(root, link)
+            if str(_root(link)) != root:  # the project that nvllm came with, which was installed elsewhere before
                 fresh = self.directory.with_name(f".project-{os.getpid()}")
                 os.symlink(root, fresh)
-                os.replace(fresh, place)
+                os.replace(fresh, link)
 
     def roots(self) -> list[Path]:
         """Return the root of every recorded project, whether it still exists or not.
 
         Raises Refused NV109 for an entry that is no link.
         """
-        return sorted(_root(place) for place in reading.listed(self.directory, "*"))
+        return sorted(_root(link) for link in reading.listed(self.directory, "*"))
 
     def forget(self, root: Path) -> None:
         """Remove the record of the project at ROOT, if there is one."""
         with writing(self.directory):
-            for place in reading.listed(self.directory, "*"):
-                if _root(place) == root:
-                    place.unlink(missing_ok=True)
+            for link in reading.listed(self.directory, "*"):
+                if _root(link) == root:
+                    link.unlink(missing_ok=True)
 
     def gone(self) -> dict[str, Path]:
         """Return the root of every recorded project that is not there any more, by its id. Raises as `roots` does."""
-        roots = {place.name: _root(place) for place in reading.listed(self.directory, "*")}
+        roots = {link.name: _root(link) for link in reading.listed(self.directory, "*")}
         return {name: root for name, root in roots.items() if not (root / "images").is_dir()}
 
     def present(self, forgotten: Collection[Path] = ()) -> list[Project]:
@@ -93,7 +93,7 @@ class Projects:
 
     def ids(self, roots: Collection[Path]) -> frozenset[str]:
         """Return the ids under which the projects at ROOTS are recorded."""
-        return frozenset(place.name for place in reading.listed(self.directory, "*") if _root(place) in roots)
+        return frozenset(link.name for link in reading.listed(self.directory, "*") if _root(link) in roots)
 
     def lost(self, builds: Path) -> list[Refusal]:
         """Return NV922 if BUILDS has build records, and the list of the projects is gone: each build adds to it first.
@@ -104,14 +104,16 @@ class Projects:
             return []
         if not self.directory.is_symlink() and not reading.listed(builds, "*.json"):
             return []
-        found = "a link" if self.directory.is_symlink() else "no such directory, but records of builds"
+        problem = "a link" if self.directory.is_symlink() else "no such directory, but records of builds"
         cure = "restore it; or run `nvllm build IMAGE` in every project that uses this state, then `nvllm gc`"
-        return [Refusal("NV922", str(self.directory), "the list of the projects that use this state", found, cure)]
+        return [Refusal("NV922", str(self.directory), "the list of the projects that use this state", problem, cure)]
 
 
-def _root(place: Path) -> Path:
+def _root(link: Path) -> Path:
     try:
-        return Path(os.readlink(place))
+        return Path(os.readlink(link))
     except OSError as error:
-        found = error.strerror or str(error)
-        raise refuse("NV109", str(place), "a link to a project", found, f"rm {shlex.quote(str(place))}") from error
+        # Out of the list, not away: if it replaced the link of a project, that project has to be recorded again.
+        away = shlex.join(["mv", str(link), str(link.parent.parent / f"{link.name}.other")])
+        cure = f"{away}; then `nvllm build IMAGE` in every project that uses this state, before `nvllm gc`"
+        raise refuse("NV109", str(link), "a link to a project", error.strerror or str(error), cure) from error

@@ -136,10 +136,10 @@ class HashCache:
         """
         known = self._known[self.key(info)]
         number = len(known.blocks) // _DIGEST
-        for one in random.SystemRandom().sample(range(number), min(count, number)):
-            data = os.pread(descriptor, known.block, one * known.block)
-            if _digest(data) != known.blocks[one * _DIGEST : (one + 1) * _DIGEST]:
-                return one * known.block, min((one + 1) * known.block, info.st_size) - 1
+        for index in random.SystemRandom().sample(range(number), min(count, number)):
+            data = os.pread(descriptor, known.block, index * known.block)
+            if _digest(data) != known.blocks[index * _DIGEST : (index + 1) * _DIGEST]:
+                return index * known.block, min((index + 1) * known.block, info.st_size) - 1
         return None
 
     def save(self) -> None:

@@ -54,7 +54,7 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def other_tree(shown: str, model: str, pinned: str, found: str) -> Refusal:
-    """Return NV403: the files of MODEL in the spec SHOWN have the tree hash FOUND instead of PINNED."""
-    cure = f"if that is the model you mean, write its tree there and lock again: nvllm lock {Path(shown).stem}"
-    return Refusal("NV403", f"{shown}: .models.{model}.tree", pinned, found, cure)
+def other_tree(spec: str, model: str, pinned: str, tree: str) -> Refusal:
+    """Return NV403: the files of MODEL in the spec at SPEC have the tree hash TREE instead of PINNED."""
+    cure = f"if that is the model you mean, write its tree there and lock again: nvllm lock {Path(spec).stem}"
+    return Refusal("NV403", f"{spec}: .models.{model}.tree", pinned, tree, cure)

@@ -57,8 +57,8 @@ class _UnusableFile(Exception):  # noqa: N818 - what was found, not an error of 
         self.problem = problem
         self.cure = cure
 
-    def refusal(self, place: Path) -> Refusal:
-        name = os.fsencode(place).decode(errors="backslashreplace")  # printable whatever bytes the name has
+    def refusal(self, path: Path) -> Refusal:
+        name = os.fsencode(path).decode(errors="backslashreplace")  # printable whatever bytes the name has
         return Refusal("NV403", name, _REGULAR, self.problem, self.cure.replace("{}", shlex.quote(name)))
 
 
@@ -100,9 +100,9 @@ def tree_of(
     special file, file with several names, file or directory that every user may write, and unreadable file.
     """
     scan = _scan_directory(directory, "a directory with a model", cure)
-    found = _read_all(scan, scan.real, HashCache.none(), progress or Silent())
-    files = [state for state in found.values() if isinstance(state, ModelFile)]
-    unread = [state.refusal(scan.top / path) for path, state in found.items() if isinstance(state, _UnusableFile)]
+    states = _read_all(scan, scan.real, HashCache.none(), progress or Silent())
+    files = [state for state in states.values() if isinstance(state, ModelFile)]
+    unread = [state.refusal(scan.top / path) for path, state in states.items() if isinstance(state, _UnusableFile)]
     refuse_any([*scan.refusals, *unread])
     if not files:
         raise refuse("NV401", str(directory), "a directory with a model", "no file in it", cure)
@@ -134,16 +134,15 @@ def verify(
     again = changed or cure if locked.kind == "directory" else f"{_download(locked)} --force-download"
     away = changed or f"move it out of {shlex.quote(str(scan.top))}"
     expected = {file.path: file for file in locked.files}
-    found = _read_all(scan, [path for path in scan.real if path in expected], cache, progress or Silent())
+    states = _read_all(scan, [path for path in scan.real if path in expected], cache, progress or Silent())
     cache.save()
     refusals = list(scan.refusals)
     unfit = {refusal.where for refusal in refusals}  # already refused, so not missing as well
-    for path in scan.real.keys() - expected.keys():
-        place = str(scan.top / path)
-        refusals.append(Refusal("NV403", place, "no such file", "an extra file", away))
+    extra = scan.real.keys() - expected.keys()
+    refusals += [Refusal("NV403", str(scan.top / path), "no such file", "an extra file", away) for path in extra]
     for path, file in expected.items():
-        if path in found:
-            refusals.extend(_difference(scan.top / path, file, found[path], again))
+        if path in states:
+            refusals.extend(_difference(scan.top / path, file, states[path], again))
         elif str(scan.top / path) not in unfit:
             refusals.append(Refusal("NV403", str(scan.top / path), f"{file.size} bytes", "no such file", again))
     return sorted(refusals)
@@ -158,8 +157,8 @@ def located(locked: LockedModel, directory: Path, *, cure: str) -> tuple[tuple[s
     scan = _scan(locked, directory, cure)
     again = cure if locked.kind == "directory" else _download(locked)
     unfit = {refusal.where: refusal for refusal in scan.refusals}
-    places = [str(scan.top / file.path) for file in locked.files if file.path not in scan.real]
-    refuse_any(unfit.get(place, Refusal("NV403", place, _REGULAR, "no such file", again)) for place in places)
+    missing = [str(scan.top / file.path) for file in locked.files if file.path not in scan.real]
+    refuse_any(unfit.get(path, Refusal("NV403", path, _REGULAR, "no such file", again)) for path in missing)
     return tuple((file.path, scan.root / scan.real[file.path]) for file in locked.files)
 
 
@@ -167,16 +166,16 @@ def _download(locked: LockedModel) -> str:
     return f"hf download {locked.repo} --revision {locked.revision}"
 
 
-def _difference(place: Path, expected: ModelFile, found: _State, cure: str) -> Iterator[Refusal]:
-    if isinstance(found, _UnusableFile):
-        yield found.refusal(place)
-    elif isinstance(found, _ChangedUnseen):
-        bytes_now = f"other bytes from {found.first} to {found.last}, with the size and times of the last hash"
-        yield Refusal("NV403", str(place), f"sha256 {expected.sha256[:12]}", bytes_now, cure)
-    elif found.size != expected.size:
-        yield Refusal("NV403", str(place), f"{expected.size} bytes", f"{found.size} bytes", cure)
-    elif found.sha256 != expected.sha256:
-        yield Refusal("NV403", str(place), f"sha256 {expected.sha256[:12]}", f"sha256 {found.sha256[:12]}", cure)
+def _difference(path: Path, expected: ModelFile, state: _State, cure: str) -> Iterator[Refusal]:
+    if isinstance(state, _UnusableFile):
+        yield state.refusal(path)
+    elif isinstance(state, _ChangedUnseen):
+        bytes_now = f"other bytes from {state.first} to {state.last}, with the size and times of the last hash"
+        yield Refusal("NV403", str(path), f"sha256 {expected.sha256[:12]}", bytes_now, cure)
+    elif state.size != expected.size:
+        yield Refusal("NV403", str(path), f"{expected.size} bytes", f"{state.size} bytes", cure)
+    elif state.sha256 != expected.sha256:
+        yield Refusal("NV403", str(path), f"sha256 {expected.sha256[:12]}", f"sha256 {state.sha256[:12]}", cure)
 
 
 def _scan(locked: LockedModel, directory: Path, cure: str) -> _Scan:
@@ -187,9 +186,9 @@ def _scan(locked: LockedModel, directory: Path, cure: str) -> _Scan:
 
 def _scan_directory(directory: Path, expected: str, cure: str) -> _Scan:
     if not directory.is_dir():
-        found = "not a directory" if directory.exists() else "no such directory"
-        raise refuse("NV401", str(directory), expected, found, cure)
-    return _scan_below(directory, ".", lambda _root, place: place)
+        problem = "not a directory" if directory.exists() else "no such directory"
+        raise refuse("NV401", str(directory), expected, problem, cure)
+    return _scan_below(directory, ".", lambda _root, link: link)
 
 
 def _scan_snapshot(locked: LockedModel, cache: Path) -> _Scan:
@@ -198,7 +197,7 @@ def _scan_snapshot(locked: LockedModel, cache: Path) -> _Scan:
     snapshot = f"{repository}/snapshots/{locked.revision}"
     if not (cache / snapshot).is_dir():
         raise Refused([_no_snapshot(locked, cache / repository)])
-    return _scan_below(cache, snapshot, lambda root, place: _blob(root, place, f"{repository}/blobs"))
+    return _scan_below(cache, snapshot, lambda root, link: _blob(root, link, f"{repository}/blobs"))
 
 
 def _no_snapshot(locked: LockedModel, repository: Path) -> Refusal:
@@ -218,9 +217,9 @@ def _no_snapshot(locked: LockedModel, repository: Path) -> Refusal:
     return Refusal("NV402", str(repository), expected, f"only {', '.join(others)}{named}", _download(locked))
 
 
-def _scan_below(shown: Path, start: str, follow: Callable[[Path, str], str]) -> _Scan:
-    """Scan the directory START below SHOWN; FOLLOW says where below the root the bytes of a path lie."""
-    root = shown.resolve()
+def _scan_below(top: Path, start: str, follow: Callable[[Path, str], str]) -> _Scan:
+    """Scan the directory START below TOP; FOLLOW says where below the root the bytes of a path lie."""
+    root = top.resolve()
     real: dict[str, str] = {}
     sizes: dict[str, int] = {}
     refusals: list[Refusal] = []
@@ -235,23 +234,23 @@ def _scan_below(shown: Path, start: str, follow: Callable[[Path, str], str]) -> 
             link = os.path.relpath(os.path.join(directory, name), root)
             path = os.path.relpath(link, start)
             try:
-                place = follow(root, link)
-                sizes[path] = _fit(path, os.lstat(root / place)).st_size
-                real[path] = place
-                directories.update(str(parent) for parent in PurePosixPath(place).parents)
+                target = follow(root, link)
+                sizes[path] = _fit(path, os.lstat(root / target)).st_size
+                real[path] = target
+                directories.update(str(parent) for parent in PurePosixPath(target).parents)
             except _UnusableFile as unfit:
-                refusals.append(unfit.refusal(shown / link))
+                refusals.append(unfit.refusal(top / link))
             except FileNotFoundError:
                 continue  # the file or its blob was just removed: it is missing
             except OSError as error:
-                refusals.append(_unreadable(error).refusal(shown / link))
+                refusals.append(_unreadable(error).refusal(top / link))
     for directory in sorted(directories):
         mode = os.lstat(root / directory).st_mode
         # In such a directory, unless it is sticky, any user could replace a file after it was verified.
         if stat.S_ISDIR(mode) and mode & 0o002 and not mode & stat.S_ISVTX:
             problem = f"a directory that every user may write, mode {stat.S_IMODE(mode):04o}"
-            refusals.append(_UnusableFile(problem, "chmod o-w {}").refusal(shown / directory))
-    return _Scan(root, shown / start, real, sizes, tuple(refusals))
+            refusals.append(_UnusableFile(problem, "chmod o-w {}").refusal(top / directory))
+    return _Scan(root, top / start, real, sizes, tuple(refusals))
 
 
 def _blob(root: Path, link: str, blobs: str) -> str:
@@ -302,9 +301,9 @@ def _unreadable(error: OSError) -> _UnusableFile:
     return _UnusableFile(f"cannot be read: {error.strerror}", "chmod u+rX {}")
 
 
-def _opened(root: Path, place: str) -> FileIO:
-    """Open PLACE below ROOT for reading, following no link on the way."""
-    *directories, name = place.split("/")
+def _opened(root: Path, path: str) -> FileIO:
+    """Open PATH below ROOT for reading, following no link on the way."""
+    *directories, name = path.split("/")
     with ExitStack() as stack:
         above = os.open(root, os.O_PATH | os.O_DIRECTORY)
         stack.callback(os.close, above)
@@ -315,14 +314,14 @@ def _opened(root: Path, place: str) -> FileIO:
         return FileIO(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=above))
 
 
-def _read(root: Path, place: str, path: str, cache: HashCache, sampled: int) -> _State:
-    """Return the file at PLACE below ROOT as PATH of its model, or what is wrong with it.
+def _read(root: Path, target: str, path: str, cache: HashCache, sampled: int) -> _State:
+    """Return the file at TARGET below ROOT as PATH of its model, or what is wrong with it.
 
     If CACHE knows its hash, only SAMPLED blocks are read. If one of these differs, the whole file is.
     """
     started = cache.clock()
     try:
-        with _opened(root, place) as stream:
+        with _opened(root, target) as stream:
             _fit(path, os.fstat(stream.fileno()))
             os.fsync(stream.fileno())  # from here on every write moves the change time; see `memo.py`
             before = _fit(path, os.fstat(stream.fileno()))
@@ -350,7 +349,7 @@ def _read_all(scan: _Scan, paths: Iterable[str], cache: HashCache, progress: Pro
     """Return the result of `_read` for each of PATHS. Threads help, because hashlib releases the interpreter's lock."""
     largest_first = sorted(paths, key=lambda path: (-scan.sizes[path], path))
     sampled = max(1, min(SAMPLED_OF_FILE, SAMPLED // max(1, len(largest_first))))
-    found: dict[str, _State] = {}
+    states: dict[str, _State] = {}
     with (
         ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool,
         progress.task("reading the model", sum(scan.sizes[path] for path in largest_first), "B") as task,
@@ -358,8 +357,8 @@ def _read_all(scan: _Scan, paths: Iterable[str], cache: HashCache, progress: Pro
         reading = {pool.submit(_read, scan.root, scan.real[path], path, cache, sampled): path for path in largest_first}
         try:
             for done in as_completed(reading):
-                found[reading[done]] = done.result()
+                states[reading[done]] = done.result()
                 task.advance(scan.sizes[reading[done]])
         finally:
             pool.shutdown(wait=True, cancel_futures=True)  # an interrupt waits only for the files that are being read
-    return found
+    return states

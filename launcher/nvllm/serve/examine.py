@@ -41,7 +41,7 @@ from nvllm.models import tree as models
 from nvllm.models.memo import HashCache
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch
-from nvllm.serve import access, owners, planner, servehash, stopping
+from nvllm.serve import access, owners, planner, readable, servehash, stopping
 from nvllm.serve.planner import LocalModel, LocalTemplate, PlannedImage
 from nvllm.serve.stopping import Orphan
 from nvllm.spec import file as specfile
@@ -224,7 +224,7 @@ def examine_build(
     facts = host_facts(places, engine)
     image = PlannedImage(build.spec, build.build_hash, build.scheme, record.ids if record else ())
     plan = _plan(image, instance, local, template, facts, places)
-    refusals += access.refusals(plan.access, plan.user, project.root)
+    refusals += [*access.refusals(plan.access, plan.user, project.root), *readable.refusals(plan.mounts, plan.user)]
     of_plan = tuple(build.lock.models[one.name] for one in plan.models)
     outcomes = host_outcomes(plan, facts, build.patches, places, profile.gates)
     refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)

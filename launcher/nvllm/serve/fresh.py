@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
+from nvllm.core import reading
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.spec import Profile
@@ -21,7 +22,7 @@ from nvllm.engine.engine import Engine
 from nvllm.host.locks import HeldLocks
 from nvllm.image.identity import Build
 from nvllm.models.memo import HashCache
-from nvllm.serve import examine, planner, supervisor
+from nvllm.serve import examine, owners, planner, supervisor
 from nvllm.serve.examine import Examination, Instance
 
 
@@ -40,7 +41,7 @@ class FreshInstances:
     def examined(self, build: Build, profile: str) -> AbstractContextManager[tuple[Examination, HeldLocks]]:
         """Examine PROFILE of BUILD, but not whether it is blessed, and hold the locks of the new instance.
 
-        Raises Refused as `supervisor.hold_locks` does.
+        Raises Refused as `supervisor.hold_locks` does, and NV920 if the name of the instance cannot be recorded.
         """
         return self._held(build, profile, lambda found: found)
 
@@ -55,6 +56,9 @@ class FreshInstances:
         with contextlib.ExitStack() as stack:
             with self._ports:  # one thread at a time: two instances must not choose the same port
                 name = f"{self._prefix(build.spec.name, profile)}{os.getpid()}-{next(self._numbers)}"
+                # Until it is over, the name is this project's: no other one's `stop` takes it.
+                owners.claim(self.project, self.places, name)
+                stack.callback(owners.release, self.project, self.places, name)
                 instance = Instance(name, profile, free_port())
                 hashes = HashCache.load(self.places.state / "verified.json")
                 found = completed(
@@ -68,10 +72,13 @@ class FreshInstances:
 
         The caller holds a lock that only one process of this purpose has.
         """
-        for one in self.engine.containers():
-            if one.name.startswith(self._prefix(image, profile)) and one.ours:
-                self.engine.kill(one.id)
-                self.engine.remove(one.id)
+        prefix = self._prefix(image, profile)
+        for container in self.engine.containers():
+            if container.name.startswith(prefix) and container.ours:
+                self.engine.kill(container.id)
+                self.engine.remove(container.id)
+        for link in reading.listed(self.places.instances, f"{prefix}*"):
+            owners.release(self.project, self.places, link.name)
 
     def _prefix(self, image: str, profile: str) -> str:
         # With the project: `clear` must not end what another project's bisect has started.

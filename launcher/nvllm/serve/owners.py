@@ -63,11 +63,33 @@ def claim(project: Project, places: Places, instance: str) -> None:
     check(project, places, instance)
 
 
+def release(project: Project, places: Places, instance: str) -> None:
+    """Make the name INSTANCE free again if it is that of PROJECT: a trial's, which nobody starts a second time.
+
+    Raises Refused NV920 if that cannot be written.
+    """
+    link = places.owner(instance)
+    with durable.writing(link, "NV920"), durable.locked(paths.ensure(places.instances)):
+        if owner(places, instance) == project.identity:
+            link.unlink(missing_ok=True)
+
+
+def stop_command(places: Places, instance: str, asking: str) -> str:
+    """Return the command by which the project of the instance ASKING can stop INSTANCE, which may be another's."""
+    identity = owner(places, instance)
+    if identity in {None, owner(places, asking)}:
+        return shlex.join(["nvllm", "stop", instance])
+    return shlex.join(["nvllm", "--project", _root(str(identity)), "stop", instance])
+
+
 def check(project: Project, places: Places, instance: str) -> None:
     """Raise Refused NV921 if INSTANCE belongs to another project than PROJECT."""
     if is_free(project, places, instance):
         return
-    identity = str(owner(places, instance))
-    root = str(paths.packaged().root) if identity == _PACKAGED else identity
+    root = _root(str(owner(places, instance)))
     cure = shlex.join(["nvllm", "--project", root, "status"])
     raise refuse("NV921", instance, f"an instance of {project.root}", f"one of {root}", cure)
+
+
+def _root(identity: str) -> str:
+    return str(paths.packaged().root) if identity == _PACKAGED else identity

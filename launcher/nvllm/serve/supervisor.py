@@ -10,7 +10,8 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from nvllm.cache import staging
 from nvllm.core import clock
@@ -21,7 +22,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import LOOPBACK
 from nvllm.host import locks
 from nvllm.host.locks import HeldLocks, Holder, Key
-from nvllm.serve import health
+from nvllm.serve import health, owners
 from nvllm.serve.examine import Examination
 from nvllm.serve.health import StallDetector
 from nvllm.serve.kernel_reports import KernelReports
@@ -61,10 +62,28 @@ def hold_locks(examination: Examination, places: Places, command: str) -> Iterat
         port = Key("port", str(examination.plan.port)).filename
         if any(one.where.endswith(f"/{port}") for one in refused.refusals):
             told.add("NV507")
-        raise Refused([*(one for one in refusals if one.code not in told), *refused.refusals]) from refused
+        taken = _stoppable(refused.refusals, places, examination.plan.instance)
+        raise Refused([*(one for one in refusals if one.code not in told), *taken]) from refused
     with held_locks:
         refuse_any(refusals)
         yield held_locks
+
+
+def _stoppable(refusals: Iterable[Refusal], places: Places, asking: str) -> list[Refusal]:
+    """Return REFUSALS of locks with cures that the project of the instance ASKING may use: others' name their own."""
+    try:
+        taken = locks.status(places.locks)
+    except Refused:  # it is among REFUSALS: the directory takes no locks
+        return list(refusals)
+    instances = {
+        str(places.locks / lock.key.filename): lock.holder.instance for lock in taken if lock.holder is not None
+    }
+    return [
+        refusal
+        if (instance := instances.get(refusal.where)) is None
+        else replace(refusal, cure=owners.stop_command(places, instance, asking))
+        for refusal in refusals
+    ]
 
 
 class Supervisor(EngineStart):

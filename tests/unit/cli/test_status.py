@@ -10,10 +10,11 @@ import pytest
 
 from nvllm.cli.main import main
 from nvllm.engine import engine
-from nvllm.serve import instances
+from nvllm.host.facts import INSTANCE_LABEL, RUN_LABEL, ContainerFact
+from nvllm.serve import instances, owners
 from nvllm.serve.rundir import Death, InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import MissingKernel
-from support.plansamples import PLAN, places
+from support.plansamples import PLAN, places, project
 from support.serve_world import FakeEngine
 
 KERNELS = (
@@ -126,6 +127,35 @@ def test_all_are_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "nothing is being served\n"
     assert main(["stop", "--all", PLAN.instance, "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["refusals"][0]["code"] == "NV108"
+
+
+@pytest.mark.usefixtures("served")
+def test_a_trial_of_another_project_is_not_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither without a name, nor by --all, nor the engine of another state directory."""
+
+    class WithOthers(FakeEngine):
+        def containers(self) -> tuple[ContainerFact, ...]:
+            labels = {INSTANCE_LABEL: "nvllm-elsewhere", RUN_LABEL: "/elsewhere/runs/nvllm-elsewhere"}
+            return (ContainerFact("nvllm-elsewhere", labels, running=True, id="4f"),)
+
+        def stop(self, container: str, patience: float) -> None:
+            raise AssertionError("this engine is another's")
+
+    monkeypatch.setattr(engine, "require", WithOthers)
+    trial = f"{PLAN.instance}-bisect-0123456-1-1"
+    run = RunDirectory(places(tmp_path).runs / trial)
+    run.prepare({}, b"{}", ())
+    run.write_state(replace(state_of(tmp_path), instance=trial))
+    owners.claim(project(tmp_path / "other"), places(tmp_path), trial)
+    assert main(["stop", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"]["instance"] == PLAN.instance
+    assert main(["stop", "--json"]) == 2
+    (refusal,) = json.loads(capsys.readouterr().out)["refusals"]
+    assert refusal["found"] == f"nothing of this project; of others: {trial}"
+    assert main(["stop", "--all"]) == 0
+    assert capsys.readouterr().out == "nothing is being served\n"
 
 
 @pytest.mark.usefixtures("served")

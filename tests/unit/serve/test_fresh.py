@@ -5,13 +5,18 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import pytest
+
+from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact
-from nvllm.serve import fresh
+from nvllm.serve import examine, fresh, owners
+from nvllm.serve.examine import Examination
 from nvllm.serve.fresh import FreshInstances
-from support.plansamples import build, places, project
+from support.plansamples import PLAN, build, places, project
+from support.serve_world import examination
 
 
 @dataclass
@@ -44,6 +49,30 @@ def test_only_instances_of_the_purpose_are_cleared(tmp_path: Path) -> None:
     engine = Containers((left, *others))
     FreshInstances(mine, places(tmp_path), cast("Engine", engine), "ablate", "nvllm ablate").clear("demo", "eager")
     assert engine.removed == [left]
+
+
+def test_a_trial_is_its_projects_until_it_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And if its process was killed, until the next one of the same purpose clears what is left."""
+    mine, other, where = project(tmp_path / "mine"), project(tmp_path / "other"), places(tmp_path)
+    names = []
+
+    def examined(*arguments: Any) -> Examination:
+        names.append(arguments[3].name)
+        return examination(replace(PLAN, instance=names[-1]), None)
+
+    monkeypatch.setattr(examine, "examine_build", examined)
+    engine = cast("Engine", Containers(()))
+    trials = FreshInstances(mine, where, engine, "bisect", "nvllm bisect run")
+    with trials.examined(build(), "eager"):
+        assert owners.owner(where, names[0]) == str(mine.root)
+        with pytest.raises(Refused) as caught:
+            owners.check(other, where, names[0])
+        assert caught.value.refusals[0].code == "NV921"
+    assert owners.owner(where, names[0]) is None
+    killed = f"nvllm-demo-eager-bisect-{mine.id[:7]}-1-1"
+    owners.claim(mine, where, killed)
+    trials.clear("demo", "eager")
+    assert list(where.instances.glob("nvllm-*")) == []
 
 
 def test_one_profile_is_replaced() -> None:

@@ -101,6 +101,16 @@ def test_an_unfit_key_file_is_refused_before_anything_starts(own: OwnFiles) -> N
     assert own.codes() == ["NV604"]
 
 
+def test_files_that_the_engines_user_cannot_read_are_refused_together(
+    own: OwnFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root with umask 077 writes them: the gate found it after the start, and its cure did not help."""
+    for path in (own.model / "config.json", own.adapter / "adapter_config.json", own.project.root / own_files.TEMPLATE):
+        path.chmod(0o600)
+    monkeypatch.setattr(planner, "container_user", lambda uid, gid: f"{uid + 1}:{gid + 1}")
+    assert own.codes() == ["NV604", "NV526", "NV526", "NV526"]
+
+
 def test_the_probe_shows_the_key_and_uses_the_served_name(own: OwnFiles, front: FrontEnd) -> None:
     plan = dataclasses.replace(own.examined().plan, port=front.port, served_name="my/Model")
     health.generate(plan, 5.0)

@@ -16,9 +16,9 @@ from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import GpuNeed
 from nvllm.host import locks
 from nvllm.host.locks import HeldLocks, Key
-from nvllm.serve import health, instances, supervisor
+from nvllm.serve import health, instances, owners, supervisor
 from nvllm.serve.examine import Examination
-from support.plansamples import GPUS, PLAN, SPEC, places, plan, with_profile
+from support.plansamples import GPUS, PLAN, SPEC, places, plan, project, with_profile
 from support.serve_world import (
     FINDING,
     STARTED,
@@ -259,6 +259,26 @@ def test_held_locks_are_refused_together_with_everything_else(tmp_path: Path, ta
         ("NV508", f"{where.locks}/port-8000.lock"),
         ("NV508", f"{where.locks}/serve-{PLAN.serve_hash}.lock"),
     ]
+
+
+def test_the_cure_of_a_lock_that_another_project_holds_names_that_project(tmp_path: Path, taken: HeldLocks) -> None:
+    """`nvllm stop` refuses another project's instance (NV921)."""
+
+    def cures() -> set[str]:
+        with pytest.raises(Refused) as caught, supervisor.hold_locks(examination(mine, None), where, "nvllm serve"):
+            pytest.fail("nothing is held where something is refused")
+        return {refusal.cure for refusal in caught.value.refusals}
+
+    where, mine = places(tmp_path), replace(PLAN, instance=f"{PLAN.instance}-mine")
+    here, there = project(tmp_path / "here"), project(tmp_path / "there")
+    assert cures() == {f"nvllm stop {PLAN.instance}"}
+    owners.claim(there, where, PLAN.instance)
+    assert cures() == {f"nvllm --project {there.root} stop {PLAN.instance}"}
+    owners.claim(here, where, mine.instance)
+    assert cures() == {f"nvllm --project {there.root} stop {PLAN.instance}"}
+    owners.release(there, where, PLAN.instance)
+    owners.claim(here, where, PLAN.instance)
+    assert cures() == {f"nvllm stop {PLAN.instance}"}
 
 
 def test_a_port_that_somebody_else_took_is_said_beside_a_held_serve_hash(tmp_path: Path, taken: HeldLocks) -> None:
