@@ -78,7 +78,7 @@ def compare(arms: Sequence[ArmLegs]) -> Comparison:
     combined = [one for size in (1, 2) for one in itertools.combinations(factors, size)]
     contrasts = [(differing, groups) for differing in combined if (groups := _pairs(usable, differing))]
     count = sum(len(_measures(differing)) for differing, _ in contrasts)
-    level = 1 - (1 - LEVEL) / max(1, count)
+    level = 1 - (1 - LEVEL) / max(1, count)  # Bonferroni: all intervals together hold with LEVEL
     effects = adjusted(
         [
             effect(" x ".join(differing), measure, _estimate(measure, groups, level), _UNITS[measure])
