@@ -53,7 +53,7 @@ class Beta:
 
     def quantile(self, probability: float) -> float:
         low, high = 0.0, 1.0
-        for _ in range(50):
+        for _ in range(50):  # halvings of a range of 1, to 1e-15
             middle = (low + high) / 2
             low, high = (middle, high) if cumulative(self.a, self.b, middle) < probability else (low, middle)
         return (low + high) / 2

@@ -151,6 +151,7 @@ class Bless:
                 made = self.bootstrap(row, base)
                 tree = made.tree
                 row.note(f"compiled: {len(tree.files)} files, {tree.size / 2**20:.0f} MiB, tree {tree.hash[:12]}")
+            # One copy for all trials: a trial that changes a byte of it is rejected, so the next one loads the same.
             copy = self.store.stage(tree, staged_cache.directory(self.places, self.plan.instance), self.cure)
             trials: list[TrialRecord] = []
             with staging.discarding(copy.path.parent):
@@ -245,6 +246,7 @@ class Bless:
             warm = self._cost(start)
             answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)
             self._cover_again(start, made.coverage)
+            # Before the context ends: its container is removed then, and so are its cgroup and its scratch.
             memory, scratch = self.engine.usage(start.container).peak_memory, start.scratch()
         timeline, problems = start.timeline, staged_cache.reuse(start.timeline, scratch, tree)
         if answers.alone[0] != answer:

@@ -438,7 +438,7 @@ def _say(app: App, manifest: RunManifest, found: Comparison, where: Path) -> Non
             app.out.line(note)
         app.out.line(f"evidence: {where}")
 
-    app.show(manifest.kind, _data(found, where), text, summary.refusals(found, where))
+    app.show(manifest.kind, _data(found, where), text, summary.refusals(found, EvidenceDirectory(where)))
 
 
 def _data(found: Comparison, where: Path) -> dict[str, Json]:

@@ -78,7 +78,7 @@ def compare(arms: Sequence[ArmLegs]) -> Comparison:
     combined = [one for size in (1, 2) for one in itertools.combinations(factors, size)]
     contrasts = [(differing, groups) for differing in combined if (groups := _pairs(usable, differing))]
     count = sum(len(_measures(differing)) for differing, _ in contrasts)
-    level = 1 - (1 - LEVEL) / max(1, count)
+    level = 1 - (1 - LEVEL) / max(1, count)  # Bonferroni: all intervals together hold with LEVEL
     effects = adjusted(
         [
             effect(" x ".join(differing), measure, _estimate(measure, groups, level), _UNITS[measure])
@@ -260,16 +260,17 @@ def _finding(factor: str, effects: Sequence[Effect]) -> FactorFinding:
     return FactorFinding(factor, finding, text)
 
 
+def invalid_text(arm: ArmLegs) -> str:
+    """Return that ARM is invalid, and why."""
+    wrong = harness.broken(one for verdict, _ in arm.legs for one in verdict.checks)
+    reasons = {verdict.reason for verdict, _ in arm.legs if verdict.outcome == "invalid" and verdict.reason}
+    why = printable(wrong or "; ".join(sorted(reasons))) if arm.legs else "no run of it is complete"
+    return f"{arm.name} is invalid, and left out of every effect: {why}"
+
+
 def notes(arms: Sequence[ArmLegs], effects: int) -> Iterator[str]:
     """Yield what to be wary of in a comparison of ARMS with so many EFFECTS."""
-    for arm in arms:
-        if not arm.legs:
-            yield f"{arm.name} is invalid, and left out of every effect: no run of it is complete"
-        elif arm.outcome == "invalid":
-            wrong = harness.broken(one for verdict, _ in arm.legs for one in verdict.checks)
-            reasons = {verdict.reason for verdict, _ in arm.legs if verdict.outcome == "invalid" and verdict.reason}
-            why = printable(wrong or "; ".join(sorted(reasons)))
-            yield f"{arm.name} is invalid, and left out of every effect: {why}"
+    yield from (invalid_text(arm) for arm in arms if arm.outcome == "invalid")
     runs = min((len(arm.valid) for arm in arms if arm.outcome != "invalid"), default=0)
     if 0 < runs < _FEW_RUNS:
         text = (

@@ -95,7 +95,7 @@ def student_quantile(probability: float, freedom: int) -> float:
     low, high = 0.0, 1.0
     while student(high, freedom) < probability:
         high *= 2
-    for _ in range(80):
+    for _ in range(80):  # halvings: after them the range is smaller than the precision of a float
         middle = (low + high) / 2
         low, high = (middle, high) if student(middle, freedom) < probability else (low, middle)
     return (low + high) / 2

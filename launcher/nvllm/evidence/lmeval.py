@@ -30,6 +30,7 @@ from nvllm.serve.startup import EngineStart
 DIRECTORY = "lm-eval"
 """Where in a leg its output is: results_*.json and samples_*.jsonl."""
 _LONGEST = 24 * 3600.0
+"""Seconds. A suite takes hours; one that hangs must not hold the locks of the run for ever."""
 _SHOWN = 600
 _PASSED = ("HF_HOME", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_DATASETS_CACHE")
 

@@ -96,6 +96,7 @@ class LoadProbe:
             "result-filename": name,
         }
         named = [word for option, value in options.items() for word in (f"--{option}", str(value))]
+        # Without an end of its own every answer has its full length, so all arms generate the same number of tokens.
         return [self.program, "bench", "serve", *named, "--ignore-eos", "--save-result", "--disable-tqdm"]
 
     def read(self, text: str, run: int) -> Asked:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from nvllm.core.refusal import Refusal
 from nvllm.evidence import arms, trace
-from nvllm.evidence.comparison import CORRECT, LENGTH
+from nvllm.evidence.comparison import CORRECT, LENGTH, invalid_text
+from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.load import PRIMARY
 from nvllm.evidence.records import Comparison, Effect, KernelTable, RunManifest
 
@@ -32,17 +32,16 @@ def _parts(manifest: RunManifest, comparison: Comparison) -> Iterator[str]:
         yield _table(COMMON_COLUMNS, common_rows(comparison))
 
 
-def refusals(comparison: Comparison, where: Path) -> list[Refusal]:
-    """Return why the run at WHERE with this COMPARISON is no success: NV854 for invalid arms, NV855 for failed ones."""
-    cure = f"less {shlex.quote(str(where / 'ANALYSIS.md'))}"
+def refusals(comparison: Comparison, directory: EvidenceDirectory) -> list[Refusal]:
+    """Return why the run in DIRECTORY with this COMPARISON is no success: NV854 for invalid arms, NV855 for failed."""
+    cure = f"less {shlex.quote(str(directory.path / 'ANALYSIS.md'))}"
     failures = []
-    for arm in comparison.arms:
+    for arm, totals in zip(directory.arms(), comparison.arms, strict=True):
         name = f"arm {arm.name}"
         if arm.outcome == "invalid":
-            broken = [note for note in comparison.notes if note.startswith(f"{arm.name} is invalid")]
-            failures.append(Refusal("NV854", name, "a harness that holds in every run", "".join(broken), cure))
+            failures.append(Refusal("NV854", name, "a harness that holds in every run", invalid_text(arm), cure))
         elif arm.outcome == "failed":
-            expected, share = "the floor, or a probe that passes", f"{100 * arm.correct:.1f} % correct"
+            expected, share = "the floor, or a probe that passes", f"{100 * totals.correct:.1f} % correct"
             failures.append(Refusal("NV855", name, expected, share, cure))
     return failures
 

@@ -352,6 +352,7 @@ def unpack(path: Path, tree: Tree, target: Path, cure: str) -> None:
     for directory in sorted((one.path for one in tree.directories if one.path != TOP), key=str.encode):
         (target / directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     refusals: list[Refusal] = []
+    # Beside its content a member takes a header and padding of 512 bytes each: 16 MiB are enough for 16,000 files.
     with durable.writing(target), archives.tar(path, name, tree.size + (16 << 20)) as archive:
         for member in archives.members(archive, tree.size):
             if member.isdir():

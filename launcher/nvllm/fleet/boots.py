@@ -73,6 +73,7 @@ class BootMachines:
         with ThreadPoolExecutor(min(count, len(self.pool.fitting()))) as threads:
             running = [threads.submit(self._boot, number, compiled, candidate) for number in numbers]
             try:
+                # One bad boot rejects the bless, so the others are ended then.
                 ended = wait(running, return_when=FIRST_EXCEPTION).done
             finally:
                 self._over = True

@@ -26,6 +26,7 @@ LABEL = "nvllm-class"
 
 _ADDRESS = re.compile(r"ray://[A-Za-z0-9.-]+(:[0-9]{1,5})?")
 _PORT = 10001
+"""Where a head of Ray listens for clients, unless it was told another port."""
 _OPEN = "this machine takes work from whoever reaches it: RAY_AUTH_MODE is not `token` there"
 _ATTEMPTS = 3
 _BROKEN = ("Initialization failure from server", "already been disconnected")

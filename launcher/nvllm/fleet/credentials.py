@@ -71,7 +71,7 @@ def _written(entry: Mapping[str, Any], where: str) -> Credentials | None:
         user, colon, secret = "", "", ""
     if not colon:
         raise refuse("NV331", where, "user and password in base64", "something else", cure)
-    return Credentials(user, secret.rstrip("\0"))
+    return Credentials(user, secret.rstrip("\0"))  # Docker's own client drops zeros at the end as well
 
 
 def _ask(helper: str, registry: str, env: Mapping[str, str]) -> Credentials | None:

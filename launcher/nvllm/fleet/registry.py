@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 _AT_ONCE = 4
 _ATTEMPTS = 5
+"""The waits between so many are 7.5 s in all."""
 BACKOFF = 0.5
 """Seconds before the second attempt, doubled before each further one: a registry that restarts takes a few."""
 _PIECE = 64 << 20
