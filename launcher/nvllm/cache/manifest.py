@@ -260,7 +260,7 @@ def read(path: Path, shown: str) -> Manifest:
 def decode(data: bytes, shown: str) -> Manifest:
     """Return the manifest in DATA; see `read`. The last part of SHOWN is the name of its file."""
     rules = functools.partial(wrong, filename=Path(shown).name)
-    return documents.decode(FORM, data, rules, code="NV908", shown=shown, cure=_CURE)
+    return documents.decode(FORM, data, rules, code="NV908", label=shown, cure=_CURE)
 
 
 def wrong(manifest: Manifest, filename: str) -> Iterator[tuple[str, str, str]]:

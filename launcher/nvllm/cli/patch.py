@@ -203,7 +203,7 @@ def add(app: App, image: str, file: Path, proved_by: tuple[str, ...], patch_id: 
     app.project.writable(app.project.series(base))
     series = seriesfile.of(app.project, base)
     taken = [one.id for one in series.patches]
-    change = imported.only(file.name, reading.wanted(file, reading.PATCH, str(file)), taken)
+    change = imported.only(file.name, reading.required(file, reading.PATCH, str(file)), taken)
     change = dataclasses.replace(change, id=patch_id or change.id)
     if not proved_by:
         cure = "write a test that fails without the patch, and name it: --proved-by tests/test_mine.py::test_it"

@@ -292,7 +292,7 @@ def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None
     if not path.is_file():
         known = ", ".join(run.path.name for run in all_below(app.places.runs)) or "none"
         raise refuse("NV107", str(path), f"an instance: {known}", instance, "nvllm status")
-    lines = reading.wanted(path, reading.LOG, str(path)).decode("utf-8", "replace").splitlines()
+    lines = reading.required(path, reading.LOG, str(path)).decode("utf-8", "replace").splitlines()
     shown = lines if tail is None else lines[-tail:]
     app.out.result("logs", {"instance": instance, "lines": shown}, "\n".join(shown))
     if follow:

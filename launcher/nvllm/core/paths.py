@@ -54,8 +54,8 @@ class Project:
         if self.own:
             return path
         expected = "a project of yours, here, above, or named with --project DIR: images/ and manifests/ in a directory"
-        found = f"no such project; nvllm only reads the one that it came with, {self.root}"
-        raise refuse("NV110", str(path), expected, found, "nvllm init mine && cd mine")
+        problem = f"no such project; nvllm only reads the one that it came with, {self.root}"
+        raise refuse("NV110", str(path), expected, problem, "nvllm init mine && cd mine")
 
     def spec(self, image: str) -> Path:
         """Return the path of the spec of IMAGE. Raises Refused NV108 if that is no name of an image."""
@@ -84,8 +84,8 @@ class Project:
 
     def image_names(self) -> list[str]:
         """Return the names of the images that have a spec. Raises OSError for a directory that cannot be read."""
-        found = reading.listed(self.root / "images", "*.yaml")
-        return [path.stem for path in found if _IMAGE.fullmatch(path.stem)]
+        specs = reading.listed(self.root / "images", "*.yaml")
+        return [path.stem for path in specs if _IMAGE.fullmatch(path.stem)]
 
     def show(self, path: Path) -> str:
         """Return PATH for messages: relative to the project if it is inside."""
@@ -253,8 +253,8 @@ def _entry(text: str, where: str, cure: str) -> str:
 
 def _name(text: str, pattern: re.Pattern[str], where: str, expected: str, cure: str) -> str:
     if not pattern.fullmatch(text):
-        found = ascii(text if len(text) <= 80 else text[:77] + "...")
-        raise refuse("NV108", where, expected, found, cure)
+        quoted = ascii(text if len(text) <= 80 else text[:77] + "...")
+        raise refuse("NV108", where, expected, quoted, cure)
     return text
 
 
@@ -284,9 +284,9 @@ def find_project(named: Path | None, start: Path, platform: str = AMD64) -> Proj
         if (directory / "manifests").is_dir() and (directory / "images").is_dir():
             return _found(directory, platform)
         if _has_specs(directory / "images"):
-            found = "image specs in images/, but no manifests/"
+            problem = "image specs in images/, but no manifests/"
             cure = shlex.join(["mkdir", str(directory / "manifests")])
-            raise refuse("NV107", str(directory), "a project: images/ and manifests/", found, cure)
+            raise refuse("NV107", str(directory), "a project: images/ and manifests/", problem, cure)
     return packaged(platform)
 
 

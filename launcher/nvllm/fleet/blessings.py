@@ -367,8 +367,8 @@ def unpack(path: Path, tree: Tree, target: Path, cure: str) -> None:
             found = _unpacked(archive, member, expected, target)
             if found is not None:
                 said = f"sha256 {expected.sha256}, {expected.size} bytes" if expected is not None else "no such file"
-                refusals.append(Refusal("NV907", f"{name.shown}: {member.name[:200]}", said, found, cure))
-    refusals += [Refusal("NV907", f"{name.shown}: {one}", "a file", "no such file", cure) for one in wanted]
+                refusals.append(Refusal("NV907", f"{name.label}: {member.name[:200]}", said, found, cure))
+    refusals += [Refusal("NV907", f"{name.label}: {one}", "a file", "no such file", cure) for one in wanted]
     refuse_any(refusals)
 
 

@@ -87,7 +87,7 @@ def decode(data: bytes, shown: str) -> Digests:
     """
     image = Path(shown).name.partition(".")[0]
     cure = f"git checkout -- {shlex.quote(shown)} || nvllm build {image} --record"
-    return documents.decode(FORM, data, lambda digests: _wrong(digests, image), code="NV309", shown=shown, cure=cure)
+    return documents.decode(FORM, data, lambda digests: _wrong(digests, image), code="NV309", label=shown, cure=cure)
 
 
 def _wrong(digests: Digests, image: str) -> Iterator[tuple[str, str, str]]:

@@ -29,7 +29,7 @@ def decode(data: bytes, shown: str) -> Lock:
     """
     cure = f"git checkout -- {shlex.quote(shown)} || {_command(shown)}"
     rules = functools.partial(_wrong, image=_image(shown), name=Path(shown).name)
-    return documents.decode(FORM, data, rules, code="NV210", shown=shown, cure=cure)
+    return documents.decode(FORM, data, rules, code="NV210", label=shown, cure=cure)
 
 
 def _image(shown: str) -> str:
