@@ -10,9 +10,20 @@ from pathlib import Path
 
 import click
 
-from nvllm.bisect import combinations, dispatch, driver, journal, page, probe, records, replay_check, search, trials
-from nvllm.bisect import report as bisect_report
-from nvllm.bisect import script as bisect_script
+from nvllm.bisect import (
+    combinations,
+    dispatch,
+    driver,
+    journal,
+    page,
+    probe,
+    records,
+    replay_check,
+    report,
+    script,
+    search,
+    trials,
+)
 from nvllm.bisect.forecast import Forecast
 from nvllm.bisect.journal import Journal
 from nvllm.bisect.lookahead import MOST_MACHINES
@@ -24,8 +35,8 @@ from nvllm.cli.bisect_journals import (
     all_journals,
     all_unowned,
     cache_of,
-    held,
     load,
+    locked,
     option,
     path_of,
     set_option,
@@ -132,7 +143,7 @@ def start_command(
     bad_set = combinations.named(series, bad, enabled, where="--bad")
     good_set = combinations.named(series, good, enabled, where="--good")
     low, high = (bad_set, good_set) if fix else (good_set, bad_set)
-    found = combinations.of_series(series)
+    combined = combinations.of_series(series)
     combinations.check_ends(low, high, where="--bad and --good")
     begun = BisectStart(
         schema=records.SCHEMA,
@@ -140,11 +151,11 @@ def start_command(
         profile=chosen_profile,
         series=build.spec.patches.series,
         inputs=trials.inputs(app.project, image),
-        order=found.order,
-        requires={one: found.ordered(needed) for one, needed in found.requires.items()},
-        conflicts={one: found.ordered(others) for one, others in found.conflicts.items()},
-        low=found.ordered(low),
-        high=found.ordered(high),
+        order=combined.order,
+        requires={one: combined.ordered(needed) for one, needed in combined.requires.items()},
+        conflicts={one: combined.ordered(others) for one, others in combined.conflicts.items()},
+        low=combined.ordered(low),
+        high=combined.ordered(high),
         find="fix" if fix else "break",
         mode="set" if as_set else "ordered",
         confidence=confidence,
@@ -162,11 +173,11 @@ def start_command(
         summaries={
             one.id: PatchSummary(one.summary, one.upstream.reference or "")
             for one in series.patches
-            if one.id in found.order
+            if one.id in combined.order
         },
     )
     path = path_of(app, image)
-    with held(app, image):
+    with locked(app, image):
         log = journal.create(path, begun, _aside(path) if discard else None)
     state = log.state
     costs = state.forecast
@@ -227,7 +238,7 @@ def run_command(
     if address is None and (jobs or 1) > replay_check.MOST_JOBS:
         raise click.UsageError(f"--jobs is at most {replay_check.MOST_JOBS} on one host")
     path = load(app, image).path
-    with held(app, path.parent.name):
+    with locked(app, path.parent.name):
         log = journal.load(path)  # under the lock, nobody else writes to it
         start = log.state.start
         facts = examine.host_facts(app.places, engine.connect())
@@ -267,32 +278,30 @@ def run_command(
     if isinstance(answer, NextTrial):
         state = log.state
         known = search.beliefs(state.problem, state.evidence)
-        said = bisect_report.posterior_text(known)
+        odds = report.posterior_text(known)
         beliefs: list[Json] = [{"patch": name, "probability": chance} for name, chance in known]
         data: Json = {
             "done": False,
             "next": list(state.problem.combinations.ordered(answer.chosen)),
             "beliefs": beliefs,
         }
-        app.out.result(
-            "bisect run", data, f"{said}\nthe time limit is reached; {bisect_report.next_text(state, answer)}"
-        )
+        app.out.result("bisect run", data, f"{odds}\nthe time limit is reached; {report.next_text(state, answer)}")
         return
     app.out.result(
         "bisect run",
-        bisect_report.data(log.state, answer),
-        bisect_report.text(log.state, answer, color=app.out.color, width=app.out.width),
+        report.data(log.state, answer),
+        report.text(log.state, answer, color=app.out.color, width=app.out.width),
     )
 
 
 def _change_limits(log: Journal, max_trials: int | None, max_hours: float | None) -> None:
     """Record new limits, if any are given and differ from those of LOG."""
     start = log.state.start
-    wanted = Limits(
+    limits = Limits(
         start.max_trials if max_trials is None else max_trials, start.max_hours if max_hours is None else max_hours
     )
-    if wanted != Limits(start.max_trials, start.max_hours):
-        log.append(wanted)
+    if limits != Limits(start.max_trials, start.max_hours):
+        log.append(limits)
 
 
 @bisect.command("probe")
@@ -314,7 +323,7 @@ def probe_command(app: App, words: tuple[str, ...], keep: Kept, regress: str | N
     Verdicts by hand stay, and so do sets that do not apply, build or boot: the probe has no part in those.
     """
     path = load(app, image).path
-    with held(app, path.parent.name):
+    with locked(app, path.parent.name):
         log = journal.load(path)
         state = log.state
         corrected = _corrected(state.start.probe, words, regress)
@@ -367,8 +376,8 @@ def status_command(app: App, image: str | None) -> None:
 @with_app
 def log_command(app: App, image: str | None) -> None:
     """Print the journal as a shell script."""
-    script = bisect_script.script(load(app, image).entries)
-    app.out.result("bisect log", {"script": script}, script)
+    text = script.script(load(app, image).entries)
+    app.out.result("bisect log", {"script": text}, text)
 
 
 @bisect.command("report")
@@ -384,14 +393,14 @@ def report_command(app: App, image: str | None, markdown: bool, written: WebPage
     if markdown and isinstance(answer, Refused):
         raise answer
     if markdown and done is None:
-        found = "a search that is not finished"
-        raise refuse("NV805", str(log.path), "a finished search", found, "nvllm bisect run")
+        unfinished = "a search that is not finished"
+        raise refuse("NV805", str(log.path), "a finished search", unfinished, "nvllm bisect run")
     refused = answer if isinstance(answer, Refused) else None
-    said = written.written(log.path.with_name("report.html"), lambda: page.html(log.entries, done, refused))
+    message = written.written(log.path.with_name("report.html"), lambda: page.html(log.entries, done, refused))
     data, text = _shown(app, log, answer)
     if markdown and done is not None:
         text = page.markdown(log.entries, done)
-    app.out.result("bisect report", data, said or text)
+    app.out.result("bisect report", data, message or text)
 
 
 @bisect.command("replay")
@@ -407,15 +416,15 @@ def replay_command(app: App, file: Path, adopt: bool) -> None:
     answer = replay_check.repeat(log.entries, str(file))
     data, text = _shown(app, log, answer)
     ended = "its end is not recorded" if isinstance(answer, Done) else "it is not finished"
-    said = "the end is the same" if log.state.end is not None else ended
-    said = f"{text}\nthe decisions are the same; {said}"
+    ending = "the end is the same" if log.state.end is not None else ended
+    message = f"{text}\nthe decisions are the same; {ending}"
     if adopt:
         start = log.state.start
         identity.load_build(app.project, start.image, [])  # refuses the name of an image that is not in the project
-        with held(app, start.image):
+        with locked(app, start.image):
             journal.adopt(path_of(app, start.image), log)
-        said += f"\nits probe: {shlex.join(start.probe.command)}\nnext: nvllm bisect run --image {start.image}"
-    app.out.result("bisect replay", data, said)
+        message += f"\nits probe: {shlex.join(start.probe.command)}\nnext: nvllm bisect run --image {start.image}"
+    app.out.result("bisect replay", data, message)
 
 
 @bisect.command("list")
@@ -430,8 +439,8 @@ def list_command(app: App) -> None:
         state, begun = log.state, time.strftime("%Y-%m-%d %H:%M", time.gmtime(log.entries[0].when))
         answer = replay_check.answer(state)
         done = answer if isinstance(answer, Done) and not answer.stopped else None
-        found = "not finished" if done is None else ", ".join(done.culprits)
-        rows.append((path.parent.name, begun, state.start.series, len(state.sequence), found))
+        result = "not finished" if done is None else ", ".join(done.culprits)
+        rows.append((path.parent.name, begun, state.start.series, len(state.sequence), result))
     names = ["image", "started", "series", "trials", "found"]
     data: list[Json] = [dict(zip(names, row, strict=True)) for row in rows]
     app.out.result(
@@ -454,22 +463,22 @@ def _aside(path: Path) -> Path:
     return path.with_name(f"journal-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{rest // 10**6:03}Z.jsonl")
 
 
-def _at_once(app: App, start: BisectStart, wanted: int, facts: HostFacts) -> int:
-    """Return how many of WANTED trials run at the same time, and say why if it is not all."""
+def _at_once(app: App, start: BisectStart, asked: int, facts: HostFacts) -> int:
+    """Return how many of ASKED trials run at the same time, and say why if it is not all."""
     if start.probe.build_only:
-        return wanted
+        return asked
     build, _ = identity.load_build(app.project, start.image, [])
-    jobs, why = trials.at_once(wanted, examine.named_profile(app.project, build.spec, start.profile), facts)
+    jobs, why = trials.at_once(asked, examine.named_profile(app.project, build.spec, start.profile), facts)
     if why:
-        app.progress.note(f"--jobs {wanted} becomes {jobs}: {why}")
+        app.progress.note(f"--jobs {asked} becomes {jobs}: {why}")
     return jobs
 
 
 def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[Json, str]:
     """Return LOG and its ANSWER, for programs and for people."""
     done = answer if isinstance(answer, Done) else None
-    data = bisect_report.data(log.state, done)
-    text = bisect_report.text(log.state, done, color=app.out.color, width=app.out.width)
+    data = report.data(log.state, done)
+    text = report.text(log.state, done, color=app.out.color, width=app.out.width)
     if isinstance(answer, Refused):
         refusals = refusal_document("bisect", answer)["refusals"]
         return {**data, "refusals": refusals}, f"{text}\n{terminal.refusal_text(answer.refusals, color=app.out.color)}"
@@ -481,7 +490,7 @@ def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[
             **data,
             "next": chosen,
             "forecast": asdict(costs),
-        }, f"{text}\n{bisect_report.next_text(log.state, answer)}\n{left}\n"
+        }, f"{text}\n{report.next_text(log.state, answer)}\n{left}\n"
     return data, text
 
 

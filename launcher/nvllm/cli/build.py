@@ -127,9 +127,9 @@ def build_command(
     elif layout is not None:
         finished = _image_builder(app, builder).image(build)
         recording.verify(finished.layers, app.progress)
-        said = _held(app, build, recording.of_image(build, finished), finished.layers, record)
+        comparison = _held(app, build, recording.of_image(build, finished), finished.layers, record)
         digest = oci.write_layout(finished, build.spec.name, layout)
-        _print_result(app, build, finished.id, f"OCI layout at {layout}, manifest {digest}", said)
+        _print_result(app, build, finished.id, f"OCI layout at {layout}, manifest {digest}", comparison)
     else:
         _into_engine(app, build, builder, record)
 
@@ -147,25 +147,25 @@ def _witness(app: App) -> Witness:
 
 
 def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> None:
-    held = engine.require()
-    before = held.image(build.tags[-1])
+    docker = engine.require()
+    before = docker.image(build.tags[-1])
     if record:
         made = _image_builder(app, builder)
-        finished = made.whole(build, held)
+        finished = made.whole(build, docker)
         recording.verify(finished.layers, app.progress)
-        said = _held(app, build, recording.of_image(build, finished), finished.layers, record)
-        done = made.load(build, finished, held, build.tags)
-        _print_result(app, build, done.image_id, "built", said, _left(build, before, done))
+        comparison = _held(app, build, recording.of_image(build, finished), finished.layers, record)
+        done = made.load(build, finished, docker, build.tags)
+        _print_result(app, build, done.image_id, "built", comparison, _left(build, before, done))
         return
-    there = buildrecord.recorded(build, app.project, app.places, held, build.tags)
+    there = buildrecord.recorded(build, app.project, app.places, docker, build.tags)
     if there is not None:
-        said, deviations = recording.outcome(app.project, build.spec.name, recording.of_record(there))
+        comparison, deviations = recording.outcome(app.project, build.spec.name, recording.of_record(there))
         if not deviations:
-            _print_result(app, build, there.image_id, "already there", said, _left(build, before, there))
+            _print_result(app, build, there.image_id, "already there", comparison, _left(build, before, there))
             return
-    done = _image_builder(app, builder).into_engine(build, held, build.tags)
-    said, _ = recording.outcome(app.project, build.spec.name, recording.of_record(done))
-    _print_result(app, build, done.image_id, "built", said, _left(build, before, done))
+    done = _image_builder(app, builder).into_engine(build, docker, build.tags)
+    comparison, _ = recording.outcome(app.project, build.spec.name, recording.of_record(done))
+    _print_result(app, build, done.image_id, "built", comparison, _left(build, before, done))
 
 
 def _left(build: Build, before: ImageFacts | None, now: Record) -> str | None:
@@ -185,9 +185,9 @@ def _layers(app: App, build: Build, only: ImagePart | None, layout: Path | None,
     recording.verify(layers, app.progress)
     digests = recording.of_layers(build, layers)
     if only is None:
-        said = _held(app, build, digests, layers, record)
+        comparison = _held(app, build, digests, layers, record)
     else:
-        said = _witness(app).hold_some(build.spec.name, digests, layers)
+        comparison = _witness(app).hold_some(build.spec.name, digests, layers)
     kinds: Json = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
     data: dict[str, Json] = {
         "image": build.spec.name,
@@ -202,11 +202,11 @@ def _layers(app: App, build: Build, only: ImagePart | None, layout: Path | None,
     def say() -> None:
         app.out.line(f"{build.spec.name} for {build.lock.platform}, build hash {build.build_hash}")
         app.out.table(["layer", "diff_id", "bytes"], [(one.kind, one.diff_id, str(one.size)) for one in layers])
-        app.out.line(f"digests: {said}")
+        app.out.line(f"digests: {comparison}")
         if layout is not None:
             app.out.line(f"written: {layout}/layers.json and {layout}/blobs")
 
-    app.out.result("build", {**data, "record": said}, say)
+    app.out.result("build", {**data, "record": comparison}, say)
 
 
 def _check(app: App, build: Build, layers_only: bool) -> None:
@@ -225,15 +225,15 @@ def _check(app: App, build: Build, layers_only: bool) -> None:
     kept = app.places.differing / f"{build.build_hash[:12]}-check"
     arguments = [build.spec.name, *chosen, *(["--layers-only"] if layers_only else [])]
     with rebuild.rebuilt(app.project, app.places, build, arguments) as (layout, variation):
-        found = rebuild.compare(first, layout, kept)
+        differences = rebuild.compare(first, layout, kept)
     data: Json = {
         "image": build.spec.name,
         "platform": build.lock.platform,
         "build_hash": build.build_hash,
-        "same": not found,
+        "same": not differences,
         "varied": dict(variation.varied),
         "not_varied": dict(variation.same),
-        "differences": listed(found),
+        "differences": listed(differences),
     }
 
     def say() -> None:
@@ -241,16 +241,18 @@ def _check(app: App, build: Build, layers_only: bool) -> None:
         rows = [(name, value) for name, value in variation.varied.items()]
         rows += [(name, f"the same: {reason}") for name, reason in variation.same.items()]
         app.out.table(["second build", ""], rows)
-        show(app, found)
+        show(app, differences)
 
     cure = shlex.join(["nvllm", "image", "diff", f"{kept}/first", f"{kept}/second"])
-    app.show("build", data, say, list(difference.refusals(found, "NV310", f"{build.spec.name}, built twice", cure)))
+    app.show(
+        "build", data, say, list(difference.refusals(differences, "NV310", f"{build.spec.name}, built twice", cure))
+    )
 
 
 def _dry_run(app: App, build: Build) -> None:
-    found = engine.connect()
+    docker = engine.connect()
     record = buildrecord.read(app.places.builds, build.build_hash)
-    if not isinstance(found, EngineProblem) and record is not None and buildrecord.held(record, found) is not None:
+    if not isinstance(docker, EngineProblem) and record is not None and buildrecord.held(record, docker) is not None:
         _print_result(app, build, record.image_id, "already there")
     else:
         _print_result(app, build, record.image_id if record is not None else None, "would be built")
@@ -283,7 +285,9 @@ def _print_result(
         **({"moved_from": left} if left is not None else {}),
     }
     patches = ", ".join(patch.id for patch in build.patches) or "none"
-    said = f"{outcome}, {record}" if record is not None else outcome
-    text = f"{tag}  {said}\n  build hash  {build.build_hash}\n  image id    {image_id or '-'}\n  patches     {patches}"
+    summary = f"{outcome}, {record}" if record is not None else outcome
+    text = (
+        f"{tag}  {summary}\n  build hash  {build.build_hash}\n  image id    {image_id or '-'}\n  patches     {patches}"
+    )
     moved = f", which named {left} until now" if left is not None else ""
     app.out.result("build", data, f"{text}\n  also        {latest}{moved}" if moved or outcome == "built" else text)

@@ -16,8 +16,7 @@ from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse, refuse_any
-from nvllm.fleet import blessings as fleet_blessings
-from nvllm.fleet import compose, kubernetes, quadlet, registry, systemd
+from nvllm.fleet import blessings, compose, kubernetes, quadlet, registry, systemd
 from nvllm.fleet import export as exporting
 from nvllm.fleet.export import GUARANTEES, Export, ExportSource
 from nvllm.fleet.systemd import Service
@@ -93,9 +92,9 @@ def export(
     if out is not None:
         durable.absent(out, "--out")
     app.remember_project()
-    found = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
-    refuse_any(exporting.relevant(found.refusals))
-    source = _source(app, found, repository, models_at)
+    examination = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
+    refuse_any(exporting.relevant(examination.refusals))
+    source = _source(app, examination, repository, models_at)
     made = _made(app, target, source, server)
     data: dict[str, Json] = {
         "platform": target,
@@ -108,10 +107,10 @@ def export(
         return
     files: Json = {one.path: one.data.decode() for one in made.files}
     if out is None:
-        shown = [one for one in made.files if one.path.endswith(_SHOWN)]
-        text = "".join(f"# {one.path}\n{one.data.decode()}" for one in shown)
+        listed = [one for one in made.files if one.path.endswith(_SHOWN)]
+        text = "".join(f"# {one.path}\n{one.data.decode()}" for one in listed)
     else:
-        _write(app, made, found, out)
+        _write(app, made, examination, out)
         lost = sum(not one.held for one in made.guarantees.values())
         counted = f"guarantees that are not held there: {lost} of {len(made.guarantees)}; --explain lists them"
         text = "\n".join([*(str(out / one.path) for one in made.files), counted])
@@ -129,19 +128,19 @@ def _repository(repo: str) -> str:
     return str(name)
 
 
-def _source(app: App, found: Examination, repository: str, models_at: str) -> ExportSource:
-    manifest, platform = found.manifest, app.project.platform
-    restart = found.build.spec.profiles[found.plan.profile].restart
+def _source(app: App, examination: Examination, repository: str, models_at: str) -> ExportSource:
+    manifest, platform = examination.manifest, app.project.platform
+    restart = examination.build.spec.profiles[examination.plan.profile].restart
     if manifest is None:
         return ExportSource(
-            found.plan, found.models, platform, repository=repository, models_at=models_at, restart=restart
+            examination.plan, examination.models, platform, repository=repository, models_at=models_at, restart=restart
         )
     digest = ""
     if repository:
-        digest = fleet_blessings.digest_of(manifest, platform, app.places, app.progress)
+        digest = blessings.digest_of(manifest, platform, app.places, app.progress)
     label = f"{manifest.label} v{manifest.version}, tree {manifest.tree_hash}"
     return ExportSource(
-        found.plan, found.models, platform, manifest.tree, label, repository, digest, models_at, restart
+        examination.plan, examination.models, platform, manifest.tree, label, repository, digest, models_at, restart
     )
 
 
@@ -171,25 +170,25 @@ _PLACES = ("DOCKER_HOST", "NVLLM_HOME", "NVLLM_MODELS", "XDG_CACHE_HOME", "XDG_S
 def _explained(made: Export) -> str:
     lines = []
     for name, text in GUARANTEES.items():
-        one = made.guarantees[name]
-        lines += [f"{'held' if one.held else 'NOT HELD':<9} {name}: {text}", f"          {one.by}"]
+        guarantee = made.guarantees[name]
+        lines += [f"{'held' if guarantee.held else 'NOT HELD':<9} {name}: {text}", f"          {guarantee.by}"]
     return "\n".join(lines)
 
 
-def _write(app: App, made: Export, found: Examination, out: Path) -> None:
-    """Write MADE at OUT, with a copy of the cache of FOUND if it has one.
+def _write(app: App, made: Export, examination: Examination, out: Path) -> None:
+    """Write MADE at OUT, with a copy of the cache of EXAMINATION if it has one.
 
     Whatever the umask, all of it can be read: others copy it, and the engine's user reads it through its mounts.
     """
     with durable.appearing(out, "--out") as directory:
-        for one in made.files:
-            place = directory / one.path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.parent.chmod(0o755)
-            place.write_bytes(one.data)
-            place.chmod(0o444)
-        if made.copies_cache and found.manifest is not None:
-            tree, cure = found.manifest.tree, found.manifest.cure
+        for file in made.files:
+            target = directory / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.parent.chmod(0o755)
+            target.write_bytes(file.data)
+            target.chmod(0o444)
+        if made.copies_cache and examination.manifest is not None:
+            tree, cure = examination.manifest.tree, examination.manifest.cure
             copy = TreeStore(app.places.trees).stage(tree, directory, cure).path
             copy.chmod(0o755)  # who is not root moves only what he may write to
             copy.rename(directory / exporting.CACHE).chmod(int(tree.directories[0].mode, 8))

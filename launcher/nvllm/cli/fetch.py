@@ -58,13 +58,13 @@ def fetch_command(app: App, image: str, models: bool, dry_run: bool) -> None:
             for name, locked in hub:
                 download(locked, location.model_directory(build.spec, name, app.places), progress=app.progress)
         refuse_any(verify(app, build, hub))
-    wanted = {one.sha256: one.size for one in files}
-    total, lacking = sum(wanted.values()), sum(one.size for one in missing)
+    sizes = {one.sha256: one.size for one in files}
+    total, lacking = sum(sizes.values()), sum(one.size for one in missing)
     base = build.lock.base.image if isinstance(build.lock.base, LockedRegistryBase) else None
     data: Json = {
         "image": image,
         "platform": build.lock.platform,
-        "files": len(wanted),
+        "files": len(sizes),
         "bytes": total,
         "missing_files": len(missing),
         "missing_bytes": lacking,
@@ -74,7 +74,7 @@ def fetch_command(app: App, image: str, models: bool, dry_run: bool) -> None:
     }
     did = "to fetch" if dry_run else "fetched"
     lines = [
-        f"{image} for {build.lock.platform}: {len(wanted)} files, {terminal.size(total)}",
+        f"{image} for {build.lock.platform}: {len(sizes)} files, {terminal.size(total)}",
         f"  {did}  {len(missing)} files, {terminal.size(lacking)}" if missing else "  all in the store already",
         *(f"  model {name}  {terminal.size(sum(one.size for one in locked.files))}" for name, locked in hub),
         *([f"  not in the store: the base image, docker pull {base}"] if base is not None else ()),

@@ -66,13 +66,13 @@ def worker_command(app: App) -> None:
     def opened(name: str) -> Repository:
         return repository(app, name)
 
-    found = worker.Worker(app.project, app.places, engine.connect, opened, app.progress)
+    this_worker = worker.Worker(app.project, app.places, engine.connect, opened, app.progress)
     try:
         for line in lines(sys.stdin.buffer):
             if line.strip():
-                app.out.line(tasks.answer_line(found.answer(line)).decode())
+                app.out.line(tasks.answer_line(this_worker.answer(line)).decode())
     finally:
-        found.end()
+        this_worker.end()
 
 
 @click.group("fleet", cls=Group, epilog=FLEET_EXAMPLES)
@@ -92,26 +92,26 @@ def status_command(app: App, address: str | None) -> None:
         cure = "name it: nvllm fleet status --on ray://HOST"
         raise refuse("NV108", "nvllm fleet status", "the head of a Ray cluster, after --on", "no --on", cure)
     with connected(app, address) as cluster:
-        found = machines.status(cluster)
+        statuses = machines.status(cluster)
     rows = [
         (one.node.name, one.answer.host, str(len(one.answer.images)), ", ".join(one.answer.locks) or "all free",
          ", ".join(one.answer.orphans) or "none", f"{one.node.store / 1e6:.0f} MB", one.answer.monitor)
         if isinstance(one.answer, StatusAnswer)
         else (one.node.name, one.node.label or "unknown", "-", "-", one.answer, "-", "-")
-        for one in found
+        for one in statuses
     ]  # fmt: skip
-    data: list[Json] = [_shown(one) for one in found]
+    data: list[Json] = [_shown(one) for one in statuses]
     names = ["machine", "class", "images", "locks held", "orphans", "object store", "memory monitor"]
     app.out.result("fleet status", {"machines": data}, lambda: app.out.table(names, rows))
 
 
-def _shown(one: MachineStatus) -> dict[str, Json]:
+def _shown(status: MachineStatus) -> dict[str, Json]:
     own: dict[str, Json] = {
-        "machine": one.node.name,
-        "label": one.node.label,
-        "object_store_bytes": one.node.store,
+        "machine": status.node.name,
+        "label": status.node.label,
+        "object_store_bytes": status.node.store,
     }
-    answer = one.answer
+    answer = status.answer
     if isinstance(answer, str):
         return {**own, "problem": answer}
     told = asdict(answer)

@@ -72,8 +72,8 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Return a decorator that gives a function all OPTIONS, in their order."""
 
     def add(function: F) -> F:
-        for one in reversed(options):
-            function = one(function)
+        for option in reversed(options):
+            function = option(function)
         return function
 
     return add
@@ -136,8 +136,8 @@ def memory(app: App, bands: tuple[int, ...], loops: int, swap: int, dry_run: boo
     if dry_run:
         _dry_run(app, "gate memory --dry-run", limits)
         return
-    found = _memory(app, limits)
-    _say(app, "gate memory", [found], _problems(found))
+    kept = _memory(app, limits)
+    _say(app, "gate memory", [kept], _problems(kept))
 
 
 @gate.command("thermal", epilog=EXAMPLES)
@@ -148,8 +148,8 @@ def thermal(app: App, seconds: int, gpu_temperature: int, host_temperature: int)
 
     Run it while something loads the GPU. A host without GPU and sensors has not passed: nothing was measured.
     """
-    found = _thermal(app, ThermalLimits(seconds, gpu_temperature, host_temperature))
-    _say(app, "gate thermal", [found], [*_problems(found), *_unmeasured(found)])
+    kept = _thermal(app, ThermalLimits(seconds, gpu_temperature, host_temperature))
+    _say(app, "gate thermal", [kept], [*_problems(kept), *_unmeasured(kept)])
 
 
 @gate.command("disk", epilog=EXAMPLES)
@@ -157,8 +157,8 @@ def thermal(app: App, seconds: int, gpu_temperature: int, host_temperature: int)
 @with_app
 def disk(app: App, writes: int, p50: float, p99: float) -> None:
     """It writes 4 KiB at a time into nvllm's cache directory, and waits until they are on the disk."""
-    found = _disk(app, DiskLimits(writes, p50, p99))
-    _say(app, "gate disk", [found], _problems(found))
+    kept = _disk(app, DiskLimits(writes, p50, p99))
+    _say(app, "gate disk", [kept], _problems(kept))
 
 
 @gate.command("all", epilog=EXAMPLES)
@@ -189,16 +189,16 @@ def all_gates(
         lambda: _thermal(app, ThermalLimits(seconds, gpu_temperature, host_temperature)),
         lambda: _memory(app, limits),
     ]
-    found: list[Kept] = []
+    records: list[Kept] = []
     refusals: list[Refusal] = []
     for run in runs:
         try:
             kept = run()
-            found.append(kept)
+            records.append(kept)
             refusals += _problems(kept)
         except Refused as refused:  # what one gate lacks does not hinder another
             refusals += refused.refusals
-    _say(app, "gate all", found, refusals)
+    _say(app, "gate all", records, refusals)
 
 
 def _dry_run(app: App, command: str, limits: MemoryLimits) -> None:
@@ -213,9 +213,9 @@ def _dry_run(app: App, command: str, limits: MemoryLimits) -> None:
     app.show(command, {"bands": planned, "swap": limits.swap}, lambda: app.out.line(text), refusals)
 
 
-def _problems(found: Kept) -> list[Refusal]:
+def _problems(kept: Kept) -> list[Refusal]:
     """Return NV517 and NV518 for what did not pass, each with its cure."""
-    record, _ = found
+    record, _ = kept
     again = f"nvllm gate {record.gate}"
     if record.gate == "memory":
         asked = [one.name.removeprefix("band ") for one in record.checks if one.name.startswith("band ")]
@@ -229,9 +229,9 @@ def _problems(found: Kept) -> list[Refusal]:
     return gates.problems(record, faulty, faulty)
 
 
-def _unmeasured(found: Kept) -> list[Refusal]:
+def _unmeasured(kept: Kept) -> list[Refusal]:
     """Return NV518 if the host has nothing of the kind that the gate measures."""
-    record, _ = found
+    record, _ = kept
     if record.outcome != "not measured" or any(one.state != "absent" for one in record.checks):
         return []
     cure = "run it on the host itself, with its sensors and GPUs"
@@ -270,16 +270,16 @@ def _alone(app: App, name: GateName) -> Iterator[None]:
         yield
 
 
-def _say(app: App, command: str, found: Sequence[Kept], refusals: Sequence[Refusal]) -> None:
-    """Say what was FOUND. Raises `Seen` with REFUSALS."""
-    data: list[Json] = [{**_document(record), "file": str(path)} for record, path in found]
+def _say(app: App, command: str, records: Sequence[Kept], refusals: Sequence[Refusal]) -> None:
+    """Show what RECORDS say, and where each lies. Raises `Seen` with REFUSALS."""
+    data: list[Json] = [{**_document(record), "file": str(path)} for record, path in records]
 
     def text() -> None:
         rows = [
-            (record.gate, one.name, one.state, one.limit, one.found) for record, _ in found for one in record.checks
+            (record.gate, one.name, one.state, one.limit, one.found) for record, _ in records for one in record.checks
         ]
         app.out.table(["gate", "check", "", "limit", "found"], rows)
-        for record, path in found:
+        for record, path in records:
             app.out.line(f"{record.gate} gate: {record.outcome}, {record.measured}: {path}")
             for band in record.bands:
                 for fault in band.listed:

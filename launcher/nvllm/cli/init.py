@@ -258,8 +258,8 @@ def _say(
     carried = [fit.id for fit in drafted.fits if fit.fault is None]
     if carried:
         app.out.line(f"  nvllm's patches: {', '.join(carried)}")
-    for one in drafted.changes:
-        app.out.line(f"  your patch: {one.id}, from {one.diff.name}")
+    for change in drafted.changes:
+        app.out.line(f"  your patch: {change.id}, from {change.diff.name}")
     more = sorted(set(values.differs) - set(drafted.template.spec.vllm.differs))
     if more:
         app.out.line(f"  the wheel differs from its source in {', '.join(more)}: read them before you trust it")

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from nvllm import __version__
-from nvllm.cli import frame as cli_frame
 from nvllm.cli.frame import (
     COMPLETE_VARIABLE,
+    SCHEMA,
     Group,
     asks_for_json,
+    command_name,
     common_options,
     invoked,
     print_document,
@@ -71,7 +72,13 @@ COMMANDS = (
     Entry("Build", "push", "nvllm.cli.push", "push", "Send an image, and blessings, to an OCI registry."),
     Entry("Build", "pull", "nvllm.cli.push", "pull", "Bring an image, and blessings, from an OCI registry."),
     Entry("Build", "sbom", "nvllm.cli.sbom", "sbom_command", "Print the bill of materials of an image."),
-    Entry("Build", "provenance", "nvllm.cli.provenance", "provenance", "State what an image was built from, and how."),
+    Entry(
+        "Build",
+        "provenance",
+        "nvllm.cli.provenance",
+        "provenance_command",
+        "State what an image was built from, and how.",
+    ),
     Entry("Build", "dockerfile", "nvllm.cli.dockerfile", "dockerfile", "Write what `docker build` needs of a lock."),
     Entry("Build", "kernels", "nvllm.cli.kernels", "kernels", "Build, list and check the kernels of an image."),
     Entry("Build", "explain", "nvllm.cli.inspect", "explain_command", "Show why two hashes differ, or what NV907 is."),
@@ -242,7 +249,7 @@ def _run(args: Sequence[str]) -> int:
         if asks_for_json(args):
             path = error.ctx.command_path if error.ctx is not None else "nvllm"
             missing = Refusal("NV108", path, "a command", "none", f"{path} --help")
-            return _refuse(args, cli_frame.command_name(error.ctx) if error.ctx else "", Refused([missing]))
+            return _refuse(args, command_name(error.ctx) if error.ctx else "", Refused([missing]))
         print(error.format_message(), file=sys.stderr)
         return error.exit_code
     except click.ClickException as error:
@@ -297,7 +304,7 @@ def _usage(args: Sequence[str], error: click.ClickException) -> tuple[str, Refus
     """Return the command's name and the refusal NV108 for what click could not use of ARGS."""
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.MissingParameter) and ctx is not None and (refused := _missing(ctx, error.param)):
-        return cli_frame.command_name(ctx), refused
+        return command_name(ctx), refused
     path = ctx.command_path if ctx is not None else "nvllm"
     expected, cure = f"what `{path} --help` shows", f"{path} --help"
     if isinstance(error, click.NoSuchCommand):
@@ -308,9 +315,9 @@ def _usage(args: Sequence[str], error: click.ClickException) -> tuple[str, Refus
         cure = _corrected(args, error) or cure
     elif ctx is not None:
         expected = ctx.get_usage().removeprefix("Usage: ")
-    found = error.message if isinstance(error, (click.NoSuchCommand, click.NoSuchOption)) else error.format_message()
-    refusal = Refusal("NV108", path, expected, " ".join(found.split()).rstrip("."), cure)
-    return (cli_frame.command_name(ctx) if ctx is not None else ""), Refused([refusal])
+    problem = error.message if isinstance(error, (click.NoSuchCommand, click.NoSuchOption)) else error.format_message()
+    refusal = Refusal("NV108", path, expected, " ".join(problem.split()).rstrip("."), cure)
+    return (command_name(ctx) if ctx is not None else ""), Refused([refusal])
 
 
 def _corrected(args: Sequence[str], error: click.NoSuchOption) -> str | None:
@@ -386,7 +393,7 @@ def _crash(args: Sequence[str], command: str, error: Exception) -> int:
         print(f"nvllm crashed ({summary}); the report could not be written: {failure}", file=sys.stderr)
     if asks_for_json(args):
         document: Mapping[str, Json] = {
-            "schema": cli_frame.SCHEMA,
+            "schema": SCHEMA,
             "command": command,
             "ok": False,
             "crash": {"summary": summary, "report": path},

@@ -16,9 +16,7 @@ from nvllm.cli.frame import App, Command, with_app
 from nvllm.cli.image_argument import IMAGE, selected, with_image
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse, refuse_any
-from nvllm.fleet import blessings as fleet_blessings
-from nvllm.fleet import credentials, registry
-from nvllm.fleet import images as fleet_images
+from nvllm.fleet import blessings, credentials, images, registry
 from nvllm.fleet.blessings import PulledBlessing, PushedBlessing
 from nvllm.fleet.registry import Repository, RepositoryName
 from nvllm.image import engine, identity, recording
@@ -80,25 +78,25 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
     recording.verify(finished.layers, app.progress)
     built = recording.of_image(build, finished)
     Witness(app.project, app.places, engine.connect).hold(build.spec.name, built, finished.layers)
-    blessings = Blessings.of_project(app.project, app.places)
+    manifests = Blessings.of_project(app.project, app.places)
     now = time.time()
-    found = [
+    chosen = [
         one
         for profile in profiles
-        for one in fleet_blessings.of_build(blessings, image, _named(app, build, profile), build.build_hash, now)
+        for one in blessings.of_build(manifests, image, _named(app, build, profile), build.build_hash, now)
     ]
     repository = _repository(app, name)
-    tag = fleet_images.tag_of(build)
+    tag = images.tag_of(build)
     target: dict[str, Json] = {"repository": str(name), "image": image}
     if dry_run:
-        lacking = fleet_images.lacking(finished, repository)
+        lacking = images.lacking(finished, repository)
         text = f"{name}:{tag}: {terminal.size(lacking)} would travel"
         app.out.result("push", {**target, "tag": tag, "bytes": lacking, "pushed": False}, text)
         return
-    pushed = fleet_images.push_image(finished, tag, repository)
+    pushed = images.push_image(finished, tag, repository)
     sent = [
-        fleet_blessings.push_blessing(one, blessings, app.project.platform, app.places, repository, app.progress)
-        for one in found
+        blessings.push_blessing(one, manifests, app.project.platform, app.places, repository, app.progress)
+        for one in chosen
     ]
     data: Json = {
         **target,
@@ -124,8 +122,14 @@ def _named(app: App, build: Build, profile: str) -> str:
     return profile
 
 
-def _pushed(one: PushedBlessing) -> Json:
-    return {"label": one.label, "version": one.version, "tag": one.tag, "manifest": one.digest, "bytes": one.sent}
+def _pushed(blessing: PushedBlessing) -> Json:
+    return {
+        "label": blessing.label,
+        "version": blessing.version,
+        "tag": blessing.tag,
+        "manifest": blessing.digest,
+        "bytes": blessing.sent,
+    }
 
 
 @click.command("pull", cls=Command, epilog=PULL_EXAMPLES)
@@ -146,10 +150,10 @@ def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> Non
     if image is not None:
         build, stale = identity.load_build(app.project, image, None)
         refuse_any(stale)
-    held = engine.require()
+    docker = engine.require()
     repository = _repository(app, name)
     app.remember_project()
-    done = fleet_images.pull_image(repository, digest, build, app.project, app.places, held, app.progress)
+    done = images.pull_image(repository, digest, build, app.project, app.places, docker, app.progress)
     brought = [_blessing(app, repository, build, profile) for profile in profiles if build is not None]
     record = done.record
     tag = identity.tag(record.image, record.build_hash)
@@ -177,13 +181,13 @@ def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> Non
 
 def _blessing(app: App, repository: Repository, build: Build, profile: str) -> PulledBlessing:
     """Bring the blessing of PROFILE of BUILD for this host into force."""
-    found = examine.examine_unblessed(
+    examination = examine.examine_unblessed(
         app.project, app.places, build.spec.name, profile, paranoid=False, progress=app.progress
     )
-    rules = found.build.spec.profiles[profile].bless
-    return fleet_blessings.pull_blessing(
+    rules = examination.build.spec.profiles[profile].bless
+    return blessings.pull_blessing(
         repository,
-        found.plan.serve_hash,
+        examination.plan.serve_hash,
         app.project.signers(rules.signers),
         Blessings.of_project(app.project, app.places),
         app.places,
@@ -191,11 +195,11 @@ def _blessing(app: App, repository: Repository, build: Build, profile: str) -> P
     )
 
 
-def _pulled(app: App, one: PulledBlessing) -> Json:
+def _pulled(app: App, blessing: PulledBlessing) -> Json:
     return {
-        "label": one.manifest.label,
-        "version": one.manifest.version,
-        "serve_hash": one.manifest.serve_hash,
-        "file": app.project.show(one.path),
-        "new": one.new,
+        "label": blessing.manifest.label,
+        "version": blessing.manifest.version,
+        "serve_hash": blessing.manifest.serve_hash,
+        "file": app.project.show(blessing.path),
+        "new": blessing.new,
     }
