@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -74,74 +75,85 @@ for command in bisect_sets.COMMANDS:
     bisect.add_command(command)
 
 
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """The options of `bisect start`: both ends, the probe, what is searched for, and when to give up."""
+
+    bad: str | None
+    good: str | None
+    test: Path | None
+    test_builtin: str | None
+    regress: str
+    build_only: bool
+    profile: str | None
+    find: Literal["break", "fix"]
+    as_set: bool
+    confidence: float
+    repeats: int
+    patience: int
+    max_trials: int
+    max_hours: float
+    further: bool
+    flaky: bool
+    build_price: float
+    discard: bool
+
+
+_START = (
+    set_option("--bad", help="The set that fails: all, none, spec, ID,...  [default: all; to find a fix: none]"),
+    set_option("--good", help="The set that does not fail.  [default: none; to find a fix: all]"),
+    option("--test", "test", type=PATH, metavar="PROBE", help="The program that tests a set."),
+    option(
+        "--test-builtin",
+        shell_complete=builtins,
+        metavar="NAME",
+        help="The built-in test: boots, coherent, aot-loads, or golden FILE.",
+    ),
+    click.option("--regress", default="", metavar="KIND", help="The only failure that counts: exit=N or log=REGEX."),
+    option("--build-only", is_flag=True, help="Do not serve: the probe needs only the image."),
+    option("--profile", shell_complete=profiles, help="The profile to serve.  [default: the first of the image]"),
+    option(
+        "--find", type=click.Choice(["break", "fix"]), default="break", help="Find patches that break or that fix it."
+    ),
+    option("--set", "as_set", is_flag=True, help="Find a minimal set, because patches may act together."),
+    option("--confidence", type=FiniteRange(0.5, 0.9999), default=0.99, help="How sure to be of a flaky failure."),
+    option(
+        "--repeats", type=click.IntRange(1), default=3, help="Trials of each end and of each line of the certificate."
+    ),
+    option("--patience", type=click.IntRange(1), default=60, help="The most trials of one set."),
+    option("--max-trials", type=click.IntRange(1), default=400, help="End with the best answer after so many trials."),
+    option("--max-hours", type=FiniteRange(0), default=0.0, help="The same after hours of work; 0: no limit."),
+    option("--all", "further", is_flag=True, help="After one cause, search for others without it."),
+    option("--flaky", is_flag=True, help="The failure shows only sometimes."),
+    option("--build-price", type=FiniteRange(0), default=1.0, help="The price of a build, in trials."),
+    option("--discard", is_flag=True, help="Rename the journal of an earlier bisect; leave one of an older nvllm."),
+)
+
+
 @bisect.command("start", epilog=EXAMPLES)
 @image_argument.IMAGE
 @click.argument(
     "words", nargs=-1, metavar="[FILE | -- CMD]", shell_complete=files, help="The answer of golden; or the probe."
 )
-@set_option("--bad", help="The set that fails: all, none, spec, ID,...  [default: all; to find a fix: none]")
-@set_option("--good", help="The set that does not fail.  [default: none; to find a fix: all]")
-@option("--test", "test", type=PATH, metavar="PROBE", help="The program that tests a set.")
-@option(
-    "--test-builtin",
-    shell_complete=builtins,
-    metavar="NAME",
-    help="The built-in test: boots, coherent, aot-loads, or golden FILE.",
-)
-@click.option("--regress", default="", metavar="KIND", help="The only failure that counts: exit=N or log=REGEX.")
-@option("--build-only", is_flag=True, help="Do not serve: the probe needs only the image.")
-@option("--profile", shell_complete=profiles, help="The profile to serve.  [default: the first of the image]")
-@option("--find", type=click.Choice(["break", "fix"]), default="break", help="Find patches that break or that fix it.")
-@option("--set", "as_set", is_flag=True, help="Find a minimal set, because patches may act together.")
-@option("--confidence", type=FiniteRange(0.5, 0.9999), default=0.99, help="How sure to be of a flaky failure.")
-@option("--repeats", type=click.IntRange(1), default=3, help="Trials of each end and of each line of the certificate.")
-@option("--patience", type=click.IntRange(1), default=60, help="The most trials of one set.")
-@option("--max-trials", type=click.IntRange(1), default=400, help="End with the best answer after so many trials.")
-@option("--max-hours", type=FiniteRange(0), default=0.0, help="The same after hours of work; 0: no limit.")
-@option("--all", "further", is_flag=True, help="After one cause, search for others without it.")
-@option("--flaky", is_flag=True, help="The failure shows only sometimes.")
-@option("--build-price", type=FiniteRange(0), default=1.0, help="The price of a build, in trials.")
-@option("--discard", is_flag=True, help="Rename the journal of an earlier bisect; leave one of an older nvllm.")
+@packed("given", StartOptions, _START)
 @image_argument.with_image("words")
-def start_command(
-    app: App,
-    image: str,
-    words: tuple[str, ...],
-    bad: str | None,
-    good: str | None,
-    test: Path | None,
-    test_builtin: str | None,
-    regress: str,
-    build_only: bool,
-    profile: str | None,
-    find: str,
-    as_set: bool,
-    confidence: float,
-    repeats: int,
-    patience: int,
-    max_trials: int,
-    max_hours: float,
-    further: bool,
-    flaky: bool,
-    build_price: float,
-    discard: bool,
-) -> None:
+def start_command(app: App, image: str, words: tuple[str, ...], given: StartOptions) -> None:
     """Start a search: name the bad set, the good set and the probe.
 
     `nvllm bisect run` then searches.
     """
-    judge = _probe(test, test_builtin, words, regress, build_only=build_only)
+    judge = _probe(given, words)
     build, stale = identity.load_build(app.project, image, [])
-    older = None if discard else unowned(app, image)
+    older = None if given.discard else unowned(app, image)
     refuse_any([*stale, *([older] if older is not None else [])])
-    chosen_profile = profile if profile is not None else next(iter(build.spec.profiles), "")
+    chosen_profile = given.profile if given.profile is not None else next(iter(build.spec.profiles), "")
     examine.named_profile(app.project, build.spec, chosen_profile)
     series = seriesfile.of(app.project, build.spec.patches.series)
-    fix = find == "fix"
+    fix = given.find == "fix"
     enabled = build.spec.patches.enable
-    bad, good = (default if given is None else given for given, default in zip((bad, good), _ends(find), strict=True))
-    bad_set = combinations.named(series, bad, enabled, where="--bad")
-    good_set = combinations.named(series, good, enabled, where="--good")
+    usual_good, usual_bad = ("all", "none") if fix else ("none", "all")
+    bad_set = combinations.named(series, usual_bad if given.bad is None else given.bad, enabled, where="--bad")
+    good_set = combinations.named(series, usual_good if given.good is None else given.good, enabled, where="--good")
     low, high = (bad_set, good_set) if fix else (good_set, bad_set)
     combined = combinations.of_series(series)
     combinations.check_ends(low, high, where="--bad and --good")
@@ -156,18 +168,18 @@ def start_command(
         conflicts={one: combined.ordered(others) for one, others in combined.conflicts.items()},
         low=combined.ordered(low),
         high=combined.ordered(high),
-        find="fix" if fix else "break",
-        mode="set" if as_set else "ordered",
-        confidence=confidence,
-        repeats=repeats,
-        patience=patience,
-        flaky=flaky,
-        build_price=build_price,
+        find=given.find,
+        mode="set" if given.as_set else "ordered",
+        confidence=given.confidence,
+        repeats=given.repeats,
+        patience=given.patience,
+        flaky=given.flaky,
+        build_price=given.build_price,
         probe=judge,
         host=hostclass.host_class(examine.host_facts(app.places, engine.connect())),
-        max_trials=max_trials,
-        max_hours=max_hours,
-        further=further,
+        max_trials=given.max_trials,
+        max_hours=given.max_hours,
+        further=given.further,
         version=build.spec.vllm.version,
         commit=build.spec.vllm.commit,
         summaries={
@@ -178,32 +190,26 @@ def start_command(
     )
     path = path_of(app, image)
     with locked(app, image):
-        log = journal.create(path, begun, _aside(path) if discard else None)
+        log = journal.create(path, begun, _aside(path) if given.discard else None)
     state = log.state
     costs = state.forecast
     data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
     app.out.result("bisect start", data, f"{_forecast_text(state, costs)}\nnext: nvllm bisect run")
 
 
-def _ends(find: str) -> tuple[str, str]:
-    """Return the bad set and the good one where they are not named."""
-    return ("none", "all") if find == "fix" else ("all", "none")
-
-
-def _probe(
-    test: Path | None, test_builtin: str | None, words: tuple[str, ...], regress: str, *, build_only: bool
-) -> BisectProbe:
-    """Return the probe that the options of `start` name; WORDS are its arguments, or all of it."""
-    if test is not None and test_builtin is not None:
+def _probe(given: StartOptions, words: tuple[str, ...]) -> BisectProbe:
+    """Return the probe that GIVEN names; WORDS are its arguments, or all of it."""
+    test = given.test
+    if test is not None and given.test_builtin is not None:
         raise click.UsageError("give either --test or --test-builtin")
-    if test_builtin is not None:
-        refuse_any(_not_for_builtin(regress, build_only=build_only))
-        return probe.builtin(test_builtin, tuple(str(Path(one).absolute()) for one in words))
+    if given.test_builtin is not None:
+        refuse_any(_not_for_builtin(given.regress, build_only=given.build_only))
+        return probe.builtin(given.test_builtin, tuple(str(Path(one).absolute()) for one in words))
     if test is None:
         if not words:
             raise click.UsageError("give a probe: --test PROBE, --test-builtin NAME, or -- CMD ARGS")
         test, words = Path(words[0]), words[1:]
-    return probe.program(test, words, regress, build_only=build_only)
+    return probe.program(test, words, given.regress, build_only=given.build_only)
 
 
 @bisect.command("run")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -18,7 +19,7 @@ from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.cache.pins import Pin, Pins
 from nvllm.cli.complete import profiles
 from nvllm.cli.fleet import ON, connected, repository
-from nvllm.cli.frame import PATH, App, Command
+from nvllm.cli.frame import PATH, App, Command, packed
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
@@ -43,97 +44,105 @@ Examples:
 """
 
 
+@dataclass(frozen=True, slots=True)
+class BlessOptions:
+    """The options of `bless`: how many trials, of what, where, and what the blessing says."""
+
+    profile: str
+    trials: int | None
+    claim: float | None
+    unsafe_trials: int | None
+    rebless: bool
+    extend: bool
+    sign: Path | None
+    expires: str | None
+    address: str | None
+    registry: str | None
+    dry_run: bool
+    paranoid: bool
+
+
+_OPTIONS = (
+    click.option("--profile", required=True, shell_complete=profiles, help="A profile with `blessed: true`."),
+    click.option(
+        "--trials",
+        type=click.IntRange(min=1),
+        help=f"The number of trials, each in a fresh container.  [default: {LEAST_BOOTS}]",
+    ),
+    click.option(
+        "--claim",
+        type=float,
+        metavar="RATE",
+        help="Run enough trials to show that at least RATE of all starts are good.",
+    ),
+    click.option(
+        "--unsafe-trials",
+        type=click.IntRange(min=1),
+        help="Run fewer trials. Only a profile with `dev: true` may be served by the result.",
+    ),
+    click.option("--rebless", is_flag=True, help="Replace the blessing in force, and archive it."),
+    click.option(
+        "--extend", is_flag=True, help="Add kernels to the cache in force, such as those that `nvllm status` reports."
+    ),
+    click.option("--sign", type=PATH, metavar="KEY", help="Sign the manifest with this SSH key."),
+    click.option(
+        "--expires", metavar="WHEN", help="When the blessing ends: after 30d (or h, w), or on a day such as 2027-01-31."
+    ),
+    ON,
+    click.option("--registry", metavar="REPO", help="With --on: the repository that image and cache travel through."),
+    click.option("--dry-run", is_flag=True, help="Check everything, and show where the trials would run."),
+    click.option("--paranoid", is_flag=True, help="Hash every file of the model, also those whose hash is on record."),
+)
+
+
 @click.command("bless", cls=Command, epilog=EXAMPLES)
 @IMAGE
-@click.option("--profile", required=True, shell_complete=profiles, help="A profile with `blessed: true`.")
-@click.option(
-    "--trials",
-    type=click.IntRange(min=1),
-    help=f"The number of trials, each in a fresh container.  [default: {LEAST_BOOTS}]",
-)
-@click.option(
-    "--claim",
-    type=float,
-    metavar="RATE",
-    help="Run enough trials to show that at least RATE of all starts are good.",
-)
-@click.option(
-    "--unsafe-trials",
-    type=click.IntRange(min=1),
-    help="Run fewer trials. Only a profile with `dev: true` may be served by the result.",
-)
-@click.option("--rebless", is_flag=True, help="Replace the blessing in force, and archive it.")
-@click.option(
-    "--extend", is_flag=True, help="Add kernels to the cache in force, such as those that `nvllm status` reports."
-)
-@click.option("--sign", type=PATH, metavar="KEY", help="Sign the manifest with this SSH key.")
-@click.option(
-    "--expires", metavar="WHEN", help="When the blessing ends: after 30d (or h, w), or on a day such as 2027-01-31."
-)
-@ON
-@click.option("--registry", metavar="REPO", help="With --on: the repository that image and cache travel through.")
-@click.option("--dry-run", is_flag=True, help="Check everything, and show where the trials would run.")
-@click.option("--paranoid", is_flag=True, help="Hash every file of the model, also those whose hash is on record.")
+@packed("given", BlessOptions, _OPTIONS)
 @with_image()
-def bless_command(
-    app: App,
-    image: str,
-    profile: str,
-    trials: int | None,
-    claim: float | None,
-    unsafe_trials: int | None,
-    rebless: bool,
-    extend: bool,
-    sign: Path | None,
-    expires: str | None,
-    address: str | None,
-    registry: str | None,
-    dry_run: bool,
-    paranoid: bool,
-) -> None:
+def bless_command(app: App, image: str, given: BlessOptions) -> None:
     """The cache is compiled in one container and tested in others, each fresh.
 
     If all trials pass, a manifest is written that lets `nvllm serve` load this cache, and no other. With --on, the
     compile and the first trial run here; the cache goes to REPO, and the other trials to machines of this host's class.
     """
-    if (address is None) != (registry is None):
+    if (given.address is None) != (given.registry is None):
         raise click.UsageError("--on and --registry go together: machines pull what they try")
-    if rebless and extend:
+    if given.rebless and given.extend:
         raise refuse("NV108", "nvllm bless", "--rebless or --extend", "--rebless and --extend", "name one of them")
-    number, unsafe = preflight.boots(trials, claim, unsafe_trials)
-    ends = manifest.parse_expiry(expires, time.time()) if expires is not None else None
-    asked = BlessRequest(number, claim, unsafe, rebless, extend, sign, ends)
+    number, unsafe = preflight.boots(given.trials, given.claim, given.unsafe_trials)
+    ends = manifest.parse_expiry(given.expires, time.time()) if given.expires is not None else None
+    asked = BlessRequest(number, given.claim, unsafe, given.rebless, given.extend, given.sign, ends)
     blessings = Blessings.of_project(app.project, app.places)
     examination = examine.examine_unblessed(
-        app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress
+        app.project, app.places, image, given.profile, paranoid=given.paranoid, progress=app.progress
     )
-    signers = app.project.signers(examination.build.spec.profiles[profile].bless.signers)
+    signers = app.project.signers(examination.build.spec.profiles[given.profile].bless.signers)
     old = preflight.preflight(examination, blessings, asked, signers, time.time())
     for waiver in examination.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
     with contextlib.ExitStack() as stack:
         pool = None
-        if address is not None:
-            pool = _pool(app, examination, stack.enter_context(connected(app, address)))
-        if dry_run:
+        if given.address is not None:
+            pool = _pool(app, examination, stack.enter_context(connected(app, given.address)))
+        if given.dry_run:
             _show_plan(app, examination, number, pool)
             return
         app.remember_project()
-        base = old.manifest if old is not None and extend else None
+        base = old.manifest if old is not None and given.extend else None
         owners.claim(app.project, app.places, examination.plan.instance)
         pin = stack.enter_context(Pins(app.places.pins).held())
-        if pool is None or registry is None:
+        if pool is None or given.registry is None:
             held_locks = stack.enter_context(supervisor.hold_locks(examination, app.places, _command(examination)))
             result = Bless(examination, app.places, held_locks, app.progress, pin).run(asked, base)
         else:
-            result = _spread(app, examination, asked, base, pool, repository(app, registry), pin)
+            result = _spread(app, examination, asked, base, pool, repository(app, given.registry), pin)
         new = blessing.new_manifest(examination, blessings, result, asked, time.time())
-        file = app.project.show(blessing.promote(blessings, new, old, sign))
+        file = app.project.show(blessing.promote(blessings, new, old, given.sign))
         kept = f"Commit {file}" if app.project.own else f"It holds on this host: {file}"
         left = KernelReports(app.places.kernels).settle(new.serve_hash, new.tree)
     for kernel in left:
         app.progress.note(f"STILL MISSING {kernel.name} ({kernel.arguments}): no round of requests needed it")
-    app.out.result("bless", _data(image, new, file, signed=sign is not None), _text(new, kept))
+    app.out.result("bless", _data(image, new, file, signed=given.sign is not None), _text(new, kept))
 
 
 def _command(examination: Examination) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import click
 
 from nvllm.cli.complete import sets
-from nvllm.cli.frame import PATH, App, Command
+from nvllm.cli.frame import PATH, App, Command, packed
 from nvllm.cli.image import listed, show
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable
@@ -61,77 +62,88 @@ def fresh_build(app: App, image: str, patches: str | None) -> Build:
     return build
 
 
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """The options of `build`: what is built, by what, and where it goes."""
+
+    patches: str | None
+    layout: Path | None
+    layers_only: bool
+    only: ImagePart | None
+    builder: BuilderName
+    record: bool
+    check: bool
+    dry_run: bool
+
+
+_OPTIONS = (
+    patches_option,
+    click.option("--layout", type=PATH, metavar="DIR", help="Write an OCI layout to DIR; needs no engine."),
+    click.option(
+        "--layers-only",
+        is_flag=True,
+        help="Build only the layers of the patch set, without base and engine. Use it with --layout.",
+    ),
+    click.option(
+        "--only",
+        type=click.Choice(["base", "wheels", "patches", "kernels"]),
+        help="Build only these layers, without engine. Use it with --layout.",
+    ),
+    click.option(
+        "--builder",
+        type=click.Choice(["nvllm", "nix"]),
+        default="nvllm",
+        help="Build here, or let Nix build by the project's flake.nix; the image is the same.  [default: nvllm]",
+    ),
+    click.option("--record", is_flag=True, help="Record the digests of what is built beside the lock."),
+    click.option(
+        "--check",
+        is_flag=True,
+        help="Build again where much is different, and compare; needs no engine, loads nothing.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Show what would be built; fetch, build and load nothing."),
+)
+
+
 @click.command("build", cls=Command, epilog=EXAMPLES)
 @IMAGE
-@patches_option
-@click.option("--layout", type=PATH, metavar="DIR", help="Write an OCI layout to DIR; needs no engine.")
-@click.option(
-    "--layers-only",
-    is_flag=True,
-    help="Build only the layers of the patch set, without base and engine. Use it with --layout.",
-)
-@click.option(
-    "--only",
-    type=click.Choice(["base", "wheels", "patches", "kernels"]),
-    help="Build only these layers, without engine. Use it with --layout.",
-)
-@click.option(
-    "--builder",
-    type=click.Choice(["nvllm", "nix"]),
-    default="nvllm",
-    help="Build here, or let Nix build by the project's flake.nix; the image is the same.  [default: nvllm]",
-)
-@click.option("--record", is_flag=True, help="Record the digests of what is built beside the lock.")
-@click.option(
-    "--check", is_flag=True, help="Build again where much is different, and compare; needs no engine, loads nothing."
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be built; fetch, build and load nothing.")
+@packed("given", BuildOptions, _OPTIONS)
 @with_image()
-def build_command(
-    app: App,
-    image: str,
-    patches: str | None,
-    layout: Path | None,
-    layers_only: bool,
-    only: ImagePart | None,
-    builder: BuilderName,
-    record: bool,
-    check: bool,
-    dry_run: bool,
-) -> None:
+def build_command(app: App, image: str, given: BuildOptions) -> None:
     """An image that the engine already holds, by its build hash, is not built again.
 
     What the project has recorded of this build hash (manifests/IMAGE.digests.json) must come out again, else the build
     is refused. Prints the tag.
     """
-    build = fresh_build(app, image, patches)
-    if builder == "nix" and (patches is not None or layers_only or only is not None or check):
+    build = fresh_build(app, image, given.patches)
+    partly = given.layers_only or given.only is not None
+    if given.builder == "nix" and (given.patches is not None or partly or given.check):
         raise click.UsageError("--builder nix builds a whole image with the patch set of its spec, once")
-    if only is not None and (record or check):
+    if given.only is not None and (given.record or given.check):
         raise click.UsageError("--only builds a part of what --record and --check are about")
-    if layout is not None:  # refuse before the build, which may take minutes
-        durable.absent(layout, "--layout")
-    if record:
+    if given.layout is not None:  # refuse before the build, which may take minutes
+        durable.absent(given.layout, "--layout")
+    if given.record:
         app.project.writable(app.project.digests(image))
-    if check and (record or layout is not None):
+    if given.check and (given.record or given.layout is not None):
         cure = f"nvllm build {image} --check"
         raise refuse("NV108", "--check", "--check alone", "--record or --layout too", cure)
-    if dry_run:
+    if given.dry_run:
         _dry_run(app, build)
         return
     app.remember_project()
-    if check:
-        _check(app, build, layers_only)
-    elif layers_only or only is not None:
-        _layers(app, build, only, layout, record)
-    elif layout is not None:
-        finished = _image_builder(app, builder).image(build)
+    if given.check:
+        _check(app, build, given.layers_only)
+    elif partly:
+        _layers(app, build, given.only, given.layout, given.record)
+    elif given.layout is not None:
+        finished = _image_builder(app, given.builder).image(build)
         recording.verify(finished.layers, app.progress)
-        comparison = _held(app, build, recording.of_image(build, finished), finished.layers, record)
-        digest = oci.write_layout(finished, build.spec.name, layout)
-        _print_result(app, build, finished.id, f"OCI layout at {layout}, manifest {digest}", comparison)
+        comparison = _held(app, build, recording.of_image(build, finished), finished.layers, given.record)
+        digest = oci.write_layout(finished, build.spec.name, given.layout)
+        _print_result(app, build, finished.id, f"OCI layout at {given.layout}, manifest {digest}", comparison)
     else:
-        _into_engine(app, build, builder, record)
+        _into_engine(app, build, given.builder, given.record)
 
 
 def _held(app: App, build: Build, built: BuildDigests, layers: Sequence[Layer], record: bool) -> str:

@@ -138,7 +138,8 @@ def all_gates(app: App, bands: MemoryLimits, dry_run: bool, degrees: ThermalLimi
         return
     records: list[Kept] = []
     refusals: list[Refusal] = []
-    for run in (lambda: _disk(app, times), lambda: _thermal(app, degrees), lambda: _memory(app, bands)):
+    runs = (functools.partial(_disk, app, times), functools.partial(_thermal, app, degrees))
+    for run in (*runs, functools.partial(_memory, app, bands)):
         try:
             kept = run()
             records.append(kept)
