@@ -38,8 +38,9 @@ from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import ImageSpec
+from nvllm.engine import engine
 from nvllm.host.facts import EngineProblem
-from nvllm.image import dockerfiles, engine
+from nvllm.image import dockerfiles
 from nvllm.image import record as buildrecord
 from nvllm.layers import patched as patchlayer
 from nvllm.layers.wheel import Scheme, Wheel

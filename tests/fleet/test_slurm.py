@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nvllm.bisect import probe
+from nvllm.engine import engine
 from nvllm.fleet import tasks
 from nvllm.fleet.tasks import Answer, RefusedAnswer, StatusAnswer, TrialAnswer, TrialTask
 from nvllm.host.facts import TASK_LABEL
-from nvllm.image import engine
 from nvllm.serve import examine, hostclass
+from nvllm.trials import probe
 from support import looking_probe, slurm_world
 from support.buildable import IMAGE, Buildable
 from support.engine_world import ROOT, until

@@ -13,15 +13,11 @@ from nvllm.lock import document as lockdoc
 from support.locking import SOURCE, SPEC, WHEEL, World
 from support.plansamples import project
 
-PARSER = {
-    "vllm/engine/arg_utils.py": 'parser.add_argument("--max-model-len")\nparser.add_argument("--enforce-eager")\n',
-    "vllm/entrypoints/openai/cli_args.py": "class FrontendArgs:\n    host: str\n",
-}
 NAMES = ("enforce-eager", "host", "max-model-len")
 
 
 def test_a_lock_reads_the_names_and_refuses_others(tmp_path: Path) -> None:
-    world = World(tmp_path, {**SOURCE, **PARSER}, {**WHEEL, **PARSER})
+    world = World(tmp_path, SOURCE, WHEEL)
     assert world.lock().vllm.arguments == NAMES
     (name, profile), *_ = SPEC.profiles.items()
     other = replace(SPEC, profiles={name: replace(profile, arguments={"max-model-length": 128})})

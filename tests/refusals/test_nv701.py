@@ -14,8 +14,8 @@ from docker import DockerClient
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
+from nvllm.engine import engine
 from nvllm.host import locks
-from nvllm.image import engine
 from nvllm.serve import examine, planner
 from nvllm.serve import supervisor as serve
 from nvllm.serve.examine import Examination

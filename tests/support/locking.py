@@ -16,8 +16,8 @@ from nvllm.core.paths import AMD64
 from nvllm.core.progress import Silent
 from nvllm.core.spec import DebianBase, HubModel, ImageSpec, VllmPin
 from nvllm.kernels import toolchain
+from nvllm.kernels.devicecode import Library
 from nvllm.lock import resolve
-from nvllm.lock.devicecode import Library
 from nvllm.lock.providers import Providers
 from nvllm.models.location import model_cure
 from nvllm.models.recipes import recipe
@@ -36,13 +36,20 @@ from support.wheels import make_sdist, make_wheel
 
 VERSION_FILE = f"__version__ = version = '0.28.0'\n__commit_id__ = commit_id = 'g{locks.COMMIT[:9]}'\n"
 
+PARSER: Mapping[str, str] = {
+    "vllm/engine/arg_utils.py": 'parser.add_argument("--max-model-len")\nparser.add_argument("--enforce-eager")\n',
+    "vllm/entrypoints/openai/cli_args.py": "class FrontendArgs:\n    host: str\n",
+}
+"""What makes the parser of `vllm serve`, with the arguments of the sample's profiles."""
 SOURCE: Mapping[str, str] = {
+    **PARSER,
     "vllm/__init__.py": "import os\n",
     "vllm/_version.py": VERSION_FILE,
     "vllm/engine/core.py": "x = 1\n",
     "setup.py": "not part of the package\n",
 }
 WHEEL: Mapping[str, str] = {
+    **PARSER,
     "vllm/__init__.py": "import os\n",
     "vllm/_version.py": "__commit_id__ = commit_id = None\n",
     "vllm/engine/core.py": "x = 1\n",

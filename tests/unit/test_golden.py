@@ -28,7 +28,8 @@ from nvllm.core.plan import encode
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.host.facts import DiskFacts, EngineProblem
-from nvllm.image import identity, oci, sbom
+from nvllm.image import identity, sbom
+from nvllm.layers import oci
 from nvllm.layers.tar import Layer
 from nvllm.lock import document as lockdoc
 from nvllm.serve import examine

@@ -16,9 +16,9 @@ from gpu import container, daemon
 from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan, Mount, Scratch
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import Waiver
+from nvllm.engine import engine
+from nvllm.engine.engine import Engine
 from nvllm.host.facts import ContainerState
-from nvllm.image import engine
-from nvllm.image.engine import Engine
 from support.namespaces import allowed
 from support.plansamples import PLAN
 

@@ -23,12 +23,12 @@ from nvllm.cli.frame import PATH, App, Command, packed
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
+from nvllm.engine import engine
 from nvllm.fleet import boots, candidates, images
 from nvllm.fleet.boots import BootMachines
 from nvllm.fleet.machines import Carrier, MachinePool
 from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import ServedProfile
-from nvllm.image import engine
 from nvllm.image.builder import ImageBuilder
 from nvllm.serve import examine, hostclass, owners, supervisor
 from nvllm.serve.examine import Examination

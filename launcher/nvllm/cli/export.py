@@ -16,10 +16,11 @@ from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse, refuse_any
-from nvllm.fleet import blessings, compose, kubernetes, quadlet, registry, systemd
-from nvllm.fleet import export as exporting
-from nvllm.fleet.export import GUARANTEES, Export, ExportSource
-from nvllm.fleet.systemd import Service
+from nvllm.export import compose, kubernetes, quadlet, systemd
+from nvllm.export import export as exporting
+from nvllm.export.export import GUARANTEES, Export, ExportSource
+from nvllm.export.systemd import Service
+from nvllm.fleet import blessings, registry
 from nvllm.serve import examine
 from nvllm.serve.examine import Examination
 

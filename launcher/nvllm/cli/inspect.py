@@ -20,13 +20,14 @@ from nvllm.core.canonical import Json
 from nvllm.core.explain import Factor, Side
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.engine import engine
 from nvllm.gc import garbage
 from nvllm.gc.garbage import Piece
 from nvllm.gc.projects import Projects
 from nvllm.host import checks
 from nvllm.host.checks import Outcome, Subject
 from nvllm.host.facts import EngineProblem
-from nvllm.image import engine, identity
+from nvllm.image import identity
 from nvllm.lock import updates
 from nvllm.lock.project import read_lock
 from nvllm.lock.updates import Reminder

@@ -16,10 +16,11 @@ from nvllm.cli.frame import App, Command, with_app
 from nvllm.cli.image_argument import IMAGE, selected, with_image
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse, refuse_any
+from nvllm.engine import engine
 from nvllm.fleet import blessings, credentials, images, registry
 from nvllm.fleet.blessings import PulledBlessing, PushedBlessing
 from nvllm.fleet.registry import Repository, RepositoryName
-from nvllm.image import engine, identity, recording
+from nvllm.image import identity, recording
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
 from nvllm.image.recording import Witness

@@ -22,9 +22,10 @@ from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan, PlannedCpu, ServedModel
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.core.spec import LOOPBACK
+from nvllm.engine import engine
+from nvllm.engine.engine import Engine
 from nvllm.host import facts, gate_records, gates
-from nvllm.image import engine, identity
-from nvllm.image.engine import Engine
+from nvllm.image import identity
 from nvllm.serve import detach, examine, exposition, health, instances, owners, planner, service, stopping
 from nvllm.serve.instances import SeenInstance
 from nvllm.serve.rundir import RunDirectory, all_below

@@ -1,6 +1,6 @@
 """The launch plan: one container about to start, fully resolved, frozen, printable as JSON.
 
-`serve/planner.py` makes a plan, `host/checks.py` checks it, and `image/engine.py` starts the container that it
+`serve/planner.py` makes a plan, `host/checks.py` checks it, and `engine/engine.py` starts the container that it
 describes and adds nothing.
 """
 

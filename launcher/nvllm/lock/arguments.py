@@ -6,33 +6,43 @@ vLLM itself refuses an unknown argument only on a machine with its device: witho
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from nvllm.core import schemas
-from nvllm.core.refusal import Refusal
+from nvllm.core.refusal import Refusal, refuse
 from nvllm.core.spec import ImageSpec
 
-_MODULES = ("vllm/engine/arg_utils.py", "vllm/entrypoints/openai/cli_args.py")
-"""They make the parser: by calls of ``add_argument``, and from each field of a class that is called so:"""
+_ENGINE = "vllm/engine/arg_utils.py"
+"""It adds the engine's arguments to the parser. The server's are added by the module of these directories that has
+the class: 0.21 to 0.28 keep it in ``openai``, 0.29 to 0.32 in ``launchers``, 0.33 in ``common``."""
+_SERVER = "vllm/entrypoints/"
 _FIELDS = "FrontendArgs"
+"""Each field of a class whose name ends so is an argument, besides those of calls of ``add_argument``."""
+
+_CURE = "take a version of vLLM that this nvllm knows, or a newer nvllm"
 
 _DRAIN = "shutdown-timeout"
 """The argument that a profile's ``limits.drain-timeout`` becomes."""
 
 
-def known(sources: Mapping[str, bytes]) -> tuple[str, ...]:
-    """Return the long names of the arguments, without the leading --, sorted; none if SOURCES lack a module of them.
+def known(sources: Mapping[str, bytes], where: str) -> tuple[str, ...]:
+    """Return the long names of the arguments, without the leading --, sorted.
 
-    SOURCES is path to content. They are parsed, never run.
+    SOURCES is path to content, of an archive that messages call WHERE; they are parsed, never run. Raises Refused:
+    NV606 if they lack a module that makes the parser, or it has no argument. An empty list would end every later check.
     """
+    servers = [path for path in sources if path.startswith(_SERVER) and f"class {_FIELDS}".encode() in sources[path]]
     names: set[str] = set()
-    for path in _MODULES:
-        try:
-            tree = ast.parse(sources[path])
-        except (KeyError, SyntaxError, ValueError):
-            return ()
-        for node in ast.walk(tree):
-            names.update(_added(node))
+    for expected, paths in ((_ENGINE, [_ENGINE]), (f"a class {_FIELDS} in {_SERVER}", servers)):
+        added: set[str] = set()
+        for path in paths:
+            with contextlib.suppress(KeyError, SyntaxError, ValueError):
+                for node in ast.walk(ast.parse(sources[path])):
+                    added.update(_added(node))
+        if not added:
+            raise refuse("NV606", where, f"{expected} that adds arguments", "none", _CURE)
+        names |= added
     return tuple(sorted(names))
 
 
@@ -52,7 +62,7 @@ def _added(node: ast.AST) -> Iterator[str]:
 def unknown(spec: ImageSpec, names: Sequence[str], shown: str) -> Iterator[Refusal]:
     """Yield NV603 for each argument in a profile of SPEC, a file that messages call SHOWN, that is not in NAMES.
 
-    Without NAMES nothing is known, and nothing is refused. What follows a dot is a part of the argument's value.
+    Without NAMES, as in a lock of an earlier nvllm, nothing is refused. What follows a dot is a part of the value.
     """
     for profile, one in spec.profiles.items():
         if names and one.limits.drain_timeout and _DRAIN not in names:

@@ -26,8 +26,8 @@ from nvllm.core.lock import (
 )
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, PythonSet, RegistryBase, VllmPin
-from nvllm.kernels import toolchain
-from nvllm.lock import arguments, devicecode, wheel_matches_source
+from nvllm.kernels import devicecode, toolchain
+from nvllm.lock import arguments, wheel_matches_source
 from nvllm.lock.providers import Providers
 from nvllm.models import recipes
 from nvllm.models import tree as models
@@ -83,7 +83,7 @@ def lock(
     or hub is asked, and the result equals PREVIOUS except for the patches. PREVIOUS may be a lock for another platform;
     its versions of wheels, source and models stay then. Raises Refused: NV108 for an
     unknown part, NV207 and NV208 if source, wheel and commit do not belong together, NV603 for an argument that vLLM
-    does not have, NV209 and NV206 from PROVIDERS.
+    does not have, NV606 if its source does not say which it has, NV209 and NV206 from PROVIDERS.
     """
     refuse_any(_unknown_part(part) for part in update if part not in PARTS | {"all"})
     job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, providers)
@@ -275,7 +275,9 @@ def _matching(job: _Job, source: LockedFile, wheel: LockedFile) -> LockedVllm:
         refuse_any(wheel_matches_source.other_commit(files, source.filename, pin, job.shown))
         wrong += wheel_matches_source.not_brought(sources, installed, pin.brings, wheel.filename, job.shown)
     refuse_any(wrong)
-    return LockedVllm(pin.version, pin.commit, source, pin.distribution, differs, arguments.known(files))
+    return LockedVllm(
+        pin.version, pin.commit, source, pin.distribution, differs, arguments.known(files, source.filename)
+    )
 
 
 def _device_code(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedLibrary, ...]:
@@ -332,7 +334,8 @@ def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple
         source = job.providers.commit(pin, job.shown)
     wheel = job.providers.compiled or _still_compiled(job, others)
     if wheel is None:
-        known = arguments.known(wheel_matches_source.source_files(job.providers.path(source.sha256)))
+        files = wheel_matches_source.source_files(job.providers.path(source.sha256))
+        known = arguments.known(files, source.path)
         return LockedVllm(pin.version, pin.commit, source, pin.distribution, (), known), others
     refuse_any(_other_wheel(wheel, pin, job.shown))
     return _matching(job, source, wheel.file), tuple(sorted((*others, wheel), key=lambda one: one.name))

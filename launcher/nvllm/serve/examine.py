@@ -25,6 +25,7 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.core.spec import Access, DirectoryModel, ImageSpec, Model, Profile
+from nvllm.engine.engine import Engine, connect
 from nvllm.host import checks, gate_records, locks
 from nvllm.host import facts as host
 from nvllm.host.checks import DiskNeed, Outcome, Subject
@@ -32,7 +33,6 @@ from nvllm.host.facts import EngineProblem, HostFacts
 from nvllm.host.gates import GateState
 from nvllm.image import identity
 from nvllm.image import record as buildrecord
-from nvllm.image.engine import Engine, connect
 from nvllm.image.identity import Build
 from nvllm.lock import document, templates
 from nvllm.lock.project import read_lock

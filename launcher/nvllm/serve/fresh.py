@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.spec import Profile
+from nvllm.engine.engine import Engine
 from nvllm.host.locks import HeldLocks
-from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.models.memo import HashCache
 from nvllm.serve import examine, planner, supervisor

@@ -13,11 +13,11 @@ from nvllm.core.lock import Lock
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import ImageSpec
+from nvllm.engine.engine import Engine
 from nvllm.host import checks, engines
 from nvllm.host.facts import EngineProblem, HostFacts
 from nvllm.image import builder, identity
 from nvllm.image import record as buildrecord
-from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.serve import examine
 from nvllm.spec import file as specfile

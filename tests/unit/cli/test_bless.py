@@ -19,13 +19,13 @@ from nvllm.cache import manifest
 from nvllm.cli.main import main
 from nvllm.core import clock
 from nvllm.core.spec import BlessRules
+from nvllm.engine.engine import Engine
 from nvllm.fleet import tasks
 from nvllm.fleet.images import Pushed
 from nvllm.fleet.machines import ClusterNode
 from nvllm.fleet.tasks import BootTask, ReadyAnswer, ReadyTask
 from nvllm.gc.projects import Projects
 from nvllm.image.builder import ImageBuilder
-from nvllm.image.engine import Engine
 from nvllm.serve import examine, hostclass, startup
 from nvllm.serve.examine import Examination
 from support.bless_world import FakeEngine, examined

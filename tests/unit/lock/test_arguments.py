@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from nvllm.core.refusal import Refused
 from nvllm.lock import arguments
 from nvllm.spec import file as specfile
 from support.specs import GOOD, SHOWN
@@ -38,14 +40,23 @@ NAMES = ("chat-template", "headless", "host", "max-model-len", "tensor-parallel-
 
 
 def test_the_names_are_those_of_calls_and_of_fields() -> None:
-    assert arguments.known(SOURCES) == NAMES
+    assert arguments.known(SOURCES, "vllm.tar.gz") == NAMES
+    other = {"vllm/entrypoints/cli/openai.py": b'parser.add_argument("--not-of-serve")'}
+    for directory in ("openai", "launchers", "common"):
+        moved = {
+            "vllm/engine/arg_utils.py": ENGINE.encode(),
+            f"vllm/entrypoints/{directory}/cli_args.py": SERVER.encode(),
+        }
+        assert arguments.known({**moved, **other}, "vllm.tar.gz") == NAMES
 
 
-@pytest.mark.parametrize("path", SOURCES)
-@pytest.mark.parametrize("data", [None, b"def (", b"\0"])
-def test_nothing_is_known_of_another_layout(path: str, data: bytes | None) -> None:
-    others = {name: content for name, content in SOURCES.items() if name != path}
-    assert arguments.known(others if data is None else {**SOURCES, path: data}) == ()
+def test_another_layout_is_refused() -> None:
+    for path, data in itertools.product(SOURCES, (None, b"def (", b"\0", b"class FrontendArgs: ...")):
+        others = {name: content for name, content in SOURCES.items() if name != path}
+        with pytest.raises(Refused) as refused:
+            arguments.known(others if data is None else {**SOURCES, path: data}, "vllm.tar.gz")
+        (refusal,) = refused.value.refusals
+        assert (refusal.code, refusal.where) == ("NV606", "vllm.tar.gz"), (path, data)
 
 
 def found(given: Mapping[str, Any], names: tuple[str, ...] = NAMES) -> list[tuple[str, str, str]]:

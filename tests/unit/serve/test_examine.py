@@ -26,10 +26,11 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.plan import CACHE, FORCE_LOAD, PlannedCache
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
+from nvllm.engine import engine
+from nvllm.engine.engine import Engine
 from nvllm.host import facts as host
 from nvllm.host.facts import ImageFacts
-from nvllm.image import engine, identity
-from nvllm.image.engine import Engine
+from nvllm.image import identity
 from nvllm.image.record import Record, RecordedLayer
 from nvllm.models.memo import HashCache
 from nvllm.serve import examine, planner, servehash, staged_cache
