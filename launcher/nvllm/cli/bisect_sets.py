@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
 import click
 
 from nvllm.bisect import journal, records, replay_check, report, search
@@ -14,6 +17,8 @@ from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refused, refuse
 from nvllm.trials.trial import TrialOutcome
+
+Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @click.command("why", cls=Command)
@@ -85,58 +90,21 @@ def serve_command(app: App, chosen: str, profile: str | None, image: str | None)
     bench.serve(built, ready)
 
 
-@click.command("skip", cls=Command)
-@SET
-@IMAGE
-@with_app
-def skip_command(app: App, chosen: str, image: str | None) -> None:
-    """Never try SET: it counts as untestable."""
-    _word(app, image, chosen, "skip")
+def _decision(word: str, text: str, argument: Decorator = SET) -> click.Command:
+    """Return the command of the user's WORD on the set that ARGUMENT names, with the help TEXT."""
 
+    @click.command(word, cls=Command, help=text)
+    @argument
+    @IMAGE
+    @with_app
+    def decision(app: App, chosen: str | None, image: str | None) -> None:
+        _word(app, image, chosen, word)
 
-@click.command("good", cls=Command)
-@SET
-@IMAGE
-@with_app
-def good_command(app: App, chosen: str, image: str | None) -> None:
-    """Record by hand that SET is good."""
-    _word(app, image, chosen, "good")
-
-
-@click.command("bad", cls=Command)
-@SET
-@IMAGE
-@with_app
-def bad_command(app: App, chosen: str, image: str | None) -> None:
-    """Record by hand that SET is bad."""
-    _word(app, image, chosen, "bad")
-
-
-@click.command("retry", cls=Command)
-@SET
-@IMAGE
-@with_app
-def retry_command(app: App, chosen: str, image: str | None) -> None:
-    """Withdraw the untestable trials of SET, so that it is tried again.
-
-    What was good or bad stays.
-    """
-    _word(app, image, chosen, "retry")
-
-
-@click.command("back", cls=Command)
-@set_argument(required=False, help="Seven digits, or ID,...  [default: the last trial only]")
-@IMAGE
-@with_app
-def back_command(app: App, chosen: str | None, image: str | None) -> None:
-    """Withdraw the trials of SET, or its skip; without SET the last trial.
-
-    The trials are removed from the cache as well, and the search continues without them.
-    """
-    _word(app, image, chosen, "back")
+    return decision
 
 
 def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
+    """Record the user's WORD on the set CHOSEN of the bisect of IMAGE; without one, on the last."""
     path = load(app, image).path
     with locked(app, path.parent.name):
         log = journal.load(path)
@@ -182,4 +150,21 @@ def _record(word: str, ordered: tuple[str, ...], *, named: bool, skipped: bool) 
             return Tried(ordered, outcome, "", None, "", 0.0, recalled=False, reason="by hand", by_hand=True)
 
 
-COMMANDS = (why_command, serve_command, skip_command, good_command, bad_command, retry_command, back_command)
+_BACK = """Withdraw the trials of SET, or its skip; without SET the last trial.
+
+The trials are removed from the cache as well, and the search continues without them.
+"""
+
+COMMANDS = (
+    why_command,
+    serve_command,
+    _decision("skip", "Never try SET: it counts as untestable."),
+    _decision("good", "Record by hand that SET is good."),
+    _decision("bad", "Record by hand that SET is bad."),
+    _decision(
+        "retry", "Withdraw the untestable trials of SET, so that it is tried again.\n\nWhat was good or bad stays."
+    ),
+    _decision(
+        "back", _BACK, set_argument(required=False, help="Seven digits, or ID,...  [default: the last trial only]")
+    ),
+)
