@@ -11,6 +11,7 @@ from typing import TypeVar, get_args
 
 import click
 
+from nvllm.cli.build import fresh_build
 from nvllm.cli.complete import images, probes, profiles, sentinels, several_profiles
 from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, typed, with_app
 from nvllm.cli.image_argument import HELP, IMAGE, with_image
@@ -28,7 +29,6 @@ from nvllm.evidence.records import FORM_COMPARISON, ArmState, Comparison, Kind, 
 from nvllm.evidence.runner import Runner
 from nvllm.host import locks
 from nvllm.host.locks import Holder, Key
-from nvllm.image import identity
 from nvllm.image.identity import Build
 from nvllm.patches import patchset
 from nvllm.serve import examine
@@ -321,8 +321,7 @@ def report(app: App, run: Path, written: WebPage) -> None:
 
 def _build(app: App, image: str, profile: str) -> Build:
     """Return the build of IMAGE, which has PROFILE."""
-    build, stale = identity.load_build(app.project, image, None)
-    refuse_any(stale)
+    build = fresh_build(app, image, None)
     examine.named_profile(app.project, build.spec, profile)
     return build
 

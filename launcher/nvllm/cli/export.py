@@ -11,6 +11,7 @@ import click
 
 from nvllm.cache.store import TreeStore
 from nvllm.cli.complete import profiles
+from nvllm.cli.fleet import repository_name
 from nvllm.cli.frame import PATH, App, Command
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable
@@ -20,7 +21,7 @@ from nvllm.export import compose, kubernetes, quadlet, systemd
 from nvllm.export import export as exporting
 from nvllm.export.export import GUARANTEES, Export, ExportSource
 from nvllm.export.systemd import Service
-from nvllm.fleet import blessings, registry
+from nvllm.fleet import blessings
 from nvllm.serve import examine
 from nvllm.serve.examine import Examination
 
@@ -82,7 +83,7 @@ def export(
         cure = f"name the repository: nvllm export {target} {image} --profile {profile} --registry REPO"
         raise refuse("NV108", "--registry", "the repository that `nvllm push` sent the image to", "none", cure)
     else:
-        repository = _repository(repo)
+        repository = str(repository_name(repo))
     server = kubernetes.version(server_version)
     if server is None:
         expected = f"a version from {'.'.join(map(str, kubernetes.OLDEST))} on, the first that mounts images"
@@ -120,13 +121,6 @@ def export(
 
 _SHOWN = (".yaml", ".container", ".service")
 """The files that are shown without --out; the others are what these mount."""
-
-
-def _repository(repo: str) -> str:
-    name, digest = registry.parse(repo)
-    if digest is not None:
-        raise refuse("NV108", "--registry", "a repository without a digest", repo, f"--registry {name}")
-    return str(name)
 
 
 def _source(app: App, examination: Examination, repository: str, models_at: str) -> ExportSource:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import click
 
 from nvllm.cli import terminal
+from nvllm.cli.build import fresh_build
 from nvllm.cli.frame import App, Command
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.cli.model import verify
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedFile, LockedRegistryBase
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.image import identity
 from nvllm.kernels import toolchain
 from nvllm.models import location
 from nvllm.sources import fetch
@@ -44,8 +44,7 @@ def fetch_command(app: App, image: str, models: bool, dry_run: bool) -> None:
     For an image with kernels, the compilers for this host and this Python too. The base image of a registry is none of
     these files: `docker pull` brings it.
     """
-    build, stale = identity.load_build(app.project, image, None)
-    refuse_any(stale)
+    build = fresh_build(app, image, None)
     store, files = Store(app.places.store), needed(build.lock)
     damaged = fetch.damaged(files, store, app.progress)
     missing = (*fetch.missing(files, store), *damaged)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import sys
@@ -21,7 +22,7 @@ from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
 from nvllm.fleet import credentials, machines, registry, tasks, worker
 from nvllm.fleet.machines import Carrier, MachineStatus
-from nvllm.fleet.registry import Repository
+from nvllm.fleet.registry import Repository, RepositoryName
 from nvllm.fleet.tasks import StatusAnswer
 
 WORKER_EXAMPLES = """
@@ -44,14 +45,23 @@ def lines(stream: BinaryIO) -> Iterator[bytes]:
             line = stream.readline(tasks.MOST_LINE + 1)
 
 
-def repository(app: App, named: str) -> Repository:
-    """Return the repository NAMED, which no digest follows. Raises Refused NV108 for another name."""
+def repository_name(named: str) -> RepositoryName:
+    """Return the name of the repository NAMED by --registry. Raises Refused NV108 for no name, or one with a digest."""
     name, digest = registry.parse(named)
     if digest is not None:
         raise refuse("NV108", "--registry", "a repository without a digest", named, f"--registry {name}")
-    if app.offline:
-        raise refuse("NV108", "--offline", "a command that needs no network", named, "run it without --offline")
+    return name
+
+
+def opened(app: App, name: RepositoryName) -> Repository:
+    """Return the repository NAME, with the user's credentials for it. Raises Refused NV108 with --offline."""
+    app.need_network(str(name))
     return Repository(name, credentials.find(name.host, os.environ), app.progress)
+
+
+def repository(app: App, named: str) -> Repository:
+    """Return the repository NAMED by --registry. Raises what `repository_name` and `opened` raise."""
+    return opened(app, repository_name(named))
 
 
 @click.command("worker", cls=Command, epilog=WORKER_EXAMPLES)
@@ -62,11 +72,8 @@ def worker_command(app: App) -> None:
     A line that is no task is answered with its refusals. Containers of tasks that ended badly here are removed at the
     start and at the end. The end of the input ends it.
     """
-
-    def opened(name: str) -> Repository:
-        return repository(app, name)
-
-    this_worker = worker.Worker(app.project, app.places, engine.connect, opened, app.progress)
+    brought = functools.partial(repository, app)
+    this_worker = worker.Worker(app.project, app.places, engine.connect, brought, app.progress)
     try:
         for line in lines(sys.stdin.buffer):
             if line.strip():
@@ -123,8 +130,7 @@ def _shown(status: MachineStatus) -> dict[str, Json]:
 @contextlib.contextmanager
 def connected(app: App, address: str) -> Iterator[Carrier]:
     """Connect to the cluster at ADDRESS. Raises Refused NV512 without Ray, NV108 for another address, NV346 if none."""
-    if app.offline:
-        raise refuse("NV108", "--offline", "a command that needs no network", address, "run it without --offline")
+    app.need_network(address)
     refuse_any(_lacking(address))
     from nvllm.fleet import cluster
 

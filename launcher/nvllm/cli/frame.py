@@ -266,6 +266,11 @@ class App:
         if refusals:
             raise Seen(refusals, data)
 
+    def need_network(self, address: str) -> None:
+        """Raise Refused NV108 if --offline forbids to ask ADDRESS."""
+        if self.offline:
+            raise refuse("NV108", "--offline", "a command that needs no network", address, "run it without --offline")
+
     def remember_project(self) -> None:
         """Let `nvllm gc` in any project know of this one: what follows brings something here that it refers to."""
         from nvllm.gc.projects import Projects

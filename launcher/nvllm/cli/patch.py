@@ -160,9 +160,7 @@ def new(
     """Write the difference from directory BEFORE to AFTER as the patch ID, and add it to the series."""
     base = _only(app, base)
     app.project.writable(app.project.series(base))
-    if not proofs.pytest_is_here():
-        app.progress.note("pytest is not installed: nvllm only checked that the files define the tests")
-    refuse_any(proofs.refusals(app.project.root, proved_by))
+    _check_proofs(app, proved_by)
     entry = edit.new(app.project.series(base), f"patches/{base}", patch_id, summary, proved_by, before, after)
     app.out.result("patch new", {"series": base, **dataclasses.asdict(entry)}, f"written: patches/{base}/{entry.file}")
 
@@ -204,9 +202,7 @@ def add(app: App, image: str, file: Path, proved_by: tuple[str, ...], patch_id: 
     if not proved_by:
         cure = "write a test that fails without the patch, and name it: --proved-by tests/test_mine.py::test_it"
         raise refuse("NV108", "--proved-by", f"a test of {change.id}", "none", cure)
-    if not proofs.pytest_is_here():
-        app.progress.note("pytest is not installed: nvllm only checked that the files define the tests")
-    refuse_any(proofs.refusals(app.project.root, proved_by))
+    _check_proofs(app, proved_by)
     enabled = spec.patches.enable if spec is not None else ()
     change, checked = _fitted(app, series, enabled, change)
     directory, label = app.project.series(base), f"patches/{base}"
@@ -218,6 +214,13 @@ def add(app: App, image: str, file: Path, proved_by: tuple[str, ...], patch_id: 
     )
     data: dict[str, Json] = {"image": spec.name if spec is not None else None, "series": base, "checked": checked}
     app.out.result("patch add", {**data, **dataclasses.asdict(entry)}, text)
+
+
+def _check_proofs(app: App, tests: Sequence[str]) -> None:
+    """Raise Refused NV108 for those of TESTS that are not there, as far as pytest, or a look at the files, can tell."""
+    if not proofs.pytest_is_here():
+        app.progress.note("pytest is not installed: nvllm only checked that the files define the tests")
+    refuse_any(proofs.refusals(app.project.root, tests))
 
 
 def _known(app: App, name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 
@@ -12,14 +11,15 @@ from nvllm.cache.blessings import Blessings
 from nvllm.cli import terminal
 from nvllm.cli.build import fresh_build, patches_option
 from nvllm.cli.complete import profiles
+from nvllm.cli.fleet import opened
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.cli.image_argument import IMAGE, selected, with_image
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import refuse, refuse_any
+from nvllm.core.refusal import refuse
 from nvllm.engine import engine
-from nvllm.fleet import blessings, credentials, images, registry
+from nvllm.fleet import blessings, images, registry
 from nvllm.fleet.blessings import PulledBlessing, PushedBlessing
-from nvllm.fleet.registry import Repository, RepositoryName
+from nvllm.fleet.registry import Repository
 from nvllm.image import identity, recording
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
@@ -51,12 +51,6 @@ blessing_option = click.option(
 )
 
 
-def _repository(app: App, name: RepositoryName) -> Repository:
-    if app.offline:
-        raise refuse("NV108", "--offline", "a command that needs no network", f"{name}", "run it without --offline")
-    return Repository(name, credentials.find(name.host, os.environ), app.progress)
-
-
 @click.command("push", cls=Command, epilog=PUSH_EXAMPLES)
 @click.argument("repo", help="The repository: host[:port]/path.")
 @IMAGE
@@ -86,7 +80,7 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
         for profile in profiles
         for one in blessings.of_build(manifests, image, _named(app, build, profile), build.build_hash, now)
     ]
-    repository = _repository(app, name)
+    repository = opened(app, name)
     tag = images.tag_of(build)
     target: dict[str, Json] = {"repository": str(name), "image": image}
     if dry_run:
@@ -147,12 +141,9 @@ def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> Non
     name, digest = registry.parse(repo)
     if image is not None or digest is None or profiles:  # else the digest decides, whatever it is of
         image = selected(app)
-    build = None
-    if image is not None:
-        build, stale = identity.load_build(app.project, image, None)
-        refuse_any(stale)
+    build = fresh_build(app, image, None) if image is not None else None
     docker = engine.require()
-    repository = _repository(app, name)
+    repository = opened(app, name)
     app.remember_project()
     done = images.pull_image(repository, digest, build, app.project, app.places, docker, app.progress)
     brought = [_blessing(app, repository, build, profile) for profile in profiles if build is not None]

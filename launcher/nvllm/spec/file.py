@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, cast
 
@@ -225,29 +225,20 @@ def _device_code(draft: Draft) -> Iterator[Refusal]:
 
 
 def _model(draft: Draft, name: str) -> Iterator[Refusal]:
-    model = draft.mapping("models", name)
+    """Refuse a model of which the spec says twice, or nowhere, what it is."""
+    model, steps = draft.mapping("models", name), ["models", name]
     if model.get("kind") == "directory":
-        yield from _directory(draft, name, model)
-    elif model.get("kind") == "huggingface":
-        yield from _hub(draft, name, model)
-
-
-def _directory(draft: Draft, name: str, model: Mapping[str, Json]) -> Iterator[Refusal]:
-    if "path" in model and "recipe" in model:
-        cure = "remove `path:`, or `recipe:` to serve what lies there"
-        yield draft.bad(["models", name, "path"], "one of path and recipe", "both", cure)
-    elif "path" not in model and "tree" not in model:
-        cure = "write `path:` with the directory, whose tree the lock then pins, or `tree:`"
-        yield draft.bad(["models", name], "one of path and tree", "neither", cure)
-
-
-def _hub(draft: Draft, name: str, model: Mapping[str, Json]) -> Iterator[Refusal]:
-    if "revision" in model and "follow" in model:
+        if "path" in model and "recipe" in model:
+            cure = "remove `path:`, or `recipe:` to serve what lies there"
+            yield draft.bad([*steps, "path"], "one of path and recipe", "both", cure)
+        elif "path" not in model and "tree" not in model:
+            cure = "write `path:` with the directory, whose tree the lock then pins, or `tree:`"
+            yield draft.bad(steps, "one of path and tree", "neither", cure)
+    elif model.get("kind") == "huggingface" and "revision" in model and "follow" in model:
         cure = "remove `follow:` to stay at the revision, or `revision:` to let the lock pin what it follows"
-        yield draft.bad(["models", name, "follow"], "one of revision and follow", "both", cure)
-    elif "revision" not in model and "follow" not in model:
-        cure = "write `follow: main`, which the lock pins"
-        yield draft.bad(["models", name], "one of revision and follow", "neither", cure)
+        yield draft.bad([*steps, "follow"], "one of revision and follow", "both", cure)
+    elif model.get("kind") == "huggingface" and "revision" not in model and "follow" not in model:
+        yield draft.bad(steps, "one of revision and follow", "neither", "write `follow: main`, which the lock pins")
 
 
 def _normal(distribution: str) -> str:
