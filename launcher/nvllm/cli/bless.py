@@ -160,7 +160,7 @@ def _pool(app: App, examination: Examination, carrier: Carrier) -> MachinePool:
 
 
 def _show_plan(app: App, examination: Examination, number: int, pool: MachinePool | None) -> None:
-    """Show where NUMBER trials of EXAMINATION would run."""
+    """Show where NUMBER trials of the profile of EXAMINATION would run."""
     machines = pool.fitting() if pool is not None else []
     here = number if pool is None else 1
     data: Json = {

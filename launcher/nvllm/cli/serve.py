@@ -311,7 +311,7 @@ def _follow(app: App, path: Path, run: RunDirectory) -> None:
         ended = state is None or state.stage in {"stopped", "failed"}
         if ended and stopping.holder_of(app.places, run.path.name) is None:  # else the engine may be started again
             return
-        time.sleep(0.3)
+        time.sleep(0.3)  # a file that grows sends no event
 
 
 @click.command("stop", cls=Command, epilog=STOP_EXAMPLES)

@@ -117,6 +117,7 @@ def replace(path: Path, data: bytes, mode: int, name: str = "file", code: WriteC
                 stream.write(data)
                 stream.flush()
                 os.fchmod(stream.fileno(), mode)
+                # A rename can be on the disk before the bytes: after a power cut that is an empty file.
                 os.fsync(stream.fileno())
             reached(f"{name} written")
             os.replace(unnamed, path)
@@ -124,7 +125,7 @@ def replace(path: Path, data: bytes, mode: int, name: str = "file", code: WriteC
             os.unlink(unnamed)
             raise
         reached(f"{name} renamed")
-        sync_directory(path.parent)
+        sync_directory(path.parent)  # else a power cut can undo the rename
 
 
 @contextmanager

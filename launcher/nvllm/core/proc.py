@@ -164,7 +164,7 @@ class Programs:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C reaches nvllm alone, which ends them in order
             )
             self._running[process] = _Running(token)
             if self._ledger is not None:

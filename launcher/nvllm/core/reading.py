@@ -128,6 +128,7 @@ def _content(path: Path, most: int, flags: int) -> bytes:
 
 
 def _opened(path: Path, flags: int) -> BinaryIO:
+    # O_NONBLOCK: a FIFO would wait for its writer. O_NOCTTY: a terminal would become this process's own.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | flags)
     except ValueError as error:  # a name that no file system takes, from inside a document
