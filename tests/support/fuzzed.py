@@ -184,7 +184,7 @@ READERS: Mapping[str, Reader] = {
 
 
 def text(path: Path) -> str:
-    return reading.wanted(path, reading.SPEC, path.name).decode(errors="replace")
+    return reading.required(path, reading.SPEC, path.name).decode(errors="replace")
 
 
 @functools.cache

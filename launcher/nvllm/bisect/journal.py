@@ -235,7 +235,7 @@ def _entry(number: int, text: bytes) -> JournalEntry:
         raise ValueError("a line that is not JSON") from error
     problems = schemas.validate(FORM, document)
     if problems:
-        raise ValueError("; ".join(f"{one.path}: {one.found}, not {one.allowed}" for one in problems))
+        raise ValueError("; ".join(f"{one.path}: {one.actual}, not {one.allowed}" for one in problems))
     if document["n"] != number:
         raise ValueError(f"record {document['n']} in place of record {number}")
     if (document["record"] == "start") != (number == 0):

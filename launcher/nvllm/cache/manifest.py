@@ -260,7 +260,7 @@ def read(path: Path, label: str) -> Manifest:
 def decode(data: bytes, label: str) -> Manifest:
     """Return the manifest in DATA; see `read`. The last part of LABEL is the name of its file."""
     rules = functools.partial(wrong, filename=Path(label).name)
-    return documents.decode(FORM, data, rules, code="NV908", shown=label, cure=_CURE)
+    return documents.decode(FORM, data, rules, code="NV908", label=label, cure=_CURE)
 
 
 def wrong(manifest: Manifest, filename: str) -> Iterator[tuple[str, str, str]]:

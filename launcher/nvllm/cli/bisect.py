@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import click
 
-from nvllm.bisect import combinations, dispatch, driver, journal, page, records, replay_check, search
-from nvllm.bisect import report as bisect_report
+from nvllm.bisect import combinations, dispatch, driver, journal, page, records, replay_check, report, search
 from nvllm.bisect.answer import Done, NextTrial
 from nvllm.bisect.forecast import Forecast
 from nvllm.bisect.inputs import check_unchanged, inputs_now
@@ -24,8 +24,8 @@ from nvllm.cli.bisect_journals import (
     all_journals,
     all_unowned,
     cache_of,
-    held,
     load,
+    locked,
     option,
     path_of,
     set_option,
@@ -66,76 +66,87 @@ for command in bisect_sets.COMMANDS:
     bisect.add_command(command)
 
 
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """The options of `bisect start`: both ends, the probe, what is searched for, and when to give up."""
+
+    bad: str | None
+    good: str | None
+    test: Path | None
+    test_builtin: str | None
+    regress: str
+    build_only: bool
+    profile: str | None
+    find: Literal["break", "fix"]
+    as_set: bool
+    confidence: float
+    repeats: int
+    patience: int
+    max_trials: int
+    max_hours: float
+    further: bool
+    flaky: bool
+    build_price: float
+    discard: bool
+
+
+_START = (
+    set_option("--bad", help="The set that fails: all, none, spec, ID,...  [default: all; to find a fix: none]"),
+    set_option("--good", help="The set that does not fail.  [default: none; to find a fix: all]"),
+    option("--test", "test", type=PATH, metavar="PROBE", help="The program that tests a set."),
+    option(
+        "--test-builtin",
+        shell_complete=builtins,
+        metavar="NAME",
+        help="The built-in test: boots, coherent, aot-loads, or golden FILE.",
+    ),
+    click.option("--regress", default="", metavar="KIND", help="The only failure that counts: exit=N or log=REGEX."),
+    option("--build-only", is_flag=True, help="Do not serve: the probe needs only the image."),
+    option("--profile", shell_complete=profiles, help="The profile to serve.  [default: the first of the image]"),
+    option(
+        "--find", type=click.Choice(["break", "fix"]), default="break", help="Find patches that break or that fix it."
+    ),
+    option("--set", "as_set", is_flag=True, help="Find a minimal set, because patches may act together."),
+    option("--confidence", type=FiniteRange(0.5, 0.9999), default=0.99, help="How sure to be of a flaky failure."),
+    option(
+        "--repeats", type=click.IntRange(1), default=3, help="Trials of each end and of each line of the certificate."
+    ),
+    option("--patience", type=click.IntRange(1), default=60, help="The most trials of one set."),
+    option("--max-trials", type=click.IntRange(1), default=400, help="End with the best answer after so many trials."),
+    option("--max-hours", type=FiniteRange(0), default=0.0, help="The same after hours of work; 0: no limit."),
+    option("--all", "further", is_flag=True, help="After one cause, search for others without it."),
+    option("--flaky", is_flag=True, help="The failure shows only sometimes."),
+    option("--build-price", type=FiniteRange(0), default=1.0, help="The price of a build, in trials."),
+    option("--discard", is_flag=True, help="Rename the journal of an earlier bisect; leave one of an older nvllm."),
+)
+
+
 @bisect.command("start", epilog=EXAMPLES)
 @image_argument.IMAGE
 @click.argument(
     "words", nargs=-1, metavar="[FILE | -- CMD]", shell_complete=files, help="The answer of golden; or the probe."
 )
-@set_option("--bad", help="The set that fails: all, none, spec, ID,...  [default: all; to find a fix: none]")
-@set_option("--good", help="The set that does not fail.  [default: none; to find a fix: all]")
-@option("--test", "test", type=PATH, metavar="PROBE", help="The program that tests a set.")
-@option(
-    "--test-builtin",
-    shell_complete=builtins,
-    metavar="NAME",
-    help="The built-in test: boots, coherent, aot-loads, or golden FILE.",
-)
-@click.option("--regress", default="", metavar="KIND", help="The only failure that counts: exit=N or log=REGEX.")
-@option("--build-only", is_flag=True, help="Do not serve: the probe needs only the image.")
-@option("--profile", shell_complete=profiles, help="The profile to serve.  [default: the first of the image]")
-@option("--find", type=click.Choice(["break", "fix"]), default="break", help="Find patches that break or that fix it.")
-@option("--set", "as_set", is_flag=True, help="Find a minimal set, because patches may act together.")
-@option("--confidence", type=FiniteRange(0.5, 0.9999), default=0.99, help="How sure to be of a flaky failure.")
-@option("--repeats", type=click.IntRange(1), default=3, help="Trials of each end and of each line of the certificate.")
-@option("--patience", type=click.IntRange(1), default=60, help="The most trials of one set.")
-@option("--max-trials", type=click.IntRange(1), default=400, help="End with the best answer after so many trials.")
-@option("--max-hours", type=FiniteRange(0), default=0.0, help="The same after hours of work; 0: no limit.")
-@option("--all", "further", is_flag=True, help="After one cause, search for others without it.")
-@option("--flaky", is_flag=True, help="The failure shows only sometimes.")
-@option("--build-price", type=FiniteRange(0), default=1.0, help="The price of a build, in trials.")
-@option("--discard", is_flag=True, help="Rename the journal of an earlier bisect; leave one of an older nvllm.")
+@packed("given", StartOptions, _START)
 @image_argument.with_image("words")
-def start_command(
-    app: App,
-    image: str,
-    words: tuple[str, ...],
-    bad: str | None,
-    good: str | None,
-    test: Path | None,
-    test_builtin: str | None,
-    regress: str,
-    build_only: bool,
-    profile: str | None,
-    find: str,
-    as_set: bool,
-    confidence: float,
-    repeats: int,
-    patience: int,
-    max_trials: int,
-    max_hours: float,
-    further: bool,
-    flaky: bool,
-    build_price: float,
-    discard: bool,
-) -> None:
+def start_command(app: App, image: str, words: tuple[str, ...], given: StartOptions) -> None:
     """Start a search: name the bad set, the good set and the probe.
 
     `nvllm bisect run` then searches.
     """
-    judge = _probe(test, test_builtin, words, regress, build_only=build_only)
+    judge = _probe(given, words)
     build, stale = identity.load_build(app.project, image, [])
-    older = None if discard else unowned(app, image)
+    older = None if given.discard else unowned(app, image)
     refuse_any([*stale, *([older] if older is not None else [])])
-    chosen_profile = profile if profile is not None else next(iter(build.spec.profiles), "")
+    chosen_profile = given.profile if given.profile is not None else next(iter(build.spec.profiles), "")
     examine.named_profile(app.project, build.spec, chosen_profile)
     series = seriesfile.of(app.project, build.spec.patches.series)
-    fix = find == "fix"
+    fix = given.find == "fix"
     enabled = build.spec.patches.enable
-    bad, good = (default if given is None else given for given, default in zip((bad, good), _ends(find), strict=True))
-    bad_set = combinations.named(series, bad, enabled, where="--bad")
-    good_set = combinations.named(series, good, enabled, where="--good")
+    usual_good, usual_bad = ("all", "none") if fix else ("none", "all")
+    bad_set = combinations.named(series, usual_bad if given.bad is None else given.bad, enabled, where="--bad")
+    good_set = combinations.named(series, usual_good if given.good is None else given.good, enabled, where="--good")
     low, high = (bad_set, good_set) if fix else (good_set, bad_set)
-    found = combinations.of_series(series)
+    combined = combinations.of_series(series)
     combinations.check_ends(low, high, where="--bad and --good")
     begun = BisectStart(
         schema=records.SCHEMA,
@@ -143,59 +154,53 @@ def start_command(
         profile=chosen_profile,
         series=build.spec.patches.series,
         inputs=inputs_now(app.project, image),
-        order=found.order,
-        requires={one: found.ordered(needed) for one, needed in found.requires.items()},
-        conflicts={one: found.ordered(others) for one, others in found.conflicts.items()},
-        low=found.ordered(low),
-        high=found.ordered(high),
-        find="fix" if fix else "break",
-        mode="set" if as_set else "ordered",
-        confidence=confidence,
-        repeats=repeats,
-        patience=patience,
-        flaky=flaky,
-        build_price=build_price,
+        order=combined.order,
+        requires={one: combined.ordered(needed) for one, needed in combined.requires.items()},
+        conflicts={one: combined.ordered(others) for one, others in combined.conflicts.items()},
+        low=combined.ordered(low),
+        high=combined.ordered(high),
+        find=given.find,
+        mode="set" if given.as_set else "ordered",
+        confidence=given.confidence,
+        repeats=given.repeats,
+        patience=given.patience,
+        flaky=given.flaky,
+        build_price=given.build_price,
         probe=judge,
         host=hostclass.host_class(examine.host_facts(app.places, engine.connect())),
-        max_trials=max_trials,
-        max_hours=max_hours,
-        further=further,
+        max_trials=given.max_trials,
+        max_hours=given.max_hours,
+        further=given.further,
         version=build.spec.vllm.version,
         commit=build.spec.vllm.commit,
         summaries={
             one.id: PatchSummary(one.summary, one.upstream.reference or "")
             for one in series.patches
-            if one.id in found.order
+            if one.id in combined.order
         },
     )
     path = path_of(app, image)
-    with held(app, image):
-        log = journal.create(path, begun, _aside(path) if discard else None)
+    with locked(app, image):
+        log = journal.create(path, begun, _aside(path) if given.discard else None)
     state = log.state
     costs = state.forecast
     data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
     app.out.result("bisect start", data, f"{_forecast_text(state, costs)}\nnext: nvllm bisect run")
 
 
-def _ends(find: str) -> tuple[str, str]:
-    """Return the bad set and the good one where they are not named."""
-    return ("none", "all") if find == "fix" else ("all", "none")
-
-
-def _probe(
-    test: Path | None, test_builtin: str | None, words: tuple[str, ...], regress: str, *, build_only: bool
-) -> BisectProbe:
-    """Return the probe that the options of `start` name; WORDS are its arguments, or all of it."""
-    if test is not None and test_builtin is not None:
+def _probe(given: StartOptions, words: tuple[str, ...]) -> BisectProbe:
+    """Return the probe that GIVEN names; WORDS are its arguments, or all of it."""
+    test = given.test
+    if test is not None and given.test_builtin is not None:
         raise click.UsageError("give either --test or --test-builtin")
-    if test_builtin is not None:
-        refuse_any(_not_for_builtin(regress, build_only=build_only))
-        return probe.builtin(test_builtin, tuple(str(Path(one).absolute()) for one in words))
+    if given.test_builtin is not None:
+        refuse_any(_not_for_builtin(given.regress, build_only=given.build_only))
+        return probe.builtin(given.test_builtin, tuple(str(Path(one).absolute()) for one in words))
     if test is None:
         if not words:
             raise click.UsageError("give a probe: --test PROBE, --test-builtin NAME, or -- CMD ARGS")
         test, words = Path(words[0]), words[1:]
-    return probe.program(test, words, regress, build_only=build_only)
+    return probe.program(test, words, given.regress, build_only=given.build_only)
 
 
 @bisect.command("run")
@@ -230,7 +235,7 @@ def run_command(
     if address is None and (jobs or 1) > replay_check.MOST_JOBS:
         raise click.UsageError(f"--jobs is at most {replay_check.MOST_JOBS} on one host")
     path = load(app, image).path
-    with held(app, path.parent.name):
+    with locked(app, path.parent.name):
         log = journal.load(path)  # under the lock, nobody else writes to it
         start = log.state.start
         facts = examine.host_facts(app.places, engine.connect())
@@ -275,32 +280,30 @@ def run_command(
     if isinstance(answer, NextTrial):
         state = log.state
         known = search.beliefs(state.problem, state.evidence)
-        said = bisect_report.posterior_text(known)
+        odds = report.posterior_text(known)
         beliefs: list[Json] = [{"patch": name, "probability": chance} for name, chance in known]
         data: Json = {
             "done": False,
             "next": list(state.problem.combinations.ordered(answer.chosen)),
             "beliefs": beliefs,
         }
-        app.out.result(
-            "bisect run", data, f"{said}\nthe time limit is reached; {bisect_report.next_text(state, answer)}"
-        )
+        app.out.result("bisect run", data, f"{odds}\nthe time limit is reached; {report.next_text(state, answer)}")
         return
     app.out.result(
         "bisect run",
-        bisect_report.data(log.state, answer),
-        bisect_report.text(log.state, answer, color=app.out.color, width=app.out.width),
+        report.data(log.state, answer),
+        report.text(log.state, answer, color=app.out.color, width=app.out.width),
     )
 
 
 def _change_limits(log: Journal, max_trials: int | None, max_hours: float | None) -> None:
     """Record new limits, if any are given and differ from those of LOG."""
     start = log.state.start
-    wanted = Limits(
+    limits = Limits(
         start.max_trials if max_trials is None else max_trials, start.max_hours if max_hours is None else max_hours
     )
-    if wanted != Limits(start.max_trials, start.max_hours):
-        log.append(wanted)
+    if limits != Limits(start.max_trials, start.max_hours):
+        log.append(limits)
 
 
 @bisect.command("probe")
@@ -322,7 +325,7 @@ def probe_command(app: App, words: tuple[str, ...], keep: Kept, regress: str | N
     Verdicts by hand stay, and so do sets that do not apply, build or boot: the probe has no part in those.
     """
     path = load(app, image).path
-    with held(app, path.parent.name):
+    with locked(app, path.parent.name):
         log = journal.load(path)
         state = log.state
         corrected = _corrected(state.start.probe, words, regress)
@@ -383,14 +386,14 @@ def report_command(app: App, image: str | None, markdown: bool, written: WebPage
     if markdown and isinstance(answer, Refused):
         raise answer
     if markdown and done is None:
-        found = "a search that is not finished"
-        raise refuse("NV805", str(log.path), "a finished search", found, "nvllm bisect run")
+        unfinished = "a search that is not finished"
+        raise refuse("NV805", str(log.path), "a finished search", unfinished, "nvllm bisect run")
     refused = answer if isinstance(answer, Refused) else None
-    said = written.written(log.path.with_name("report.html"), lambda: page.html(log.entries, done, refused))
+    message = written.written(log.path.with_name("report.html"), lambda: page.html(log.entries, done, refused))
     data, text = _shown(app, log, answer)
     if markdown and done is not None:
         text = page.markdown(log.entries, done)
-    app.out.result("bisect report", data, said or text)
+    app.out.result("bisect report", data, message or text)
 
 
 @bisect.command("replay")
@@ -406,15 +409,15 @@ def replay_command(app: App, file: Path, adopt: bool) -> None:
     answer = replay_check.repeat(log.entries, str(file))
     data, text = _shown(app, log, answer)
     ended = "its end is not recorded" if isinstance(answer, Done) else "it is not finished"
-    said = "the end is the same" if log.state.end is not None else ended
-    said = f"{text}\nthe decisions are the same; {said}"
+    ending = "the end is the same" if log.state.end is not None else ended
+    message = f"{text}\nthe decisions are the same; {ending}"
     if adopt:
         start = log.state.start
         identity.load_build(app.project, start.image, [])  # refuses the name of an image that is not in the project
-        with held(app, start.image):
+        with locked(app, start.image):
             journal.adopt(path_of(app, start.image), log)
-        said += f"\nits probe: {shlex.join(start.probe.command)}\nnext: nvllm bisect run --image {start.image}"
-    app.out.result("bisect replay", data, said)
+        message += f"\nits probe: {shlex.join(start.probe.command)}\nnext: nvllm bisect run --image {start.image}"
+    app.out.result("bisect replay", data, message)
 
 
 @bisect.command("list")
@@ -429,8 +432,8 @@ def list_command(app: App) -> None:
         state, begun = log.state, time.strftime("%Y-%m-%d %H:%M", time.gmtime(log.entries[0].when))
         answer = replay_check.answer(state)
         done = answer if isinstance(answer, Done) and not answer.stopped else None
-        found = "not finished" if done is None else ", ".join(done.culprits)
-        rows.append((path.parent.name, begun, state.start.series, len(state.sequence), found))
+        result = "not finished" if done is None else ", ".join(done.culprits)
+        rows.append((path.parent.name, begun, state.start.series, len(state.sequence), result))
     names = ["image", "started", "series", "trials", "found"]
     data: list[Json] = [dict(zip(names, row, strict=True)) for row in rows]
     app.out.result(
@@ -453,22 +456,22 @@ def _aside(path: Path) -> Path:
     return path.with_name(f"journal-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{rest // 10**6:03}Z.jsonl")
 
 
-def _at_once(app: App, start: BisectStart, wanted: int, facts: HostFacts) -> int:
-    """Return how many of WANTED trials run at the same time, and say why if it is not all."""
+def _at_once(app: App, start: BisectStart, asked: int, facts: HostFacts) -> int:
+    """Return how many of ASKED trials run at the same time, and say why if it is not all."""
     if start.probe.build_only:
-        return wanted
+        return asked
     build, _ = identity.load_build(app.project, start.image, [])
-    jobs, why = bench.at_once(wanted, examine.named_profile(app.project, build.spec, start.profile), facts)
+    jobs, why = bench.at_once(asked, examine.named_profile(app.project, build.spec, start.profile), facts)
     if why:
-        app.progress.note(f"--jobs {wanted} becomes {jobs}: {why}")
+        app.progress.note(f"--jobs {asked} becomes {jobs}: {why}")
     return jobs
 
 
 def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[Json, str]:
     """Return LOG and its ANSWER, for programs and for people."""
     done = answer if isinstance(answer, Done) else None
-    data = bisect_report.data(log.state, done)
-    text = bisect_report.text(log.state, done, color=app.out.color, width=app.out.width)
+    data = report.data(log.state, done)
+    text = report.text(log.state, done, color=app.out.color, width=app.out.width)
     if isinstance(answer, Refused):
         refusals = refusal_document("bisect", answer)["refusals"]
         return {**data, "refusals": refusals}, f"{text}\n{terminal.refusal_text(answer.refusals, color=app.out.color)}"
@@ -480,7 +483,7 @@ def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[
             **data,
             "next": chosen,
             "forecast": asdict(costs),
-        }, f"{text}\n{bisect_report.next_text(log.state, answer)}\n{left}\n"
+        }, f"{text}\n{report.next_text(log.state, answer)}\n{left}\n"
     return data, text
 
 

@@ -96,14 +96,14 @@ def load(app: App, image: str | None) -> Journal:
     if not path.is_file():
         refuse_any(all_unowned(app) if image is None else [one for one in [unowned(app, image)] if one is not None])
     log = journal.load(path)
-    named, place = log.state.start.image, path.parent.name
-    if named != place:
+    named, directory = log.state.start.image, path.parent.name
+    if named != directory:
         cure = shlex.join(["mv", str(path), str(path_of(app, named))])
-        raise refuse("NV803", f"{path}: image", place, named, cure)
+        raise refuse("NV803", f"{path}: image", directory, named, cure)
     return log
 
 
-def held(app: App, image: str) -> HeldLocks:
+def locked(app: App, image: str) -> HeldLocks:
     """Take the lock of this project's bisect of IMAGE, so that its journal has one writer."""
     app.remember_project()
     began = clock.now()

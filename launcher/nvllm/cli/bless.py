@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -18,13 +19,12 @@ from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.cache.pins import Pin, Pins
 from nvllm.cli.complete import profiles
 from nvllm.cli.fleet import ON, connected, repository
-from nvllm.cli.frame import PATH, App, Command
+from nvllm.cli.frame import PATH, App, Command, packed
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.engine import engine
-from nvllm.fleet import boots, candidates
-from nvllm.fleet import images as fleet_images
+from nvllm.fleet import boots, candidates, images
 from nvllm.fleet.boots import BootMachines
 from nvllm.fleet.machines import Carrier, MachinePool
 from nvllm.fleet.registry import Repository
@@ -44,117 +44,129 @@ Examples:
 """
 
 
+@dataclass(frozen=True, slots=True)
+class BlessOptions:
+    """The options of `bless`: how many trials, of what, where, and what the blessing says."""
+
+    profile: str
+    trials: int | None
+    claim: float | None
+    unsafe_trials: int | None
+    rebless: bool
+    extend: bool
+    sign: Path | None
+    expires: str | None
+    address: str | None
+    registry: str | None
+    dry_run: bool
+    paranoid: bool
+
+
+_OPTIONS = (
+    click.option("--profile", required=True, shell_complete=profiles, help="A profile with `blessed: true`."),
+    click.option(
+        "--trials",
+        type=click.IntRange(min=1),
+        help=f"The number of trials, each in a fresh container.  [default: {LEAST_BOOTS}]",
+    ),
+    click.option(
+        "--claim",
+        type=float,
+        metavar="RATE",
+        help="Run enough trials to show that at least RATE of all starts are good.",
+    ),
+    click.option(
+        "--unsafe-trials",
+        type=click.IntRange(min=1),
+        help="Run fewer trials. Only a profile with `dev: true` may be served by the result.",
+    ),
+    click.option("--rebless", is_flag=True, help="Replace the blessing in force, and archive it."),
+    click.option(
+        "--extend", is_flag=True, help="Add kernels to the cache in force, such as those that `nvllm status` reports."
+    ),
+    click.option("--sign", type=PATH, metavar="KEY", help="Sign the manifest with this SSH key."),
+    click.option(
+        "--expires", metavar="WHEN", help="When the blessing ends: after 30d (or h, w), or on a day such as 2027-01-31."
+    ),
+    ON,
+    click.option("--registry", metavar="REPO", help="With --on: the repository that image and cache travel through."),
+    click.option("--dry-run", is_flag=True, help="Check everything, and show where the trials would run."),
+    click.option("--paranoid", is_flag=True, help="Hash every file of the model, also those whose hash is on record."),
+)
+
+
 @click.command("bless", cls=Command, epilog=EXAMPLES)
 @IMAGE
-@click.option("--profile", required=True, shell_complete=profiles, help="A profile with `blessed: true`.")
-@click.option(
-    "--trials",
-    type=click.IntRange(min=1),
-    help=f"The number of trials, each in a fresh container.  [default: {LEAST_BOOTS}]",
-)
-@click.option(
-    "--claim",
-    type=float,
-    metavar="RATE",
-    help="Run enough trials to show that at least RATE of all starts are good.",
-)
-@click.option(
-    "--unsafe-trials",
-    type=click.IntRange(min=1),
-    help="Run fewer trials. Only a profile with `dev: true` may be served by the result.",
-)
-@click.option("--rebless", is_flag=True, help="Replace the blessing in force, and archive it.")
-@click.option(
-    "--extend", is_flag=True, help="Add kernels to the cache in force, such as those that `nvllm status` reports."
-)
-@click.option("--sign", type=PATH, metavar="KEY", help="Sign the manifest with this SSH key.")
-@click.option(
-    "--expires", metavar="WHEN", help="When the blessing ends: after 30d (or h, w), or on a day such as 2027-01-31."
-)
-@ON
-@click.option("--registry", metavar="REPO", help="With --on: the repository that image and cache travel through.")
-@click.option("--dry-run", is_flag=True, help="Check everything, and show where the trials would run.")
-@click.option("--paranoid", is_flag=True, help="Hash every file of the model, also those whose hash is on record.")
+@packed("given", BlessOptions, _OPTIONS)
 @with_image()
-def bless_command(
-    app: App,
-    image: str,
-    profile: str,
-    trials: int | None,
-    claim: float | None,
-    unsafe_trials: int | None,
-    rebless: bool,
-    extend: bool,
-    sign: Path | None,
-    expires: str | None,
-    address: str | None,
-    registry: str | None,
-    dry_run: bool,
-    paranoid: bool,
-) -> None:
+def bless_command(app: App, image: str, given: BlessOptions) -> None:
     """The cache is compiled in one container and tested in others, each fresh.
 
     If all trials pass, a manifest is written that lets `nvllm serve` load this cache, and no other. With --on, the
     compile and the first trial run here; the cache goes to REPO, and the other trials to machines of this host's class.
     """
-    if (address is None) != (registry is None):
+    if (given.address is None) != (given.registry is None):
         raise click.UsageError("--on and --registry go together: machines pull what they try")
-    if rebless and extend:
+    if given.rebless and given.extend:
         raise refuse("NV108", "nvllm bless", "--rebless or --extend", "--rebless and --extend", "name one of them")
-    number, unsafe = preflight.boots(trials, claim, unsafe_trials)
-    ends = manifest.parse_expiry(expires, time.time()) if expires is not None else None
-    asked = BlessRequest(number, claim, unsafe, rebless, extend, sign, ends)
+    number, unsafe = preflight.boots(given.trials, given.claim, given.unsafe_trials)
+    ends = manifest.parse_expiry(given.expires, time.time()) if given.expires is not None else None
+    asked = BlessRequest(number, given.claim, unsafe, given.rebless, given.extend, given.sign, ends)
     blessings = Blessings.of_project(app.project, app.places)
-    found = examine.examine_unblessed(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
-    signers = app.project.signers(found.build.spec.profiles[profile].bless.signers)
-    old = preflight.preflight(found, blessings, asked, signers, time.time())
-    for waiver in found.plan.waivers:
+    examination = examine.examine_unblessed(
+        app.project, app.places, image, given.profile, paranoid=given.paranoid, progress=app.progress
+    )
+    signers = app.project.signers(examination.build.spec.profiles[given.profile].bless.signers)
+    old = preflight.preflight(examination, blessings, asked, signers, time.time())
+    for waiver in examination.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
     with contextlib.ExitStack() as stack:
         pool = None
-        if address is not None:
-            pool = _pool(app, found, stack.enter_context(connected(app, address)))
-        if dry_run:
-            _show_plan(app, found, number, pool)
+        if given.address is not None:
+            pool = _pool(app, examination, stack.enter_context(connected(app, given.address)))
+        if given.dry_run:
+            _show_plan(app, examination, number, pool)
             return
         app.remember_project()
-        base = old.manifest if old is not None and extend else None
-        owners.claim(app.project, app.places, found.plan.instance)
+        base = old.manifest if old is not None and given.extend else None
+        owners.claim(app.project, app.places, examination.plan.instance)
         pin = stack.enter_context(Pins(app.places.pins).pin())
-        if pool is None or registry is None:
-            held_locks = stack.enter_context(supervisor.hold_locks(found, app.places, _command(found)))
-            result = Bless(found, app.places, held_locks, app.progress, pin).run(asked, base)
+        if pool is None or given.registry is None:
+            held_locks = stack.enter_context(supervisor.hold_locks(examination, app.places, _command(examination)))
+            result = Bless(examination, app.places, held_locks, app.progress, pin).run(asked, base)
         else:
-            result = _spread(app, found, asked, base, pool, repository(app, registry), pin)
-        new = blessing.new_manifest(found, blessings, result, asked, time.time())
-        place = app.project.show(blessing.promote(blessings, new, old, sign))
-        kept = f"Commit {place}" if app.project.own else f"It holds on this host: {place}"
+            result = _spread(app, examination, asked, base, pool, repository(app, given.registry), pin)
+        new = blessing.new_manifest(examination, blessings, result, asked, time.time())
+        file = app.project.show(blessing.promote(blessings, new, old, given.sign))
+        kept = f"Commit {file}" if app.project.own else f"It holds on this host: {file}"
         left = KernelReports(app.places.kernels).settle(new.serve_hash, new.tree)
-    for one in left:
-        app.progress.note(f"STILL MISSING {one.name} ({one.arguments}): no round of requests needed it")
-    app.out.result("bless", _data(image, new, place, signed=sign is not None), _text(new, kept))
+    for kernel in left:
+        app.progress.note(f"STILL MISSING {kernel.name} ({kernel.arguments}): no round of requests needed it")
+    app.out.result("bless", _data(image, new, file, signed=given.sign is not None), _text(new, kept))
 
 
-def _command(found: Examination) -> str:
-    return shlex.join(["nvllm", "bless", found.plan.image, "--profile", found.plan.profile])
+def _command(examination: Examination) -> str:
+    return shlex.join(["nvllm", "bless", examination.plan.image, "--profile", examination.plan.profile])
 
 
-def _pool(app: App, found: Examination, carrier: Carrier) -> MachinePool:
+def _pool(app: App, examination: Examination, carrier: Carrier) -> MachinePool:
     """Return the machines of CARRIER that are of this host's class. Raises Refused NV343 if there is none."""
-    host = hostclass.host_class(examine.host_facts(app.places, found.engine or engine.require()))
-    pool = MachinePool(carrier, host, app.progress, f"{_command(found)}, here alone; or add a machine: docs/fleet.md")
+    host = hostclass.host_class(examine.host_facts(app.places, examination.engine or engine.require()))
+    pool = MachinePool(
+        carrier, host, app.progress, f"{_command(examination)}, here alone; or add a machine: docs/fleet.md"
+    )
     app.progress.note(f"machines of class {host}: {len(pool.fitting())}")
     return pool
 
 
-def _show_plan(app: App, found: Examination, number: int, pool: MachinePool | None) -> None:
-    """Show where NUMBER trials of FOUND would run."""
+def _show_plan(app: App, examination: Examination, number: int, pool: MachinePool | None) -> None:
+    """Show where NUMBER trials of the profile of EXAMINATION would run."""
     machines = pool.fitting() if pool is not None else []
     here = number if pool is None else 1
     data: Json = {
         "dry_run": True,
-        "image": found.plan.image,
-        "serve_hash": found.plan.serve_hash,
+        "image": examination.plan.image,
+        "serve_hash": examination.plan.serve_hash,
         "boots": number,
         "boots_here": here,
         "machines": [one.name for one in machines],
@@ -165,7 +177,7 @@ def _show_plan(app: App, found: Examination, number: int, pool: MachinePool | No
 
 def _spread(
     app: App,
-    found: Examination,
+    examination: Examination,
     asked: BlessRequest,
     base: Manifest | None,
     pool: MachinePool,
@@ -176,19 +188,19 @@ def _spread(
 
     PIN keeps tree and evidence meanwhile.
     """
-    plan = found.plan
+    plan = examination.plan
     builder = ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
-    pushed = fleet_images.push_image(builder.image(found.build), fleet_images.tag_of(found.build), registry)
+    pushed = images.push_image(builder.image(examination.build), images.tag_of(examination.build), registry)
     served = ServedProfile(
         plan.image, plan.profile, plan.build_hash, str(registry.name), pushed.digest, pool.host, plan.serve_hash
     )
     ready = boots.check_ready(pool, served)
     app.progress.note(f"{len(ready)} machines have the image and the models")
-    with supervisor.hold_locks(found, app.places, _command(found)) as held_locks:
-        work = Bless(found, app.places, held_locks, app.progress, pin)
+    with supervisor.hold_locks(examination, app.places, _command(examination)) as held_locks:
+        work = Bless(examination, app.places, held_locks, app.progress, pin)
         made, trials = work.begin(1, asked.boots, base)
     # Without these locks: this host may be one of the machines.
-    label, platform = f"{plan.image}-{plan.profile}", found.build.lock.platform
+    label, platform = f"{plan.image}-{plan.profile}", examination.build.lock.platform
     candidate = candidates.push_candidate(made.tree, label, work.cure, platform, app.places, registry, app.progress)
     machines = BootMachines(pool, served, work.evidence)
     return work.result(made, (*trials, *machines.boots(made, candidate, trials[0], asked.boots - 1)))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import click
 
 from nvllm.cli.complete import sets
-from nvllm.cli.frame import PATH, App, Command
+from nvllm.cli.frame import PATH, App, Command, packed
 from nvllm.cli.image import listed, show
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable
@@ -63,77 +64,88 @@ def fresh_build(app: App, image: str, patches: str | None) -> Build:
     return build
 
 
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """The options of `build`: what is built, by what, and where it goes."""
+
+    patches: str | None
+    layout: Path | None
+    layers_only: bool
+    only: ImagePart | None
+    builder: BuilderName
+    record: bool
+    check: bool
+    dry_run: bool
+
+
+_OPTIONS = (
+    patches_option,
+    click.option("--layout", type=PATH, metavar="DIR", help="Write an OCI layout to DIR; needs no engine."),
+    click.option(
+        "--layers-only",
+        is_flag=True,
+        help="Build only the layers of the patch set, without base and engine. Use it with --layout.",
+    ),
+    click.option(
+        "--only",
+        type=click.Choice(["base", "wheels", "patches", "kernels"]),
+        help="Build only these layers, without engine. Use it with --layout.",
+    ),
+    click.option(
+        "--builder",
+        type=click.Choice(["nvllm", "nix"]),
+        default="nvllm",
+        help="Build here, or let Nix build by the project's flake.nix; the image is the same.  [default: nvllm]",
+    ),
+    click.option("--record", is_flag=True, help="Record the digests of what is built beside the lock."),
+    click.option(
+        "--check",
+        is_flag=True,
+        help="Build again where much is different, and compare; needs no engine, loads nothing.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Show what would be built; fetch, build and load nothing."),
+)
+
+
 @click.command("build", cls=Command, epilog=EXAMPLES)
 @IMAGE
-@patches_option
-@click.option("--layout", type=PATH, metavar="DIR", help="Write an OCI layout to DIR; needs no engine.")
-@click.option(
-    "--layers-only",
-    is_flag=True,
-    help="Build only the layers of the patch set, without base and engine. Use it with --layout.",
-)
-@click.option(
-    "--only",
-    type=click.Choice(["base", "wheels", "patches", "kernels"]),
-    help="Build only these layers, without engine. Use it with --layout.",
-)
-@click.option(
-    "--builder",
-    type=click.Choice(["nvllm", "nix"]),
-    default="nvllm",
-    help="Build here, or let Nix build by the project's flake.nix; the image is the same.  [default: nvllm]",
-)
-@click.option("--record", is_flag=True, help="Record the digests of what is built beside the lock.")
-@click.option(
-    "--check", is_flag=True, help="Build again where much is different, and compare; needs no engine, loads nothing."
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be built; fetch, build and load nothing.")
+@packed("given", BuildOptions, _OPTIONS)
 @with_image()
-def build_command(
-    app: App,
-    image: str,
-    patches: str | None,
-    layout: Path | None,
-    layers_only: bool,
-    only: ImagePart | None,
-    builder: BuilderName,
-    record: bool,
-    check: bool,
-    dry_run: bool,
-) -> None:
+def build_command(app: App, image: str, given: BuildOptions) -> None:
     """An image that the engine already holds, by its build hash, is not built again.
 
     What the project has recorded of this build hash (manifests/IMAGE.digests.json) must come out again, else the build
     is refused. Prints the tag.
     """
-    build = fresh_build(app, image, patches)
-    if builder == "nix" and (patches is not None or layers_only or only is not None or check):
+    build = fresh_build(app, image, given.patches)
+    partly = given.layers_only or given.only is not None
+    if given.builder == "nix" and (given.patches is not None or partly or given.check):
         raise click.UsageError("--builder nix builds a whole image with the patch set of its spec, once")
-    if only is not None and (record or check):
+    if given.only is not None and (given.record or given.check):
         raise click.UsageError("--only builds a part of what --record and --check are about")
-    if layout is not None:  # refuse before the build, which may take minutes
-        durable.absent(layout, "--layout")
-    if record:
+    if given.layout is not None:  # refuse before the build, which may take minutes
+        durable.absent(given.layout, "--layout")
+    if given.record:
         app.project.writable(app.project.digests(image))
-    if check and (record or layout is not None):
+    if given.check and (given.record or given.layout is not None):
         cure = f"nvllm build {image} --check"
         raise refuse("NV108", "--check", "--check alone", "--record or --layout too", cure)
-    if dry_run:
+    if given.dry_run:
         _dry_run(app, build)
         return
     app.remember_project()
-    if check:
-        _check(app, build, layers_only)
-    elif layers_only or only is not None:
-        _layers(app, build, only, layout, record)
-    elif layout is not None:
-        finished = _image_builder(app, builder).image(build)
+    if given.check:
+        _check(app, build, given.layers_only)
+    elif partly:
+        _layers(app, build, given.only, given.layout, given.record)
+    elif given.layout is not None:
+        finished = _image_builder(app, given.builder).image(build)
         recording.verify(finished.layers, app.progress)
-        said = _held(app, build, recording.of_image(build, finished), finished.layers, record)
-        digest = oci.write_layout(finished, build.spec.name, layout)
-        _print_result(app, build, finished.id, f"OCI layout at {layout}, manifest {digest}", said)
+        comparison = _held(app, build, recording.of_image(build, finished), finished.layers, given.record)
+        digest = oci.write_layout(finished, build.spec.name, given.layout)
+        _print_result(app, build, finished.id, f"OCI layout at {given.layout}, manifest {digest}", comparison)
     else:
-        _into_engine(app, build, builder, record)
+        _into_engine(app, build, given.builder, given.record)
 
 
 def _held(app: App, build: Build, built: BuildDigests, layers: Sequence[Layer], record: bool) -> str:
@@ -149,25 +161,25 @@ def _witness(app: App) -> Witness:
 
 
 def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> None:
-    held = engine.require()
-    before = held.image(build.tags[-1])
+    docker = engine.require()
+    before = docker.image(build.tags[-1])
     if record:
         made = _image_builder(app, builder)
-        finished = made.whole(build, held)
+        finished = made.whole(build, docker)
         recording.verify(finished.layers, app.progress)
-        said = _held(app, build, recording.of_image(build, finished), finished.layers, record)
-        done = made.load(build, finished, held, build.tags)
-        _print_result(app, build, done.image_id, "built", said, _left(build, before, done))
+        comparison = _held(app, build, recording.of_image(build, finished), finished.layers, record)
+        done = made.load(build, finished, docker, build.tags)
+        _print_result(app, build, done.image_id, "built", comparison, _left(build, before, done))
         return
-    there = buildrecord.recorded(build, app.project, app.places, held, build.tags)
+    there = buildrecord.recorded(build, app.project, app.places, docker, build.tags)
     if there is not None:
-        said, deviations = recording.outcome(app.project, build.spec.name, recording.of_record(there))
+        comparison, deviations = recording.outcome(app.project, build.spec.name, recording.of_record(there))
         if not deviations:
-            _print_result(app, build, there.image_id, "already there", said, _left(build, before, there))
+            _print_result(app, build, there.image_id, "already there", comparison, _left(build, before, there))
             return
-    done = _image_builder(app, builder).into_engine(build, held, build.tags)
-    said, _ = recording.outcome(app.project, build.spec.name, recording.of_record(done))
-    _print_result(app, build, done.image_id, "built", said, _left(build, before, done))
+    done = _image_builder(app, builder).into_engine(build, docker, build.tags)
+    comparison, _ = recording.outcome(app.project, build.spec.name, recording.of_record(done))
+    _print_result(app, build, done.image_id, "built", comparison, _left(build, before, done))
 
 
 def _left(build: Build, before: ImageFacts | None, now: Record) -> str | None:
@@ -187,9 +199,9 @@ def _layers(app: App, build: Build, only: ImagePart | None, layout: Path | None,
     recording.verify(layers, app.progress)
     digests = recording.of_layers(build, layers)
     if only is None:
-        said = _held(app, build, digests, layers, record)
+        comparison = _held(app, build, digests, layers, record)
     else:
-        said = _witness(app).hold_some(build.spec.name, digests, layers)
+        comparison = _witness(app).hold_some(build.spec.name, digests, layers)
     kinds: Json = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
     data: dict[str, Json] = {
         "image": build.spec.name,
@@ -204,11 +216,11 @@ def _layers(app: App, build: Build, only: ImagePart | None, layout: Path | None,
     def say() -> None:
         app.out.line(f"{build.spec.name} for {build.lock.platform}, build hash {build.build_hash}")
         app.out.table(["layer", "diff_id", "bytes"], [(one.kind, one.diff_id, str(one.size)) for one in layers])
-        app.out.line(f"digests: {said}")
+        app.out.line(f"digests: {comparison}")
         if layout is not None:
             app.out.line(f"written: {layout}/layers.json and {layout}/blobs")
 
-    app.out.result("build", {**data, "record": said}, say)
+    app.out.result("build", {**data, "record": comparison}, say)
 
 
 def _check(app: App, build: Build, layers_only: bool) -> None:
@@ -227,15 +239,15 @@ def _check(app: App, build: Build, layers_only: bool) -> None:
     kept = app.places.differing / f"{build.build_hash[:12]}-check"
     arguments = [build.spec.name, *chosen, *(["--layers-only"] if layers_only else [])]
     with rebuild.rebuilt(app.project, app.places, build, arguments) as (layout, variation):
-        found = rebuild.compare(first, layout, kept)
+        differences = rebuild.compare(first, layout, kept)
     data: Json = {
         "image": build.spec.name,
         "platform": build.lock.platform,
         "build_hash": build.build_hash,
-        "same": not found,
+        "same": not differences,
         "varied": dict(variation.varied),
         "not_varied": dict(variation.same),
-        "differences": listed(found),
+        "differences": listed(differences),
     }
 
     def say() -> None:
@@ -243,16 +255,22 @@ def _check(app: App, build: Build, layers_only: bool) -> None:
         rows = [(name, value) for name, value in variation.varied.items()]
         rows += [(name, f"the same: {reason}") for name, reason in variation.same.items()]
         app.out.table(["second build", ""], rows)
-        show(app, found)
+        show(app, differences)
 
     cure = shlex.join(["nvllm", "image", "diff", f"{kept}/first", f"{kept}/second"])
-    app.show("build", data, say, list(difference.refusals(found, "NV310", f"{build.spec.name}, built twice", cure)))
+    app.show(
+        "build", data, say, list(difference.refusals(differences, "NV310", f"{build.spec.name}, built twice", cure))
+    )
 
 
 def _dry_run(app: App, build: Build) -> None:
-    found = engine.connect()
+    docker = engine.connect()
     record = buildrecord.read(app.places.builds, build.build_hash)
-    if not isinstance(found, EngineProblem) and record is not None and buildrecord.in_engine(record, found) is not None:
+    if (
+        not isinstance(docker, EngineProblem)
+        and record is not None
+        and buildrecord.in_engine(record, docker) is not None
+    ):
         _print_result(app, build, record.image_id, "already there")
     else:
         _print_result(app, build, record.image_id if record is not None else None, "would be built")
@@ -285,7 +303,9 @@ def _print_result(
         **({"moved_from": left} if left is not None else {}),
     }
     patches = ", ".join(patch.id for patch in build.patches) or "none"
-    said = f"{outcome}, {record}" if record is not None else outcome
-    text = f"{tag}  {said}\n  build hash  {build.build_hash}\n  image id    {image_id or '-'}\n  patches     {patches}"
+    summary = f"{outcome}, {record}" if record is not None else outcome
+    text = (
+        f"{tag}  {summary}\n  build hash  {build.build_hash}\n  image id    {image_id or '-'}\n  patches     {patches}"
+    )
     moved = f", which named {left} until now" if left is not None else ""
     app.out.result("build", data, f"{text}\n  also        {latest}{moved}" if moved or outcome == "built" else text)

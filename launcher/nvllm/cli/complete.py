@@ -86,72 +86,79 @@ def _named(ctx: click.Context, project: Project) -> list[str]:
     return [word for word in words if word in project.image_names()][:1]
 
 
-def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of a profile: of the image that the line names, else of every image."""
+def _in_specs(ctx: click.Context, section: str, incomplete: str) -> list[str]:
+    """Complete a name in SECTION of a spec: of the image that the line names, else of every image."""
 
     def names(project: Project) -> Iterator[str]:
         for image in _named(ctx, project) or project.image_names():
-            section = _read(project.spec(image)).get("profiles")
-            yield from map(str, section if isinstance(section, dict) else {})
+            yield from _entries(project, image, section)
 
     return _offered(ctx, names, incomplete)
 
 
+def _entries(project: Project, image: str, section: str) -> Iterator[str]:
+    """Yield the names in SECTION of the spec of IMAGE."""
+    entries = _read(project.spec(image)).get(section)
+    yield from map(str, entries if isinstance(entries, dict) else {})
+
+
+def _last(incomplete: str, offer: Callable[[str], Iterable[str]]) -> list[str]:
+    """Complete the last name of INCOMPLETE, names separated by commas, by what OFFER has that is not there yet."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in offer(last) if name not in before.split(",")]
+
+
+def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a profile."""
+    return _in_specs(ctx, "profiles", incomplete)
+
+
+def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a model."""
+    return _in_specs(ctx, "models", incomplete)
+
+
 def several_profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the last one of ``P,...``, the profiles of an image."""
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{one}" for one in profiles(ctx, param, last) if one not in before.split(",")]
+    return _last(incomplete, lambda last: profiles(ctx, param, last))
 
 
 def _series_files(project: Project) -> Iterator[Path]:
     return (one / "series.yaml" for one in reading.listed(project.root / "patches", "*"))
 
 
-def _patch_ids(project: Project) -> Iterator[str]:
+def _patches(project: Project) -> Iterator[dict[str, object]]:
+    """Yield the entries of every series of PROJECT."""
     for path in _series_files(project):
         entries = _read(path).get("patches")
-        for entry in entries if isinstance(entries, list) else []:
-            if isinstance(entry, dict) and isinstance(entry.get("id"), str):
-                yield entry["id"]
+        yield from (entry for entry in (entries if isinstance(entries, list) else []) if isinstance(entry, dict))
 
 
 def patches(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the id of a patch, of every series."""
-    return _offered(ctx, _patch_ids, incomplete)
+
+    def ids(project: Project) -> Iterator[str]:
+        return (str(entry["id"]) for entry in _patches(project) if isinstance(entry.get("id"), str))
+
+    return _offered(ctx, ids, incomplete)
 
 
 def _sentinel_names(project: Project) -> Iterator[str]:
-    for path in _series_files(project):
-        entries = _read(path).get("patches")
-        for entry in entries if isinstance(entries, list) else []:
-            match entry:
-                case {"sentinel": {"name": str(name)}}:
-                    yield name
+    for entry in _patches(project):
+        match entry:
+            case {"sentinel": {"name": str(name)}}:
+                yield name
 
 
 def sentinels(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the last one of ``A,...``, the sentinels that patches of any series read."""
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{one}" for one in _offered(ctx, _sentinel_names, last) if one not in before.split(",")]
+    return _last(incomplete, lambda last: _offered(ctx, _sentinel_names, last))
 
 
 def sets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the last id of a patch set, ``ID,...``; or ``none``, the set of no patch."""
-    before, comma, last = incomplete.rpartition(",")
-    taken = before.split(",")
-    offered = [f"{before}{comma}{one}" for one in patches(ctx, param, last) if one not in taken]
-    return offered if comma else [*offered, *(["none"] if "none".startswith(incomplete) else [])]
-
-
-def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of a model: of the image that the line names, else of every image."""
-
-    def names(project: Project) -> Iterator[str]:
-        for image in _named(ctx, project) or project.image_names():
-            section = _read(project.spec(image)).get("models")
-            yield from map(str, section if isinstance(section, dict) else {})
-
-    return _offered(ctx, names, incomplete)
+    offered = _last(incomplete, lambda last: patches(ctx, param, last))
+    return offered if "," in incomplete else [*offered, *(["none"] if "none".startswith(incomplete) else [])]
 
 
 def blessings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -175,8 +182,7 @@ def compared(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     def names(project: Project) -> Iterator[str]:
         image, slash, _ = incomplete.partition("/")
         if slash and image in project.image_names():
-            section = _read(project.spec(image)).get("profiles")
-            yield from (f"{image}/{name}" for name in (section if isinstance(section, dict) else {}))
+            yield from (f"{image}/{name}" for name in _entries(project, image, "profiles"))
         yield from project.image_names()
 
     return [*codes(ctx, param, incomplete), *_offered(ctx, names, incomplete), *instances(ctx, param, incomplete)]

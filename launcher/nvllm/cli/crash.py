@@ -26,19 +26,19 @@ _SHORTEST_SECRET = 6  # hiding "1" or "yes" wherever they stand would make the r
 
 def redact(argv: Sequence[str]) -> list[str]:
     """Return ARGV without the values of options whose name looks secret, and without users in URLs."""
-    shown: list[str] = []
+    words: list[str] = []
     value_is_secret = False
     for argument in argv:
         name, equals, _ = argument.partition("=")
         secret_name = secret.named(name)
         if value_is_secret and not argument.startswith("-"):
-            shown.append(_HIDDEN)
+            words.append(_HIDDEN)
         elif secret_name and equals:
-            shown.append(f"{name}={_HIDDEN}")
+            words.append(f"{name}={_HIDDEN}")
         else:
-            shown.append(secret.TOKEN.sub(_HIDDEN, secret.URL_USER.sub(f"{_HIDDEN}@", argument)))
+            words.append(secret.TOKEN.sub(_HIDDEN, secret.URL_USER.sub(f"{_HIDDEN}@", argument)))
         value_is_secret = argument.startswith("-") and secret_name and not equals
-    return shown
+    return words
 
 
 def scrub(text: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
@@ -48,16 +48,18 @@ def scrub(text: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
         name, equals, value = argument.partition("=")
         if secret.named(name):
             secrets.update([value] if equals else argv[index + 1 : index + 2])
-    for one in sorted(secrets, key=len, reverse=True):
-        if len(one) >= _SHORTEST_SECRET:
-            text = text.replace(one, _HIDDEN)
+    for value in sorted(secrets, key=len, reverse=True):
+        if len(value) >= _SHORTEST_SECRET:
+            text = text.replace(value, _HIDDEN)
     return secret.TOKEN.sub(_HIDDEN, secret.URL_USER.sub(f"{_HIDDEN}@", text))
 
 
 def render(error: BaseException, argv: Sequence[str], env: Mapping[str, str]) -> str:
     """Return the report of ERROR, raised while nvllm ran with ARGV (without the program's name)."""
     packages = sorted(
-        f"{found.metadata['Name']} {found.version}" for found in metadata.distributions() if found.metadata["Name"]
+        f"{package.metadata['Name']} {package.version}"
+        for package in metadata.distributions()
+        if package.metadata["Name"]
     )
     trace = "".join(traceback.format_exception(error))
     return (

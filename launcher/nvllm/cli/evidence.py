@@ -11,8 +11,8 @@ from typing import TypeVar, get_args
 
 import click
 
-from nvllm.cli.complete import images, probes, profiles, several_profiles
-from nvllm.cli.complete import sentinels as sentinel_names
+from nvllm.cli.build import fresh_build
+from nvllm.cli.complete import images, probes, profiles, sentinels, several_profiles
 from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, typed, with_app
 from nvllm.cli.image_argument import HELP, IMAGE, with_image
 from nvllm.cli.webpage import OPTIONS, WebPage
@@ -29,7 +29,6 @@ from nvllm.evidence.records import FORM_COMPARISON, ArmState, Comparison, Kind, 
 from nvllm.evidence.runner import Runner
 from nvllm.host import locks
 from nvllm.host.locks import Holder, Key
-from nvllm.image import identity
 from nvllm.image.identity import Build
 from nvllm.patches import patchset
 from nvllm.serve import examine
@@ -160,7 +159,7 @@ def _runs(default: int, what: str) -> Callable[[F], F]:
 @click.option(
     "--sentinels",
     required=True,
-    shell_complete=sentinel_names,
+    shell_complete=sentinels,
     metavar="A,B",
     help="The switchable patches to compare.",
 )
@@ -217,12 +216,12 @@ def eval_command(
 ) -> None:
     """An answer is correct if its last number is the question's. The exit status is 1 below the floor."""
     if (task is None) == (probe is None):
-        said = "both" if task is not None else "neither"
-        raise refuse("NV108", "nvllm eval", "gsm8k, lm-eval or --probe FILE", said, "nvllm eval --help")
+        given = "both" if task is not None else "neither"
+        raise refuse("NV108", "nvllm eval", "gsm8k, lm-eval or --probe FILE", given, "nvllm eval --help")
     if (task == LM_EVAL) != (tasks is not None):
-        said = f"--tasks {tasks}" if tasks is not None else "no --tasks"
+        given = f"--tasks {tasks}" if tasks is not None else "no --tasks"
         cure = f"nvllm eval lm-eval --image {image} --profile {profile} --tasks gsm8k"
-        raise refuse("NV108", "nvllm eval", "lm-eval with --tasks", said, cure)
+        raise refuse("NV108", "nvllm eval", "lm-eval with --tasks", given, cure)
     build = _build(app, image, profile)
     if tasks is not None:
         lmeval.require()
@@ -311,10 +310,10 @@ def report(app: App, run: Path, written: WebPage) -> None:
     """A run that is not finished is shown as far as it is."""
     evidence = EvidenceDirectory(run)
     manifest, legs = evidence.manifest(), evidence.arms()
-    found = conclusion.of(manifest, legs, evidence.kernels())
-    said = written.written(run / "report.html", lambda: page.html(manifest, legs, found))
-    text = f"{summary.markdown(manifest, found)}\n{analysis.markdown(manifest, found)}"
-    app.out.result("report", _data(found, run), said or text)
+    comparison = conclusion.of(manifest, legs, evidence.kernels())
+    message = written.written(run / "report.html", lambda: page.html(manifest, legs, comparison))
+    text = f"{summary.markdown(manifest, comparison)}\n{analysis.markdown(manifest, comparison)}"
+    app.out.result("report", _data(comparison, run), message or text)
 
 
 # What the commands share
@@ -322,8 +321,7 @@ def report(app: App, run: Path, written: WebPage) -> None:
 
 def _build(app: App, image: str, profile: str) -> Build:
     """Return the build of IMAGE, which has PROFILE."""
-    build, stale = identity.load_build(app.project, image, None)
-    refuse_any(stale)
+    build = fresh_build(app, image, None)
     examine.named_profile(app.project, build.spec, profile)
     return build
 
@@ -392,7 +390,9 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
     profile = states[0].profile
     host = circumstances.host_state(app.project, app.places, running)
     traced, runs = campaign.traced, campaign.run.runs
-    wanted = circumstances.manifest(kind, build, states, runs, probe.state, host, app.places, traced=traced is not None)
+    planned = circumstances.manifest(
+        kind, build, states, runs, probe.state, host, app.places, traced=traced is not None
+    )
     began = clock.now()
     where = campaign.run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{clock.compact(began)}"
     evidence = EvidenceDirectory(where.absolute())
@@ -405,9 +405,9 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
         asked = probe.questions if isinstance(probe, LoadThenQuestions) else probe
         if isinstance(asked, ProgramProbe | lmeval.LmEvalProbe):
             asked.programs.end_left()  # what a killed run has left
-        held = evidence.begin(wanted, force=campaign.run.force)
+        manifest = evidence.begin(planned, force=campaign.run.force)
         app.progress.note(f"evidence: {evidence.path}")
-        return held, Runner(evidence, held, build, probe, instances, app.progress, traced).run(), evidence.path
+        return manifest, Runner(evidence, manifest, build, probe, instances, app.progress, traced).run(), evidence.path
 
 
 def _keys(image: str, states: Sequence[ArmState]) -> list[Key]:
@@ -415,31 +415,31 @@ def _keys(image: str, states: Sequence[ArmState]) -> list[Key]:
     return [Key("evidence", f"{image}-{name}") for name in dict.fromkeys(one.profile for one in states)]
 
 
-def _say(app: App, manifest: RunManifest, found: Comparison, where: Path) -> None:
-    """Say what was FOUND in the run of MANIFEST at WHERE.
+def _say(app: App, manifest: RunManifest, comparison: Comparison, where: Path) -> None:
+    """Say what COMPARISON shows of the run of MANIFEST at WHERE.
 
     Raises Refused NV854 for invalid arms, NV855 for failed ones.
     """
 
     def text() -> None:
-        app.out.table(summary.arm_columns(manifest), summary.arm_rows(manifest, found))
-        if figures := summary.figure_rows(found):
-            app.out.table(("figure", *(one.name for one in found.arms)), figures)
-        if found.effects:
-            app.out.table(summary.EFFECT_COLUMNS, summary.effect_rows(found))
-        for table in found.kernels:
+        app.out.table(summary.arm_columns(manifest), summary.arm_rows(manifest, comparison))
+        if figures := summary.figure_rows(comparison):
+            app.out.table(("figure", *(one.name for one in comparison.arms)), figures)
+        if comparison.effects:
+            app.out.table(summary.EFFECT_COLUMNS, summary.effect_rows(comparison))
+        for table in comparison.kernels:
             app.out.line(summary.kernels_title(table))
             app.out.table(summary.KERNEL_COLUMNS, summary.kernel_rows(table)[:_SHOWN_KERNELS])
-        if found.common:
-            app.out.table(summary.COMMON_COLUMNS, summary.common_rows(found)[:_SHOWN_KERNELS])
-        for one in found.findings:
-            app.out.line(f"{one.factor}: {one.finding}: {one.text}")
-        for note in found.notes:
+        if comparison.common:
+            app.out.table(summary.COMMON_COLUMNS, summary.common_rows(comparison)[:_SHOWN_KERNELS])
+        for finding in comparison.findings:
+            app.out.line(f"{finding.factor}: {finding.finding}: {finding.text}")
+        for note in comparison.notes:
             app.out.line(note)
         app.out.line(f"evidence: {where}")
 
-    app.show(manifest.kind, _data(found, where), text, summary.refusals(found, EvidenceDirectory(where)))
+    app.show(manifest.kind, _data(comparison, where), text, summary.refusals(comparison, EvidenceDirectory(where)))
 
 
-def _data(found: Comparison, where: Path) -> dict[str, Json]:
-    return {**document(FORM_COMPARISON, found), "directory": str(where)}
+def _data(comparison: Comparison, where: Path) -> dict[str, Json]:
+    return {**document(FORM_COMPARISON, comparison), "directory": str(where)}

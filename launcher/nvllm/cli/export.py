@@ -11,6 +11,7 @@ import click
 
 from nvllm.cache.store import TreeStore
 from nvllm.cli.complete import profiles
+from nvllm.cli.fleet import repository_name
 from nvllm.cli.frame import PATH, App, Command
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable
@@ -20,8 +21,7 @@ from nvllm.export import compose, kubernetes, quadlet, systemd
 from nvllm.export import export as exporting
 from nvllm.export.export import GUARANTEES, Export, ExportSource
 from nvllm.export.systemd import Service
-from nvllm.fleet import blessings as fleet_blessings
-from nvllm.fleet import registry
+from nvllm.fleet import blessings
 from nvllm.serve import examine
 from nvllm.serve.examine import Examination
 
@@ -83,7 +83,7 @@ def export(
         cure = f"name the repository: nvllm export {target} {image} --profile {profile} --registry REPO"
         raise refuse("NV108", "--registry", "the repository that `nvllm push` sent the image to", "none", cure)
     else:
-        repository = _repository(repo)
+        repository = str(repository_name(repo))
     server = kubernetes.version(server_version)
     if server is None:
         expected = f"a version from {'.'.join(map(str, kubernetes.OLDEST))} on, the first that mounts images"
@@ -94,9 +94,9 @@ def export(
     if out is not None:
         durable.absent(out, "--out")
     app.remember_project()
-    found = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
-    refuse_any(exporting.relevant(found.refusals))
-    source = _source(app, found, repository, models_at)
+    examination = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
+    refuse_any(exporting.relevant(examination.refusals))
+    source = _source(app, examination, repository, models_at)
     made = _made(app, target, source, server)
     data: dict[str, Json] = {
         "platform": target,
@@ -109,10 +109,10 @@ def export(
         return
     files: Json = {one.path: one.data.decode() for one in made.files}
     if out is None:
-        shown = [one for one in made.files if one.path.endswith(_SHOWN)]
-        text = "".join(f"# {one.path}\n{one.data.decode()}" for one in shown)
+        listed = [one for one in made.files if one.path.endswith(_SHOWN)]
+        text = "".join(f"# {one.path}\n{one.data.decode()}" for one in listed)
     else:
-        _write(app, made, found, out)
+        _write(app, made, examination, out)
         lost = sum(not one.kept for one in made.guarantees.values())
         counted = f"guarantees that are not held there: {lost} of {len(made.guarantees)}; --explain lists them"
         text = "\n".join([*(str(out / one.path) for one in made.files), counted])
@@ -123,26 +123,19 @@ _SHOWN = (".yaml", ".container", ".service")
 """The files that are shown without --out; the others are what these mount."""
 
 
-def _repository(repo: str) -> str:
-    name, digest = registry.parse(repo)
-    if digest is not None:
-        raise refuse("NV108", "--registry", "a repository without a digest", repo, f"--registry {name}")
-    return str(name)
-
-
-def _source(app: App, found: Examination, repository: str, models_at: str) -> ExportSource:
-    manifest, platform = found.manifest, app.project.platform
-    restart = found.build.spec.profiles[found.plan.profile].restart
+def _source(app: App, examination: Examination, repository: str, models_at: str) -> ExportSource:
+    manifest, platform = examination.manifest, app.project.platform
+    restart = examination.build.spec.profiles[examination.plan.profile].restart
     if manifest is None:
         return ExportSource(
-            found.plan, found.models, platform, repository=repository, models_at=models_at, restart=restart
+            examination.plan, examination.models, platform, repository=repository, models_at=models_at, restart=restart
         )
     digest = ""
     if repository:
-        digest = fleet_blessings.digest_of(manifest, platform, app.places, app.progress)
+        digest = blessings.digest_of(manifest, platform, app.places, app.progress)
     label = f"{manifest.label} v{manifest.version}, tree {manifest.tree_hash}"
     return ExportSource(
-        found.plan, found.models, platform, manifest.tree, label, repository, digest, models_at, restart
+        examination.plan, examination.models, platform, manifest.tree, label, repository, digest, models_at, restart
     )
 
 
@@ -172,25 +165,25 @@ _PLACES = ("DOCKER_HOST", "NVLLM_HOME", "NVLLM_MODELS", "XDG_CACHE_HOME", "XDG_S
 def _explained(made: Export) -> str:
     lines = []
     for name, text in GUARANTEES.items():
-        one = made.guarantees[name]
-        lines += [f"{'held' if one.kept else 'NOT HELD':<9} {name}: {text}", f"          {one.by}"]
+        guarantee = made.guarantees[name]
+        lines += [f"{'held' if guarantee.kept else 'NOT HELD':<9} {name}: {text}", f"          {guarantee.by}"]
     return "\n".join(lines)
 
 
-def _write(app: App, made: Export, found: Examination, out: Path) -> None:
-    """Write MADE at OUT, with a copy of the cache of FOUND if it has one.
+def _write(app: App, made: Export, examination: Examination, out: Path) -> None:
+    """Write MADE at OUT, with a copy of the cache of EXAMINATION if it has one.
 
     Whatever the umask, all of it can be read: others copy it, and the engine's user reads it through its mounts.
     """
     with durable.appearing(out, "--out") as directory:
-        for one in made.files:
-            place = directory / one.path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.parent.chmod(0o755)
-            place.write_bytes(one.data)
-            place.chmod(0o444)
-        if made.copies_cache and found.manifest is not None:
-            tree, cure = found.manifest.tree, found.manifest.cure
+        for file in made.files:
+            target = directory / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.parent.chmod(0o755)
+            target.write_bytes(file.data)
+            target.chmod(0o444)
+        if made.copies_cache and examination.manifest is not None:
+            tree, cure = examination.manifest.tree, examination.manifest.cure
             copy = TreeStore(app.places.trees).stage(tree, directory, cure).path
             copy.chmod(0o755)  # who is not root moves only what he may write to
             copy.rename(directory / exporting.CACHE).chmod(int(tree.directories[0].mode, 8))

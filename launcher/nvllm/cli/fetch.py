@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import click
 
 from nvllm.cli import terminal
+from nvllm.cli.build import fresh_build
 from nvllm.cli.frame import App, Command
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.cli.model import verify
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedFile, LockedRegistryBase
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.image import identity
 from nvllm.kernels import toolchain
 from nvllm.models import location
 from nvllm.sources import fetch
@@ -44,8 +44,7 @@ def fetch_command(app: App, image: str, models: bool, dry_run: bool) -> None:
     For an image with kernels, the compilers for this host and this Python too. The base image of a registry is none of
     these files: `docker pull` brings it.
     """
-    build, stale = identity.load_build(app.project, image, None)
-    refuse_any(stale)
+    build = fresh_build(app, image, None)
     store, files = Store(app.places.store), needed(build.lock)
     damaged = fetch.damaged(files, store, app.progress)
     missing = (*fetch.missing(files, store), *damaged)
@@ -58,13 +57,13 @@ def fetch_command(app: App, image: str, models: bool, dry_run: bool) -> None:
             for name, locked in hub:
                 download(locked, location.model_directory(build.spec, name, app.places), progress=app.progress)
         refuse_any(verify(app, build, hub))
-    wanted = {one.sha256: one.size for one in files}
-    total, lacking = sum(wanted.values()), sum(one.size for one in missing)
+    sizes = {one.sha256: one.size for one in files}
+    total, lacking = sum(sizes.values()), sum(one.size for one in missing)
     base = build.lock.base.image if isinstance(build.lock.base, LockedRegistryBase) else None
     data: Json = {
         "image": image,
         "platform": build.lock.platform,
-        "files": len(wanted),
+        "files": len(sizes),
         "bytes": total,
         "missing_files": len(missing),
         "missing_bytes": lacking,
@@ -74,7 +73,7 @@ def fetch_command(app: App, image: str, models: bool, dry_run: bool) -> None:
     }
     did = "to fetch" if dry_run else "fetched"
     lines = [
-        f"{image} for {build.lock.platform}: {len(wanted)} files, {terminal.size(total)}",
+        f"{image} for {build.lock.platform}: {len(sizes)} files, {terminal.size(total)}",
         f"  {did}  {len(missing)} files, {terminal.size(lacking)}" if missing else "  all in the store already",
         *(f"  model {name}  {terminal.size(sum(one.size for one in locked.files))}" for name, locked in hub),
         *([f"  not in the store: the base image, docker pull {base}"] if base is not None else ()),

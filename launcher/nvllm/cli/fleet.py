@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import sys
@@ -21,7 +22,7 @@ from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
 from nvllm.fleet import credentials, machines, registry, tasks, worker
 from nvllm.fleet.machines import Carrier, MachineStatus
-from nvllm.fleet.registry import Repository
+from nvllm.fleet.registry import Repository, RepositoryName
 from nvllm.fleet.tasks import StatusAnswer
 
 WORKER_EXAMPLES = """
@@ -44,14 +45,23 @@ def lines(stream: BinaryIO) -> Iterator[bytes]:
             line = stream.readline(tasks.MOST_LINE + 1)
 
 
-def repository(app: App, named: str) -> Repository:
-    """Return the repository NAMED, which no digest follows. Raises Refused NV108 for another name."""
+def repository_name(named: str) -> RepositoryName:
+    """Return the name of the repository NAMED by --registry. Raises Refused NV108 for no name, or one with a digest."""
     name, digest = registry.parse(named)
     if digest is not None:
         raise refuse("NV108", "--registry", "a repository without a digest", named, f"--registry {name}")
-    if app.offline:
-        raise refuse("NV108", "--offline", "a command that needs no network", named, "run it without --offline")
+    return name
+
+
+def opened(app: App, name: RepositoryName) -> Repository:
+    """Return the repository NAME, with the user's credentials for it. Raises Refused NV108 with --offline."""
+    app.need_network(str(name))
     return Repository(name, credentials.find(name.host, os.environ), app.progress)
+
+
+def repository(app: App, named: str) -> Repository:
+    """Return the repository NAMED by --registry. Raises what `repository_name` and `opened` raise."""
+    return opened(app, repository_name(named))
 
 
 @click.command("worker", cls=Command, epilog=WORKER_EXAMPLES)
@@ -62,17 +72,14 @@ def worker_command(app: App) -> None:
     A line that is no task is answered with its refusals. Containers of tasks that ended badly here are removed at the
     start and at the end. The end of the input ends it.
     """
-
-    def opened(name: str) -> Repository:
-        return repository(app, name)
-
-    found = worker.Worker(app.project, app.places, engine.connect, opened, app.progress)
+    brought = functools.partial(repository, app)
+    this_worker = worker.Worker(app.project, app.places, engine.connect, brought, app.progress)
     try:
         for line in lines(sys.stdin.buffer):
             if line.strip():
-                app.out.line(tasks.answer_line(found.answer(line)).decode())
+                app.out.line(tasks.answer_line(this_worker.answer(line)).decode())
     finally:
-        found.end()
+        this_worker.end()
 
 
 @click.group("fleet", cls=Group, epilog=FLEET_EXAMPLES)
@@ -92,26 +99,26 @@ def status_command(app: App, address: str | None) -> None:
         cure = "name it: nvllm fleet status --on ray://HOST"
         raise refuse("NV108", "nvllm fleet status", "the head of a Ray cluster, after --on", "no --on", cure)
     with connected(app, address) as cluster:
-        found = machines.status(cluster)
+        statuses = machines.status(cluster)
     rows = [
         (one.node.name, one.answer.host, str(len(one.answer.images)), ", ".join(one.answer.locks) or "all free",
          ", ".join(one.answer.orphans) or "none", f"{one.node.store / 1e6:.0f} MB", one.answer.monitor)
         if isinstance(one.answer, StatusAnswer)
         else (one.node.name, one.node.label or "unknown", "-", "-", one.answer, "-", "-")
-        for one in found
+        for one in statuses
     ]  # fmt: skip
-    data: list[Json] = [_shown(one) for one in found]
+    data: list[Json] = [_shown(one) for one in statuses]
     names = ["machine", "class", "images", "locks held", "orphans", "object store", "memory monitor"]
     app.out.result("fleet status", {"machines": data}, lambda: app.out.table(names, rows))
 
 
-def _shown(one: MachineStatus) -> dict[str, Json]:
+def _shown(status: MachineStatus) -> dict[str, Json]:
     own: dict[str, Json] = {
-        "machine": one.node.name,
-        "label": one.node.label,
-        "object_store_bytes": one.node.store,
+        "machine": status.node.name,
+        "label": status.node.label,
+        "object_store_bytes": status.node.store,
     }
-    answer = one.answer
+    answer = status.answer
     if isinstance(answer, str):
         return {**own, "problem": answer}
     told = asdict(answer)
@@ -123,8 +130,7 @@ def _shown(one: MachineStatus) -> dict[str, Json]:
 @contextlib.contextmanager
 def connected(app: App, address: str) -> Iterator[Carrier]:
     """Connect to the cluster at ADDRESS. Raises Refused NV512 without Ray, NV108 for another address, NV346 if none."""
-    if app.offline:
-        raise refuse("NV108", "--offline", "a command that needs no network", address, "run it without --offline")
+    app.need_network(address)
     refuse_any(_lacking(address))
     from nvllm.fleet import cluster
 

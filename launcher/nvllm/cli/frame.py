@@ -74,8 +74,8 @@ def common_options() -> list[click.Option]:
 
 def _summary(text: str) -> str:
     """Return the first sentence of the help TEXT."""
-    found = re.match(r".*?\.(?=\s|$)", text, re.DOTALL)
-    return found[0] if found else text
+    sentence = re.match(r".*?\.(?=\s|$)", text, re.DOTALL)
+    return sentence[0] if sentence else text
 
 
 class FiniteRange(click.FloatRange):
@@ -163,18 +163,18 @@ def typed(ctx: click.Context, without: Collection[str], instead: Mapping[str, st
     Parameters have the values of INSTEAD, if they are in it; one that is empty there is left out.
     """
     words, arguments = ctx.command_path.split(), list[str]()
-    for one in ctx.command.params:
-        name = one.name or ""
+    for param in ctx.command.params:
+        name = param.name or ""
         given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE and name not in without
         value = instead.get(name, ctx.params.get(name) if given else None)  # that of a common option is not there
         values = value if isinstance(value, tuple) else (value,)
         texts = [str(each) for each in values if each not in (None, "", False)]
-        if not isinstance(one, click.Option):
+        if not isinstance(param, click.Option):
             arguments += texts
-        elif one.is_flag:
-            words += [one.opts[0]] * len(texts)
+        elif param.is_flag:
+            words += [param.opts[0]] * len(texts)
         else:
-            words += [word for text in texts for word in (one.opts[0], text)]
+            words += [word for text in texts for word in (param.opts[0], text)]
     end = ["--"] if any(word.startswith("-") for word in arguments) else []
     at = len(ctx.command_path.split())
     return [*words[:at], *arguments, *words[at:]] if not end else [*words, *end, *arguments]
@@ -266,6 +266,11 @@ class App:
         if refusals:
             raise Seen(refusals, data)
 
+    def need_network(self, address: str) -> None:
+        """Raise Refused NV108 if --offline forbids to ask ADDRESS."""
+        if self.offline:
+            raise refuse("NV108", "--offline", "a command that needs no network", address, "run it without --offline")
+
     def remember_project(self) -> None:
         """Let `nvllm gc` in any project know of this one: what follows brings something here that it refers to."""
         from nvllm.gc.projects import Projects
@@ -337,9 +342,9 @@ def packed(
             values = {one.name: given.pop(one.name) for one in fields(of)}
             function(*args, **given, **{name: of(**values)})
 
-        found: Callable[..., None] = call
+        command: Callable[..., None] = call
         for option in reversed(options):
-            found = option(found)
-        return found
+            command = option(command)
+        return command
 
     return decorated

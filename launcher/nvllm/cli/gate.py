@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import click
 
-from nvllm.cli.frame import App, FiniteRange, Group, with_app
+from nvllm.cli.frame import App, FiniteRange, Group, packed, with_app
 from nvllm.core import clock, documents, proc
 from nvllm.core.canonical import Json
 from nvllm.core.gaterules import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE
@@ -61,144 +61,92 @@ class BytesList(Bytes):
         return tuple(dict.fromkeys(Bytes.convert(self, one, param, ctx) for one in value.split(",")))
 
 
-F = TypeVar("F", bound=Callable[..., None])
 Kept = tuple[GateRecord, Path]
 """A record, and where it lies."""
 
 _POSITIVE = FiniteRange(0, min_open=True)
+_DEGREES = click.IntRange(1, 200)
+_option = functools.partial(click.option, show_default=True)
 
-
-def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Return a decorator that gives a function all OPTIONS, in their order."""
-
-    def add(function: F) -> F:
-        for one in reversed(options):
-            function = one(function)
-        return function
-
-    return add
-
-
-_memory_options = _options(
-    click.option("--bands", type=BytesList(), required=True, metavar="SIZES", help="Bands, such as 4G,32G,64G."),
-    click.option(
-        "--loops",
-        type=click.IntRange(1, 10_000),
-        default=1,
-        show_default=True,
-        help="Loops for each band.",
-    ),
-    click.option(
-        "--swap",
-        type=Bytes(),
-        default=gates.size_text(SWAP_IN_USE),
-        show_default=True,
-        metavar="SIZE",
-        help="Most swap in use.",
-    ),
-    click.option("--dry-run", is_flag=True, help="Say what would be tested, or why not; test nothing."),
+_MEMORY = (
+    _option("--bands", type=BytesList(), required=True, metavar="SIZES", help="Bands, such as 4G,32G,64G."),
+    _option("--loops", type=click.IntRange(1, 10_000), default=1, help="Loops for each band."),
+    _option("--swap", type=Bytes(), default=gates.size_text(SWAP_IN_USE), metavar="SIZE", help="Most swap in use."),
 )
-_thermal_options = _options(
-    click.option("--seconds", type=click.IntRange(0, 86400), default=5, show_default=True, help="Look for so long."),
-    click.option(
-        "--gpu-temperature",
-        type=click.IntRange(1, 200),
-        default=GPU_DEGREES,
-        show_default=True,
-        help="Most degrees Celsius.",
-    ),
-    click.option(
-        "--host-temperature",
-        type=click.IntRange(1, 200),
-        default=HOST_DEGREES,
-        show_default=True,
-        help="Most degrees Celsius.",
-    ),
+_THERMAL = (
+    _option("--seconds", type=click.IntRange(0, 86400), default=5, help="Look for so long."),
+    _option("--gpu-temperature", "gpu", type=_DEGREES, default=GPU_DEGREES, help="Most degrees Celsius."),
+    _option("--host-temperature", "host", type=_DEGREES, default=HOST_DEGREES, help="Most degrees Celsius."),
 )
-_disk_options = _options(
-    click.option("--writes", type=click.IntRange(10, 100_000), default=200, show_default=True, help="How many writes."),
-    click.option("--p50", type=_POSITIVE, default=FSYNC_P50, show_default=True, help="Most ms of half of them."),
-    click.option("--p99", type=_POSITIVE, default=FSYNC_P99, show_default=True, help="Most ms of 99 % of them."),
+_DISK = (
+    _option("--writes", type=click.IntRange(10, 100_000), default=200, help="How many writes."),
+    _option("--p50", type=_POSITIVE, default=FSYNC_P50, help="Most ms of half of them."),
+    _option("--p99", type=_POSITIVE, default=FSYNC_P99, help="Most ms of 99 % of them."),
 )
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be tested, or why not; test nothing.")
 
 gate = Group("gate", epilog=EXAMPLES)
 
 
 @gate.command("memory", epilog=EXAMPLES)
-@_memory_options
+@packed("limits", MemoryLimits, _MEMORY)
+@_dry_run_option
 @with_app
-def memory(app: App, bands: tuple[int, ...], loops: int, swap: int, dry_run: bool) -> None:
+def memory(app: App, limits: MemoryLimits, dry_run: bool) -> None:
     """memtester locks each band in memory and tests all of it. Faults are counted, and shown by test and address.
 
     Large bands take hours. One that would leave the host less than 512 MiB is refused before it starts.
     """
-    limits = MemoryLimits(bands, loops, swap)
     if dry_run:
         _dry_run(app, "gate memory --dry-run", limits)
         return
-    found = _memory(app, limits)
-    _say(app, "gate memory", [found], _problems(found))
+    kept = _memory(app, limits)
+    _say(app, "gate memory", [kept], _problems(kept))
 
 
 @gate.command("thermal", epilog=EXAMPLES)
-@_thermal_options
+@packed("limits", ThermalLimits, _THERMAL)
 @with_app
-def thermal(app: App, seconds: int, gpu_temperature: int, host_temperature: int) -> None:
+def thermal(app: App, limits: ThermalLimits) -> None:
     """Temperatures and clocks of GPUs are those of NVML (the extra `gpu`), of the host those of the kernel.
 
     Run it while something loads the GPU. A host without GPU and sensors has not passed: nothing was measured.
     """
-    found = _thermal(app, ThermalLimits(seconds, gpu_temperature, host_temperature))
-    _say(app, "gate thermal", [found], [*_problems(found), *_unmeasured(found)])
+    kept = _thermal(app, limits)
+    _say(app, "gate thermal", [kept], [*_problems(kept), *_unmeasured(kept)])
 
 
 @gate.command("disk", epilog=EXAMPLES)
-@_disk_options
+@packed("limits", DiskLimits, _DISK)
 @with_app
-def disk(app: App, writes: int, p50: float, p99: float) -> None:
+def disk(app: App, limits: DiskLimits) -> None:
     """It writes 4 KiB at a time into nvllm's cache directory, and waits until they are on the disk."""
-    found = _disk(app, DiskLimits(writes, p50, p99))
-    _say(app, "gate disk", [found], _problems(found))
+    kept = _disk(app, limits)
+    _say(app, "gate disk", [kept], _problems(kept))
 
 
 @gate.command("all", epilog=EXAMPLES)
-@_memory_options
-@_thermal_options
-@_disk_options
+@packed("bands", MemoryLimits, _MEMORY)
+@_dry_run_option
+@packed("degrees", ThermalLimits, _THERMAL)
+@packed("times", DiskLimits, _DISK)
 @with_app
-def all_gates(
-    app: App,
-    bands: tuple[int, ...],
-    loops: int,
-    swap: int,
-    dry_run: bool,
-    seconds: int,
-    gpu_temperature: int,
-    host_temperature: int,
-    writes: int,
-    p50: float,
-    p99: float,
-) -> None:
+def all_gates(app: App, bands: MemoryLimits, dry_run: bool, degrees: ThermalLimits, times: DiskLimits) -> None:
     """The quick gates come first. What this host has not, such as a GPU, is shown as absent and not refused."""
-    limits = MemoryLimits(bands, loops, swap)
     if dry_run:
-        _dry_run(app, "gate all --dry-run", limits)
+        _dry_run(app, "gate all --dry-run", bands)
         return
-    runs: list[Callable[[], Kept]] = [
-        lambda: _disk(app, DiskLimits(writes, p50, p99)),
-        lambda: _thermal(app, ThermalLimits(seconds, gpu_temperature, host_temperature)),
-        lambda: _memory(app, limits),
-    ]
-    found: list[Kept] = []
+    records: list[Kept] = []
     refusals: list[Refusal] = []
-    for run in runs:
+    runs = (functools.partial(_disk, app, times), functools.partial(_thermal, app, degrees))
+    for run in (*runs, functools.partial(_memory, app, bands)):
         try:
             kept = run()
-            found.append(kept)
+            records.append(kept)
             refusals += _problems(kept)
         except Refused as refused:  # what one gate lacks does not hinder another
             refusals += refused.refusals
-    _say(app, "gate all", found, refusals)
+    _say(app, "gate all", records, refusals)
 
 
 def _dry_run(app: App, command: str, limits: MemoryLimits) -> None:
@@ -213,9 +161,9 @@ def _dry_run(app: App, command: str, limits: MemoryLimits) -> None:
     app.show(command, {"bands": planned, "swap": limits.swap}, lambda: app.out.line(text), refusals)
 
 
-def _problems(found: Kept) -> list[Refusal]:
+def _problems(kept: Kept) -> list[Refusal]:
     """Return NV517 and NV518 for what did not pass, each with its cure."""
-    record, _ = found
+    record, _ = kept
     again = f"nvllm gate {record.gate}"
     if record.gate == "memory":
         asked = [one.name.removeprefix("band ") for one in record.checks if one.name.startswith("band ")]
@@ -229,9 +177,9 @@ def _problems(found: Kept) -> list[Refusal]:
     return gates.problems(record, faulty, faulty)
 
 
-def _unmeasured(found: Kept) -> list[Refusal]:
+def _unmeasured(kept: Kept) -> list[Refusal]:
     """Return NV518 if the host has nothing of the kind that the gate measures."""
-    record, _ = found
+    record, _ = kept
     if record.outcome != "not measured" or any(one.state != "absent" for one in record.checks):
         return []
     cure = "run it on the host itself, with its sensors and GPUs"
@@ -270,16 +218,16 @@ def _alone(app: App, name: GateName) -> Iterator[None]:
         yield
 
 
-def _say(app: App, command: str, found: Sequence[Kept], refusals: Sequence[Refusal]) -> None:
-    """Say what was FOUND. Raises `Seen` with REFUSALS."""
-    data: list[Json] = [{**_document(record), "file": str(path)} for record, path in found]
+def _say(app: App, command: str, records: Sequence[Kept], refusals: Sequence[Refusal]) -> None:
+    """Show what RECORDS say, and where each lies. Raises `Seen` with REFUSALS."""
+    data: list[Json] = [{**_document(record), "file": str(path)} for record, path in records]
 
     def text() -> None:
         rows = [
-            (record.gate, one.name, one.state, one.limit, one.found) for record, _ in found for one in record.checks
+            (record.gate, one.name, one.state, one.limit, one.found) for record, _ in records for one in record.checks
         ]
         app.out.table(["gate", "check", "", "limit", "found"], rows)
-        for record, path in found:
+        for record, path in records:
             app.out.line(f"{record.gate} gate: {record.outcome}, {record.measured}: {path}")
             for band in record.bands:
                 for fault in band.listed:

@@ -40,23 +40,23 @@ def diff_command(app: App, a: str, b: str) -> None:
     Only layers with different digests are read. Ends with exit status 3 if the images differ.
     """
     with tempfile.TemporaryDirectory(prefix="nvllm-diff-") as scratch:
-        one, other = (_opened(app, name, Path(scratch)) for name in (a, b))
-        found = list(difference.images(one, other))
-    data: Json = {"a": a, "b": b, "same": not found, "differences": listed(found)}
+        first, second = (_opened(app, name, Path(scratch)) for name in (a, b))
+        differences = list(difference.images(first, second))
+    data: Json = {"a": a, "b": b, "same": not differences, "differences": listed(differences)}
     cure = "build the one that is wrong twice, to see what it depends on: nvllm build IMAGE --check"
-    refusals = list(difference.refusals(found, "NV310", f"{a} and {b}", cure))
-    app.show("image diff", data, lambda: show(app, found), refusals)
+    refusals = list(difference.refusals(differences, "NV310", f"{a} and {b}", cure))
+    app.show("image diff", data, lambda: show(app, differences), refusals)
 
 
 def _opened(app: App, name: str, scratch: Path) -> Contents:
-    found = contents.stored(name, scratch)
-    if found is not None:
-        return found
+    stored = contents.stored(name, scratch)
+    if stored is not None:
+        return stored
     return contents.of_engine(name, engine.require(), LayerCache(app.places.layers), scratch)
 
 
-def listed(found: Sequence[ImageDifference]) -> Json:
-    """Return FOUND as --json has it."""
+def listed(differences: Sequence[ImageDifference]) -> Json:
+    """Return DIFFERENCES as --json has it."""
     return [
         {
             "layer": one.layer,
@@ -66,21 +66,21 @@ def listed(found: Sequence[ImageDifference]) -> Json:
             "b": one.second,
             "lines": cast("Json", one.lines),
         }
-        for one in found
+        for one in differences
     ]
 
 
-def show(app: App, found: Sequence[ImageDifference]) -> None:
-    """Print FOUND: a heading for each file, a line for each attribute, and the lines that differ."""
+def show(app: App, differences: Sequence[ImageDifference]) -> None:
+    """Print DIFFERENCES: a heading for each file, a line for each attribute, and the lines that differ."""
     heading = None
-    for one in found:
-        name = f"layer {one.layer}" if one.layer != difference.CONFIGURATION else one.layer
-        here = printable(f"{name}: {one.path}" if one.path else name)
+    for change in differences:
+        name = f"layer {change.layer}" if change.layer != difference.CONFIGURATION else change.layer
+        here = printable(f"{name}: {change.path}" if change.path else name)
         if here != heading:
             app.out.line(here)
             heading = here
-        app.out.line(printable(f"  {one.attribute}\n    a  {one.first}\n    b  {one.second}"))
-        for line in one.lines:
+        app.out.line(printable(f"  {change.attribute}\n    a  {change.first}\n    b  {change.second}"))
+        for line in change.lines:
             app.out.line(printable(f"    {line}"))
-    if not found:
+    if not differences:
         app.out.line("the same bytes")

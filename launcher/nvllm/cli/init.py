@@ -15,7 +15,7 @@ import click
 from nvllm.cache import signing_key
 from nvllm.cache.signing_key import Signer
 from nvllm.cli.complete import files, targets
-from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.frame import PATH, App, Command, packed, with_app
 from nvllm.core import durable, paths, reading
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
@@ -47,74 +47,84 @@ Examples:
 """
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class InitOptions:
+    """The options of `init`: the version, the patches, and who signs."""
+
+    version: str | None
+    target: str
+    name: str | None
+    diffs: tuple[Path, ...]
+    checkout: Path | None
+    tests: tuple[str, ...]
+    commit: str | None
+    bare: bool
+    principal: str | None
+    key: Path | None
+    no_lock: bool
+    dry_run: bool
+
+
+_OPTIONS = (
+    click.option("--vllm", "version", metavar="VERSION", help="A release of vLLM.  [default: the target's]"),
+    click.option(
+        "--target",
+        default="cpu",
+        show_default=True,
+        metavar="IMAGE",
+        shell_complete=targets,
+        help="The image of nvllm's to begin with: cpu, sm120 or gb10.",
+    ),
+    click.option("--name", metavar="NAME", help="What the image is called.  [default: as DIR is]"),
+    click.option(
+        "--from-diff",
+        "diffs",
+        multiple=True,
+        type=PATH,
+        metavar="FILE",
+        help="A unified diff, or what `git format-patch` wrote, as the next patch. Repeatable.",
+    ),
+    click.option(
+        "--from-branch",
+        "checkout",
+        type=PATH,
+        metavar="CHECKOUT",
+        help="A git checkout of vLLM: each commit after the release, up to HEAD, is a patch.",
+    ),
+    click.option(
+        "--proved-by",
+        "tests",
+        multiple=True,
+        metavar="[ID=]FILE::TEST",
+        shell_complete=files,
+        help="A test that fails without the patches, or without patch ID. FILE is copied. Repeatable.",
+    ),
+    click.option("--commit", metavar="HEX40", help="The commit of the release.  [default: looked up]"),
+    click.option(
+        "--bare", is_flag=True, help="Without the patches that nvllm's image has: stock vLLM and your patches."
+    ),
+    click.option(
+        "--signer",
+        "principal",
+        metavar="PRINCIPAL",
+        help="Who signs the blessings, such as an e-mail address: blessed profiles demand it.",
+    ),
+    click.option(
+        "--key",
+        type=PATH,
+        metavar="PATH",
+        help="With --signer: the SSH key; it is made if it is not there.  [default: ~/.config/nvllm/signing_key]",
+    ),
+    click.option("--no-lock", is_flag=True, help="Write no lock; `nvllm lock` does it later."),
+    click.option("--dry-run", is_flag=True, help="Do all but the lock, say what there would be, and write nothing."),
+)
+
+
 @click.command("init", cls=Command, epilog=EXAMPLES)
 @click.argument("directory", metavar="DIR", type=PATH, help="Where the project is to be.")
-@click.option("--vllm", "version", metavar="VERSION", help="A release of vLLM.  [default: the target's]")
-@click.option(
-    "--target",
-    default="cpu",
-    show_default=True,
-    metavar="IMAGE",
-    shell_complete=targets,
-    help="The image of nvllm's to begin with: cpu, sm120 or gb10.",
-)
-@click.option("--name", metavar="NAME", help="What the image is called.  [default: as DIR is]")
-@click.option(
-    "--from-diff",
-    "diffs",
-    multiple=True,
-    type=PATH,
-    metavar="FILE",
-    help="A unified diff, or what `git format-patch` wrote, as the next patch. Repeatable.",
-)
-@click.option(
-    "--from-branch",
-    "checkout",
-    type=PATH,
-    metavar="CHECKOUT",
-    help="A git checkout of vLLM: each commit after the release, up to HEAD, is a patch.",
-)
-@click.option(
-    "--proved-by",
-    "tests",
-    multiple=True,
-    metavar="[ID=]FILE::TEST",
-    shell_complete=files,
-    help="A test that fails without the patches, or without patch ID. FILE is copied. Repeatable.",
-)
-@click.option("--commit", metavar="HEX40", help="The commit of the release.  [default: looked up]")
-@click.option("--bare", is_flag=True, help="Without the patches that nvllm's image has: stock vLLM and your patches.")
-@click.option(
-    "--signer",
-    "principal",
-    metavar="PRINCIPAL",
-    help="Who signs the blessings, such as an e-mail address: blessed profiles demand it.",
-)
-@click.option(
-    "--key",
-    type=PATH,
-    metavar="PATH",
-    help="With --signer: the SSH key; it is made if it is not there.  [default: ~/.config/nvllm/signing_key]",
-)
-@click.option("--no-lock", is_flag=True, help="Write no lock; `nvllm lock` does it later.")
-@click.option("--dry-run", is_flag=True, help="Do all but the lock, say what there would be, and write nothing.")
+@packed("given", InitOptions, _OPTIONS)
 @with_app
-def init(
-    app: App,
-    directory: Path,
-    version: str | None,
-    target: str,
-    name: str | None,
-    diffs: tuple[Path, ...],
-    checkout: Path | None,
-    tests: tuple[str, ...],
-    commit: str | None,
-    bare: bool,
-    principal: str | None,
-    key: Path | None,
-    no_lock: bool,
-    dry_run: bool,
-) -> None:
+def init(app: App, directory: Path, given: InitOptions) -> None:
     """DIR gets images/, patches/ and manifests/, and the first lock.
 
     The spec is that of nvllm's image TARGET for the version that is asked for. Of nvllm's patches the project has those
@@ -123,34 +133,34 @@ def init(
     """
     directory = directory.absolute()
     newproject.vacant(directory)
+    principal, key = given.principal, given.key
     if key is None and principal is not None:
         key = paths.signing_key(os.environ)
-    bad = [*_unusable(version, commit, name, diffs, checkout), *signing_key.unusable(principal, key, directory)]
-    refuse_any(bad)
+    refuse_any([*_unusable(given), *signing_key.unusable(principal, key, directory)])
     signer = signing_key.of(principal, key.absolute()) if principal is not None and key is not None else None
-    origin = newproject.template_of(paths.packaged(app.project.platform), target)
+    origin = newproject.template_of(paths.packaged(app.project.platform), given.target)
     asked = providers.connect(origin.spec, app.places, None, offline=app.offline, progress=app.progress)
     request = ProjectRequest(
-        name=name or newproject.name_of(directory),
-        version=version,
-        commit=commit,
-        diffs=tuple((str(path), _content(path)) for path in diffs),
-        checkout=checkout,
-        proofs=tests,
-        bare=bare,
+        name=given.name or newproject.name_of(directory),
+        version=given.version,
+        commit=given.commit,
+        diffs=tuple((str(path), _content(path)) for path in given.diffs),
+        checkout=given.checkout,
+        proofs=given.tests,
+        bare=given.bare,
         signers=_SIGNERS if signer is not None else None,
     )
     drafted = newproject.draft(request, origin, asked, os.environ, offline=app.offline)
     values = drafted.values
-    if tests and not proofs.pytest_is_here():
+    if given.tests and not proofs.pytest_is_here():
         app.progress.note("pytest is not installed here: of the tests, only that their files define them was looked at")
-    with newproject.scratch() if dry_run else durable.becoming(directory) as root:
+    with newproject.scratch() if given.dry_run else durable.becoming(directory) as root:
         project = newproject.write(drafted, root)
-        locked = None if no_lock or dry_run else _locked(app, drafted, project, asked)
+        locked = None if given.no_lock or given.dry_run else _locked(app, drafted, project, asked)
         (root / "manifests/.gitkeep").touch()
         spec = specfile.load(project.spec(values.name), drafted.spec)
         if signer is not None:  # last: what is refused before leaves no key
-            allowed = signer if dry_run else signing_key.make(signer)
+            allowed = signer if given.dry_run else signing_key.make(signer)
             durable.replace(root / _SIGNERS, allowed.entry.encode(), 0o644, code="NV920")
         files = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
     if locked:
@@ -161,7 +171,7 @@ def init(
         next_ += _signing(spec, signer)
     data = {
         "directory": str(directory),
-        "written": not dry_run,
+        "written": not given.dry_run,
         "image": values.name,
         "vllm": values.version,
         "commit": values.commit,
@@ -173,26 +183,25 @@ def init(
         "lock": locked,
         "files": files,
         "next": next_,
-        "signer": _signer_data(signer, dry_run=dry_run),
+        "signer": _signer_data(signer, dry_run=given.dry_run),
     }
     app.out.result(
-        "init", cast("Json", data), lambda: _say(app, drafted, directory, next_, signer, dry_run=dry_run, locked=locked)
+        "init",
+        cast("Json", data),
+        lambda: _say(app, drafted, directory, next_, signer, dry_run=given.dry_run, locked=locked),
     )
 
 
-def _unusable(
-    version: str | None, commit: str | None, name: str | None, diffs: Sequence[Path], checkout: Path | None
-) -> Iterator[Refusal]:
-    if version is not None and not _VERSION.fullmatch(version):
-        cure = "pip index versions vllm"
-        yield Refusal("NV108", "--vllm", "a version such as 0.28.0", version, cure)
-    if commit is not None and not _COMMIT.fullmatch(commit):
+def _unusable(given: InitOptions) -> Iterator[Refusal]:
+    if given.version is not None and not _VERSION.fullmatch(given.version):
+        yield Refusal("NV108", "--vllm", "a version such as 0.28.0", given.version, "pip index versions vllm")
+    if given.commit is not None and not _COMMIT.fullmatch(given.commit):
         cure = "write the whole id, as `git rev-parse` prints it"
-        yield Refusal("NV108", "--commit", "a full commit id: 40 hex digits", commit, cure)
-    if name is not None and not _NAME.fullmatch(name):
+        yield Refusal("NV108", "--commit", "a full commit id: 40 hex digits", given.commit, cure)
+    if given.name is not None and not _NAME.fullmatch(given.name):
         expected = "a name of lower-case letters, digits and -, not starting with -"
-        yield Refusal("NV108", "--name", expected, name, f"--name {newproject.name_of(Path(name))}")
-    if diffs and checkout is not None:
+        yield Refusal("NV108", "--name", expected, given.name, f"--name {newproject.name_of(Path(given.name))}")
+    if given.diffs and given.checkout is not None:
         cure = "write the commits as files with `git format-patch`, and name each with --from-diff"
         yield Refusal("NV108", "--from-branch", "--from-diff or --from-branch", "both", cure)
 
@@ -259,8 +268,8 @@ def _say(
     carried = [fit.id for fit in drafted.fits if fit.fault is None]
     if carried:
         app.out.line(f"  nvllm's patches: {', '.join(carried)}")
-    for one in drafted.changes:
-        app.out.line(f"  your patch: {one.id}, from {one.diff.name}")
+    for change in drafted.changes:
+        app.out.line(f"  your patch: {change.id}, from {change.diff.name}")
     more = sorted(set(values.differs) - set(drafted.template.spec.vllm.differs))
     if more:
         app.out.line(f"  the wheel differs from its source in {', '.join(more)}: read them before you trust it")

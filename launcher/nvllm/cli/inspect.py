@@ -72,10 +72,10 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
     reminder, needed = None, None
     every: tuple[ImageNeeds, ...] = ()
     if image is None or profile is None:
-        found: engine.Engine | EngineProblem = engine.connect()
-        facts = examine.host_facts(app.places, found)
+        docker: engine.Engine | EngineProblem = engine.connect()
+        facts = examine.host_facts(app.places, docker)
         outcomes = checks.outcomes(Subject(None, facts))
-        every = overview.needs(app.project, app.places, found, facts)
+        every = overview.needs(app.project, app.places, docker, facts)
         refusals = [refusal for outcome in outcomes for refusal in outcome.refusals]
     else:
         seen = examine.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
@@ -84,10 +84,10 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
         rules = specfile.of(app.project, image).profiles[profile]
         if rules.blessed and rules.bless.signers is None:
             app.progress.note(f"UNSIGNED profile {profile} names no signers: who writes the project writes blessings")
-    shown: list[Json] = [
+    rows: list[Json] = [
         {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail} for one in outcomes
     ]
-    data: dict[str, Json] = {"image": image, "checks": shown}
+    data: dict[str, Json] = {"image": image, "checks": rows}
     if every:
         data["images"] = [_needs_data(one) for one in every]
     if reminder is not None:
@@ -102,21 +102,21 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
     app.show("doctor", data, text, refusals)
 
 
-def _needs_data(one: ImageNeeds) -> Json:
-    steps = {"build": one.build, "serve": one.serve, "bless": one.bless}
+def _needs_data(needs: ImageNeeds) -> Json:
+    steps = {"build": needs.build, "serve": needs.serve, "bless": needs.bless}
     lacks: dict[str, Json] = {
         name: None if found is None else [{"code": lack.code, "title": lack.title, "cure": lack.cure} for lack in found]
         for name, found in steps.items()
     }
-    return {"image": one.image, "built": one.built, "lacks": lacks, "next": one.next}
+    return {"image": needs.image, "built": needs.built, "lacks": lacks, "next": needs.next}
 
 
 def _needs_text(app: App, every: Sequence[ImageNeeds]) -> None:
-    def cell(found: Sequence[Refusal] | None) -> str:
-        if found is None:
+    def cell(refusals: Sequence[Refusal] | None) -> str:
+        if refusals is None:
             return "no profile"
-        said = ("another platform" if one.code == "NV108" else one.title for one in found)
-        return ", ".join(dict.fromkeys(said)) or "ready"
+        words = ("another platform" if one.code == "NV108" else one.title for one in refusals)
+        return ", ".join(dict.fromkeys(words)) or "ready"
 
     if every:
         app.out.line("")
@@ -125,8 +125,8 @@ def _needs_text(app: App, every: Sequence[ImageNeeds]) -> None:
         ]
         app.out.table(["image", "build", "serve", "bless"], rows)
         app.out.line("next:")
-        for one in every:
-            app.out.line(f"  {one.image}: {one.next}")
+        for needs in every:
+            app.out.line(f"  {needs.image}: {needs.next}")
 
 
 def _reminder(app: App, image: str) -> Reminder | None:
@@ -185,14 +185,14 @@ def explain_command(app: App, a: str, b: str | None) -> None:
         kinds = f"a {before.kind} hash and a {after.kind} hash"
         cure = "compare two images, or two of IMAGE/PROFILE and instances"
         raise refuse("NV108", f"{a} {b}", "two hashes of the same kind", kinds, cure)
-    found = explain.differences(before.factors, after.factors)
+    factors = explain.differences(before.factors, after.factors)
     data: Json = {
         "kind": before.kind,
         "a": {"name": a, "hash": before.hash},
         "b": {"name": b, "hash": after.hash},
-        "factors": [{"path": one.path, "a": one.before, "b": one.after} for one in found],
+        "factors": [{"path": one.path, "a": one.before, "b": one.after} for one in factors],
     }
-    app.out.result("explain", data, lambda: _factors_text(app, before, after, found))
+    app.out.result("explain", data, lambda: _factors_text(app, before, after, factors))
 
 
 def _explain_code(app: App, name: str) -> None:
@@ -220,11 +220,11 @@ def _explain_code(app: App, name: str) -> None:
     app.out.result("explain", data, text)
 
 
-def _factors_text(app: App, before: Side, after: Side, found: Sequence[Factor]) -> None:
-    if not found:
+def _factors_text(app: App, before: Side, after: Side, factors: Sequence[Factor]) -> None:
+    if not factors:
         app.out.line(f"the same {before.kind} hash: {before.hash}")
         return
-    rows = [(one.path, one.before or "-", one.after or "-") for one in found]
+    rows = [(one.path, one.before or "-", one.after or "-") for one in factors]
     app.out.table(
         [f"{before.kind} factor", f"{before.named} {before.hash[:12]}", f"{after.named} {after.hash[:12]}"], rows
     )
@@ -242,9 +242,9 @@ def _side(app: App, name: str) -> Side:
     instances = {place.name: place / "plan.json" for place in reading.listed(app.places.runs, "*")}
     if name in instances and instances[name].exists():
         return _instance(name, instances[name])
-    found = engine.connect()
-    if not isinstance(found, EngineProblem) and (facts := found.image(name)) is not None:
-        data = found.read_file(facts.id, "/" + identity.IDENTITY_PATH)
+    docker = engine.connect()
+    if not isinstance(docker, EngineProblem) and (facts := docker.image(name)) is not None:
+        data = docker.read_file(facts.id, "/" + identity.IDENTITY_PATH)
         if data is not None:
             return read_identity(name, data)
     known = ", ".join(app.project.image_names())
@@ -260,8 +260,8 @@ def _instance(name: str, document: Path) -> Side:
         raise reading.refused(str(document), error) from error
     except ValueError as error:
         cure = "nvllm gc"
-        expected, found = "a launch plan of this version of nvllm", str(error)[:300]
-        raise refuse("NV108", str(document), expected, found, cure) from error
+        expected, problem = "a launch plan of this version of nvllm", str(error)[:300]
+        raise refuse("NV108", str(document), expected, problem, cure) from error
     return Side(name, "serve", planned.serve_hash, servehash.factors(planned))
 
 
@@ -270,15 +270,15 @@ def read_identity(name: str, data: bytes) -> Side:
     try:
         document = canonical.decode(data)
     except ValueError as error:
-        document, found = None, str(error)[:300]
+        document, problem = None, str(error)[:300]
     else:
-        found = "another document"
+        problem = "another document"
     match document:
         case {"build_hash": str(build_hash), "factors": dict(factors)}:
             return Side(name, "build", build_hash, factors)
     where = f"docker engine: {name}: /{identity.IDENTITY_PATH}"
     expected, cure = "a build hash and its factors", shlex.join(["docker", "rmi", name])
-    raise refuse("NV304", where, expected, found, cure)
+    raise refuse("NV304", where, expected, problem, cure)
 
 
 @click.command("gc", cls=Command, epilog=GC_EXAMPLES)

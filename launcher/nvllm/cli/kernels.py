@@ -12,7 +12,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.image import builder
 from nvllm.image.builder import LayerBuilder
-from nvllm.kernels import check as kernelcheck
+from nvllm.kernels import check
 from nvllm.kernels.layer import Kernel
 from nvllm.layers.tar import Layer
 
@@ -44,8 +44,8 @@ def _layer(builder: LayerBuilder) -> Layer:
     return layer
 
 
-def _rows(found: tuple[Kernel, ...]) -> list[tuple[str, ...]]:
-    return [(one.name, one.target, f"{one.size:,}", one.key) for one in found]
+def _rows(compiled: tuple[Kernel, ...]) -> list[tuple[str, ...]]:
+    return [(one.name, one.target, f"{one.size:,}", one.key) for one in compiled]
 
 
 @kernels.command("build", epilog=EXAMPLES)
@@ -66,9 +66,9 @@ def build_command(app: App, image: str, patches: str | None) -> None:
 def list_command(app: App, image: str, patches: str | None) -> None:
     """List the kernels of IMAGE: name, target, bytes of code, and the directory in Triton's cache."""
     layer = _layer(_builder(app, image, patches))
-    found = kernelcheck.listed(kernelcheck.content(layer.path))
-    data = {"image": image, "diff_id": layer.diff_id, "kernels": [asdict(one) for one in found]}
-    rows = _rows(found)
+    compiled = check.listed(check.content(layer.path))
+    data = {"image": image, "diff_id": layer.diff_id, "kernels": [asdict(one) for one in compiled]}
+    rows = _rows(compiled)
     app.out.result(
         "kernels list", cast("Json", data), lambda: app.out.table(["kernel", "target", "bytes", "key"], rows)
     )
@@ -81,10 +81,10 @@ def list_command(app: App, image: str, patches: str | None) -> None:
 def check_command(app: App, image: str, patches: str | None) -> None:
     """Check, without a GPU, that an engine of IMAGE finds every kernel that it launches, for every target."""
     builder = _builder(app, image, patches)
-    layer, wanted = _layer(builder), builder.kernel_sources()
-    assert wanted is not None  # there is a layer of them
+    layer, sources = _layer(builder), builder.kernel_sources()
+    assert sources is not None  # there is a layer of them
     with builder.kernel_compiler() as compiler:
-        proof = kernelcheck.check(kernelcheck.content(layer.path), wanted, compiler)
+        proof = check.check(check.content(layer.path), sources, compiler)
     data = {
         "image": image,
         "platform": builder.build.lock.platform,

@@ -90,17 +90,17 @@ def lock(
     new = lock_image(
         inputs, previous, app.places, update, compiled, later, again, offline=app.offline, progress=app.progress
     )
-    found = drift.compare(previous, new) if previous is not None else ()
+    drifts = drift.compare(previous, new) if previous is not None else ()
     changed = document.encode(previous) != document.encode(new) if previous is not None else True
     if not check:
         document.write(app.project.lock(image), new)
-    shown = app.project.show(app.project.lock(image))
+    file = app.project.show(app.project.lock(image))
     data = {
         "image": image,
         "platform": app.project.platform,
-        "lock": shown,
+        "lock": file,
         "changed": changed,
-        "drift": [dataclasses.asdict(one) for one in found],
+        "drift": [dataclasses.asdict(one) for one in drifts],
     }
     reminder = updates.remind(new, os.environ, offline=app.offline) if check else None
     if reminder is not None:
@@ -110,10 +110,10 @@ def lock(
         data["commit"] = {"commit": new.vllm.commit, "proved_digits": proved}
     verb = ("would change" if check else "written") if changed else "unchanged"
     size = sum(file.size for file in new.files) / 1e6
-    head = f"{shown}: {verb}, {len(new.files)} files, {size:.0f} MB, {len(new.wheels)} of them wheels"
+    head = f"{file}: {verb}, {len(new.files)} files, {size:.0f} MB, {len(new.wheels)} of them wheels"
     if proved is not None:
         head += f"\n{_proved(new.vllm.commit, proved)}"
-    app.out.result("lock", cast("Json", data), lambda: _print(app, head, found, reminder))
+    app.out.result("lock", cast("Json", data), lambda: _print(app, head, drifts, reminder))
     if check and changed:
         raise click.exceptions.Exit(1)
 
@@ -124,10 +124,10 @@ def _proved(commit: str, digits: int) -> str:
     return f"commit {commit}: its source archive proves {commit[:digits] or 'nothing'}; the rest is what the spec says"
 
 
-def _print(app: App, head: str, found: Sequence[Drift], reminder: Reminder | None) -> None:
+def _print(app: App, head: str, drifts: Sequence[Drift], reminder: Reminder | None) -> None:
     app.out.line(head)
-    if found:
-        rows = [(one.kind, one.name, one.before or "-", one.after or "-") for one in found]
+    if drifts:
+        rows = [(one.kind, one.name, one.before or "-", one.after or "-") for one in drifts]
         app.out.table(["kind", "name", "before", "after"], rows)
     if reminder is not None:
         app.out.line("\n".join(reminder.words))

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from nvllm import __version__
-from nvllm.cli import frame as cli_frame
 from nvllm.cli.frame import (
     COMPLETE_VARIABLE,
+    SCHEMA,
     Group,
     asks_for_json,
+    command_name,
     common_options,
     invoked,
     print_document,
@@ -55,64 +56,59 @@ class Entry:
     help: str
 
 
-COMMANDS = (
-    Entry("Build", "init", "nvllm.cli.init", "init", "Start a project of your own: a version, patches, a lock."),
-    Entry("Build", "lock", "nvllm.cli.lock", "lock", "Resolve every name of an image spec and pin it by sha256."),
-    Entry("Build", "build", "nvllm.cli.build", "build_command", "Build an image from its lock, bit for bit."),
-    Entry("Build", "image", "nvllm.cli.image", "image", "Compare two images, file by file."),
-    Entry(
-        "Build",
-        "fetch",
-        "nvllm.cli.fetch",
-        "fetch_command",
-        "Fetch all that a build needs, for a host without network.",
+_TABLE: Mapping[Section, Sequence[tuple[str, str, str]]] = {
+    "Build": (
+        ("init", "init.init", "Start a project of your own: a version, patches, a lock."),
+        ("lock", "lock.lock", "Resolve every name of an image spec and pin it by sha256."),
+        ("build", "build.build_command", "Build an image from its lock, bit for bit."),
+        ("image", "image.image", "Compare two images, file by file."),
+        ("fetch", "fetch.fetch_command", "Fetch all that a build needs, for a host without network."),
+        ("store", "store.store", "Carry locked files from one host's store to another's."),
+        ("push", "push.push", "Send an image, and blessings, to an OCI registry."),
+        ("pull", "push.pull", "Bring an image, and blessings, from an OCI registry."),
+        ("sbom", "sbom.sbom_command", "Print the bill of materials of an image."),
+        ("provenance", "provenance.provenance_command", "State what an image was built from, and how."),
+        ("dockerfile", "dockerfile.dockerfile", "Write what `docker build` needs of a lock."),
+        ("kernels", "kernels.kernels", "Build, list and check the kernels of an image."),
+        ("explain", "inspect.explain_command", "Show why two hashes differ, or what NV907 is."),
     ),
-    Entry("Build", "store", "nvllm.cli.store", "store", "Carry locked files from one host's store to another's."),
-    Entry("Build", "push", "nvllm.cli.push", "push", "Send an image, and blessings, to an OCI registry."),
-    Entry("Build", "pull", "nvllm.cli.push", "pull", "Bring an image, and blessings, from an OCI registry."),
-    Entry("Build", "sbom", "nvllm.cli.sbom", "sbom_command", "Print the bill of materials of an image."),
-    Entry("Build", "provenance", "nvllm.cli.provenance", "provenance", "State what an image was built from, and how."),
-    Entry("Build", "dockerfile", "nvllm.cli.dockerfile", "dockerfile", "Write what `docker build` needs of a lock."),
-    Entry("Build", "kernels", "nvllm.cli.kernels", "kernels", "Build, list and check the kernels of an image."),
-    Entry("Build", "explain", "nvllm.cli.inspect", "explain_command", "Show why two hashes differ, or what NV907 is."),
-    Entry("Serve", "serve", "nvllm.cli.serve", "serve_command", "Serve a profile of an image on 127.0.0.1, or refuse."),
-    Entry("Serve", "status", "nvllm.cli.serve", "status", "Show the instances of this host."),
-    Entry("Serve", "logs", "nvllm.cli.serve", "logs", "Show the log of an instance's engine."),
-    Entry("Serve", "stop", "nvllm.cli.serve", "stop", "Stop an instance."),
-    Entry("Serve", "doctor", "nvllm.cli.inspect", "doctor", "Check this host, or a profile on it; start nothing."),
-    Entry("Serve", "model", "nvllm.cli.model", "model", "Make, fetch or check the models of an image."),
-    Entry(
-        "Serve", "export", "nvllm.cli.export", "export", "Write a profile for Kubernetes, Quadlet, Compose, systemd."
+    "Serve": (
+        ("serve", "serve.serve_command", "Serve a profile of an image on 127.0.0.1, or refuse."),
+        ("status", "serve.status", "Show the instances of this host."),
+        ("logs", "serve.logs", "Show the log of an instance's engine."),
+        ("stop", "serve.stop", "Stop an instance."),
+        ("doctor", "inspect.doctor", "Check this host, or a profile on it; start nothing."),
+        ("model", "model.model", "Make, fetch or check the models of an image."),
+        ("export", "export.export", "Write a profile for Kubernetes, Quadlet, Compose, systemd."),
+        ("bless", "bless.bless_command", "Compile the cache of a profile, and test it."),
+        ("manifest", "manifest.manifest_command", "List, show, verify, revoke and import blessings."),
     ),
-    Entry("Serve", "bless", "nvllm.cli.bless", "bless_command", "Compile the cache of a profile, and test it."),
-    Entry(
-        "Serve",
-        "manifest",
-        "nvllm.cli.manifest",
-        "manifest_command",
-        "List, show, verify, revoke and import blessings.",
+    "Patches": (
+        ("patch", "patch.patch", "List, check, make and refresh patches."),
+        ("port", "port.port", "Move the patches of an image to another release of vLLM."),
+        ("bisect", "bisect.bisect", "Find the patches that break, or repair, something."),
+        ("worker", "fleet.worker_command", "Carry out tasks that other machines send, one a line."),
+        ("fleet", "fleet.fleet", "Show the machines that trials can be sent to."),
     ),
-    Entry("Patches", "patch", "nvllm.cli.patch", "patch", "List, check, make and refresh patches."),
-    Entry("Patches", "port", "nvllm.cli.port", "port", "Move the patches of an image to another release of vLLM."),
-    Entry("Patches", "bisect", "nvllm.cli.bisect", "bisect", "Find the patches that break, or repair, something."),
-    Entry(
-        "Patches",
-        "worker",
-        "nvllm.cli.fleet",
-        "worker_command",
-        "Carry out tasks that other machines send, one a line.",
+    "Evidence": (
+        ("ablate", "evidence.ablate", "Compare switchable patches by sentinels, no rebuild."),
+        ("bench", "evidence.bench", "Measure a profile under load, or two side by side."),
+        ("eval", "evidence.eval_command", "Ask a profile questions that have known answers."),
+        ("sweep", "evidence.sweep", "Measure and ask several profiles, in legs that take turns."),
+        ("gate", "gate.gate", "Measure the hardware before a long campaign."),
+        ("report", "evidence.report", "Show what a run of these commands found."),
     ),
-    Entry("Patches", "fleet", "nvllm.cli.fleet", "fleet", "Show the machines that trials can be sent to."),
-    Entry("Evidence", "ablate", "nvllm.cli.evidence", "ablate", "Compare switchable patches by sentinels, no rebuild."),
-    Entry("Evidence", "bench", "nvllm.cli.evidence", "bench", "Measure a profile under load, or two side by side."),
-    Entry("Evidence", "eval", "nvllm.cli.evidence", "eval_command", "Ask a profile questions that have known answers."),
-    Entry(
-        "Evidence", "sweep", "nvllm.cli.evidence", "sweep", "Measure and ask several profiles, in legs that take turns."
+    "Housekeeping": (
+        ("gc", "inspect.gc", "Remove what no project refers to."),
+        ("completion", "complete.completion", "Print the completion script of a shell."),
     ),
-    Entry("Evidence", "gate", "nvllm.cli.gate", "gate", "Measure the hardware before a long campaign."),
-    Entry("Evidence", "report", "nvllm.cli.evidence", "report", "Show what a run of these commands found."),
-    Entry("Housekeeping", "gc", "nvllm.cli.inspect", "gc", "Remove what no project refers to."),
-    Entry("Housekeeping", "completion", "nvllm.cli.complete", "completion", "Print the completion script of a shell."),
+}
+"""By section: the name of each command, where it is in this room, and its help in one line."""
+
+COMMANDS = tuple(
+    Entry(section, name, f"nvllm.cli.{where.partition('.')[0]}", where.partition(".")[2], summary)
+    for section, rows in _TABLE.items()
+    for name, where, summary in rows
 )
 
 BY_NAME: dict[str, Entry] = {entry.name: entry for entry in COMMANDS}
@@ -243,7 +239,7 @@ def _run(args: Sequence[str]) -> int:
         if asks_for_json(args):
             path = error.ctx.command_path if error.ctx is not None else "nvllm"
             missing = Refusal("NV108", path, "a command", "none", f"{path} --help")
-            return _refuse(args, cli_frame.command_name(error.ctx) if error.ctx else "", Refused([missing]))
+            return _refuse(args, command_name(error.ctx) if error.ctx else "", Refused([missing]))
         print(error.format_message(), file=sys.stderr)
         return error.exit_code
     except click.ClickException as error:
@@ -298,7 +294,7 @@ def _usage(args: Sequence[str], error: click.ClickException) -> tuple[str, Refus
     """Return the command's name and the refusal NV108 for what click could not use of ARGS."""
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.MissingParameter) and ctx is not None and (refused := _missing(ctx, error.param)):
-        return cli_frame.command_name(ctx), refused
+        return command_name(ctx), refused
     path = ctx.command_path if ctx is not None else "nvllm"
     expected, cure = f"what `{path} --help` shows", f"{path} --help"
     if isinstance(error, click.NoSuchCommand):
@@ -309,9 +305,9 @@ def _usage(args: Sequence[str], error: click.ClickException) -> tuple[str, Refus
         cure = _corrected(args, error) or cure
     elif ctx is not None:
         expected = ctx.get_usage().removeprefix("Usage: ")
-    found = error.message if isinstance(error, (click.NoSuchCommand, click.NoSuchOption)) else error.format_message()
-    refusal = Refusal("NV108", path, expected, " ".join(found.split()).rstrip("."), cure)
-    return (cli_frame.command_name(ctx) if ctx is not None else ""), Refused([refusal])
+    problem = error.message if isinstance(error, (click.NoSuchCommand, click.NoSuchOption)) else error.format_message()
+    refusal = Refusal("NV108", path, expected, " ".join(problem.split()).rstrip("."), cure)
+    return (command_name(ctx) if ctx is not None else ""), Refused([refusal])
 
 
 def _corrected(args: Sequence[str], error: click.NoSuchOption) -> str | None:
@@ -387,7 +383,7 @@ def _crash(args: Sequence[str], command: str, error: Exception) -> int:
         print(f"nvllm crashed ({summary}); the report could not be written: {failure}", file=sys.stderr)
     if asks_for_json(args):
         document: Mapping[str, Json] = {
-            "schema": cli_frame.SCHEMA,
+            "schema": SCHEMA,
             "command": command,
             "ok": False,
             "crash": {"summary": summary, "report": path},

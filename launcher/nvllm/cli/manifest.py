@@ -9,9 +9,8 @@ from pathlib import Path
 import click
 
 from nvllm.bless import page
-from nvllm.cache import manifest
 from nvllm.cache.blessings import Blessing, Blessings
-from nvllm.cache.manifest import Manifest, PhaseTime, TrialRecord
+from nvllm.cache.manifest import FORM, Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
 from nvllm.cli.complete import blessings
@@ -48,23 +47,23 @@ def trees(app: App) -> TreeStore:
 _NAME = "A file name, a label, or at least 7 digits of a serve hash or tree hash."
 
 
-def _archived(app: App, one: Blessing) -> bool:
-    return one.path.parent != _blessings(app).directory
+def _archived(app: App, blessing: Blessing) -> bool:
+    return blessing.path.parent != _blessings(app).directory
 
 
-def _state(app: App, one: Blessing) -> str:
-    """Return in a word whether ONE can be served by a production profile, or why not."""
-    archived = ["archived"] if _archived(app, one) else []
-    if one.manifest is None:
+def _state(app: App, blessing: Blessing) -> str:
+    """Return in a word whether BLESSING can be served by a production profile, or why not."""
+    archived = ["archived"] if _archived(app, blessing) else []
+    if blessing.manifest is None:
         return ", ".join([*archived, "damaged"])
-    against = _blessings(app).reasons_against(one.path, one.manifest, time.time())
+    against = _blessings(app).reasons_against(blessing.path, blessing.manifest, time.time())
     return ", ".join([*archived, *(refusal.title for refusal in against)]) or "in force"
 
 
-def _readable(one: Blessing) -> Manifest:
-    refuse_any(one.refusals)
-    assert one.manifest is not None
-    return one.manifest
+def _readable(blessing: Blessing) -> Manifest:
+    refuse_any(blessing.refusals)
+    assert blessing.manifest is not None
+    return blessing.manifest
 
 
 @manifest_command.command("list", epilog=EXAMPLES)
@@ -106,11 +105,12 @@ def list_command(app: App, archived: bool) -> None:
     app.show("manifest list", data, text, unknown)
 
 
-def _revocation_unknown(blessings: Blessings, one: Blessing) -> list[Refusal]:
-    """Return why nobody can say whether the cache of ONE is revoked: what keeps this user from looking."""
-    if one.manifest is None:
+def _revocation_unknown(blessings: Blessings, blessing: Blessing) -> list[Refusal]:
+    """Return why nobody can say whether the cache of BLESSING is revoked: what keeps this user from looking."""
+    if blessing.manifest is None:
         return []
-    return [found for found in blessings.revocations.against(one.path, one.manifest) if found.where != str(one.path)]
+    against = blessings.revocations.against(blessing.path, blessing.manifest)
+    return [refusal for refusal in against if refusal.where != str(blessing.path)]
 
 
 @manifest_command.command("show", epilog=EXAMPLES)
@@ -119,34 +119,34 @@ def _revocation_unknown(blessings: Blessings, one: Blessing) -> list[Refusal]:
 @with_app
 def show(app: App, name: str, written: WebPage) -> None:
     """Show one blessing with its evidence."""
-    one = _blessings(app).named(name)
-    found = _readable(one)
-    state = _state(app, one)
-    signed = _blessings(app).signature(found).is_file()
+    blessing = _blessings(app).named(name)
+    manifest = _readable(blessing)
+    state = _state(app, blessing)
+    signed = _blessings(app).signature(manifest).is_file()
     data: Json = {
-        "file": one.path.name,
+        "file": blessing.path.name,
         "state": state,
-        "archived": _archived(app, one),
+        "archived": _archived(app, blessing),
         "signed": signed,
-        "directory": str(trees(app).path(found.tree_hash)),
-        "manifest": documents.unstructure(manifest.FORM, found),
+        "directory": str(trees(app).path(manifest.tree_hash)),
+        "manifest": documents.unstructure(FORM, manifest),
     }
-    usual = app.places.work(app.project) / "pages" / f"{one.path.stem}.html"
-    said = written.written(usual, lambda: page.html(found, state))
+    usual = app.places.work(app.project) / "pages" / f"{blessing.path.stem}.html"
+    message = written.written(usual, lambda: page.html(manifest, state))
     app.out.result(
-        "manifest show", data, said or (lambda: _show_text(app, found, state, "there" if signed else "none"))
+        "manifest show", data, message or (lambda: _show_text(app, manifest, state, "there" if signed else "none"))
     )
 
 
-def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
-    claim, cold = found.claim, found.cold
+def _show_text(app: App, manifest: Manifest, state: str, signed: str) -> None:
+    claim, cold = manifest.claim, manifest.cold
     rows = [
         ("state", state),
-        ("profile", f"{found.image}/{found.profile}"),
-        ("serve hash", found.serve_hash),
-        ("build hash", found.build_hash),
-        ("tree", f"{found.tree_hash}, {len(found.tree.files)} files, {found.tree.size} bytes"),
-        ("version", f"{found.version}, {found.created}, expires {found.expires or 'never'}"),
+        ("profile", f"{manifest.image}/{manifest.profile}"),
+        ("serve hash", manifest.serve_hash),
+        ("build hash", manifest.build_hash),
+        ("tree", f"{manifest.tree_hash}, {len(manifest.tree.files)} files, {manifest.tree.size} bytes"),
+        ("version", f"{manifest.version}, {manifest.created}, expires {manifest.expires or 'never'}"),
         ("signature", signed),
         (
             "fresh boots",
@@ -154,14 +154,14 @@ def _show_text(app: App, found: Manifest, state: str, signed: str) -> None:
         ),
         ("inside them", f"{claim.replays} answers to {claim.prompts} prompts; repeats, which add nothing to that"),
         ("bootstrap", f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"),
-        ("KV tokens", str(found.kv_tokens or "-")),
+        ("KV tokens", str(manifest.kv_tokens or "-")),
     ]
-    app.out.table([found.label, ""], rows)
+    app.out.table([manifest.label, ""], rows)
     app.out.line("")
-    app.out.table(_TRIAL, [_trial(one) for one in found.trials])
+    app.out.table(_TRIAL, [_trial(one) for one in manifest.trials])
     boots = [
         ("bootstrap", cold.phases, cold.processor),
-        *((str(one.number), one.phases, one.processor) for one in found.trials),
+        *((str(one.number), one.phases, one.processor) for one in manifest.trials),
     ]
     names = list(dict.fromkeys(one.name for _, phases, _ in boots for one in phases))
     app.out.line("")
@@ -175,12 +175,12 @@ _TRIAL = ("trial", "repeats agree", "prompts apart", "loaded", "saved", "tree ke
           "peak memory", "container", "machine")  # fmt: skip
 
 
-def _trial(one: TrialRecord) -> tuple[str, ...]:
-    signs = (one.coherent, one.independent, one.loaded, one.saved, one.unchanged)
-    memory = terminal.size(one.peak_memory) if one.peak_memory is not None else "-"
-    figures = (str(one.replays), str(one.compiles), str(one.kv_tokens or "-"), memory, one.boot[:12],
-               one.machine.name if one.machine is not None else "here")  # fmt: skip
-    return (str(one.number), *("yes" if sign else "no" for sign in signs), *figures)
+def _trial(trial: TrialRecord) -> tuple[str, ...]:
+    signs = (trial.coherent, trial.independent, trial.loaded, trial.saved, trial.unchanged)
+    memory = terminal.size(trial.peak_memory) if trial.peak_memory is not None else "-"
+    figures = (str(trial.replays), str(trial.compiles), str(trial.kv_tokens or "-"), memory, trial.boot[:12],
+               trial.machine.name if trial.machine is not None else "here")  # fmt: skip
+    return (str(trial.number), *("yes" if sign else "no" for sign in signs), *figures)
 
 
 def _seconds(phases: Sequence[PhaseTime], names: Sequence[str]) -> list[str]:
@@ -195,23 +195,28 @@ def _seconds(phases: Sequence[PhaseTime], names: Sequence[str]) -> list[str]:
 @with_app
 def verify(app: App, name: str, signers: Path | None) -> None:
     """Hash a blessed cache again, and check its manifest."""
-    blessings, one = _blessings(app), _blessings(app).named(name)
-    found = _readable(one)
-    refusals = blessings.reasons_against(one.path, found, time.time())
+    blessings, blessing = _blessings(app), _blessings(app).named(name)
+    manifest = _readable(blessing)
+    refusals = blessings.reasons_against(blessing.path, manifest, time.time())
     signer = None
     try:
         if signers is not None:
-            signer = blessings.signer(one.path, found, signers)
+            signer = blessings.signer(blessing.path, manifest, signers)
     except Refused as refused:
         refusals.extend(refused.refusals)
     try:
-        trees(app).verify(found.tree, found.cure)
+        trees(app).verify(manifest.tree, manifest.cure)
     except Refused as refused:
         refusals.extend(refused.refusals)
     refuse_any(refusals)
-    data: Json = {"file": one.path.name, "tree_hash": found.tree_hash, "bytes": found.tree.size, "signer": signer}
-    said = f", signed by {signer}" if signer is not None else ""
-    app.out.result("manifest verify", data, f"{one.path.stem}: {len(found.tree.files)} files as blessed{said}")
+    data: Json = {
+        "file": blessing.path.name,
+        "tree_hash": manifest.tree_hash,
+        "bytes": manifest.tree.size,
+        "signer": signer,
+    }
+    by = f", signed by {signer}" if signer is not None else ""
+    app.out.result("manifest verify", data, f"{blessing.path.stem}: {len(manifest.tree.files)} files as blessed{by}")
 
 
 @manifest_command.command("revoke", epilog=EXAMPLES)

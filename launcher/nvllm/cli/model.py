@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from nvllm.cli.complete import models as model_names
+from nvllm.cli.complete import models
 from nvllm.cli.frame import App, Group
 from nvllm.cli.image_argument import IMAGE_BEFORE_MODEL, MODEL, Needed, with_image
 from nvllm.core import paths
@@ -20,8 +20,7 @@ from nvllm.core.spec import DirectoryModel
 from nvllm.image import identity
 from nvllm.image.identity import Build
 from nvllm.lock import document
-from nvllm.models import location, recipes
-from nvllm.models import tree as models
+from nvllm.models import location, recipes, tree
 from nvllm.models.memo import HashCache
 from nvllm.sources import hub
 
@@ -38,7 +37,7 @@ model = Group("model", epilog=EXAMPLES)
 
 def _needed_name(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return the argument NAME, a model of an image, with the help TEXT."""
-    options = {"required": False, "metavar": "NAME", "shell_complete": model_names, "help": text}
+    options = {"required": False, "metavar": "NAME", "shell_complete": models, "help": text}
     return click.argument(MODEL, cls=Needed, **options)
 
 
@@ -56,9 +55,9 @@ def _spec_model(build: Build, name: str) -> None:
         raise refuse("NV107", where, f"one of {known}", name, f"nvllm model check {build.spec.name}")
 
 
-def _other_kind(build: Build, name: str, expected: str, found: str) -> Refused:
+def _other_kind(build: Build, name: str, expected: str, actual: str) -> Refused:
     where = f"images/{build.spec.name}.yaml: .models.{name}"
-    return refuse("NV107", where, expected, found, location.model_cure(build.spec, name))
+    return refuse("NV107", where, expected, actual, location.model_cure(build.spec, name))
 
 
 @model.command("make", epilog=EXAMPLES)
@@ -71,15 +70,15 @@ def make(app: App, image: str, name: str) -> None:
     No engine is needed. A model that is not the pinned one is refused and not kept.
     """
     build = _with_model(app, image, name)
-    wanted = build.spec.models[name]
-    if not isinstance(wanted, DirectoryModel) or wanted.recipe is None:
+    pinned = build.spec.models[name]
+    if not isinstance(pinned, DirectoryModel) or pinned.recipe is None:
         raise _other_kind(build, name, "a model with a recipe", "one without")
-    recipe = recipes.recipe(wanted.recipe)
+    recipe = recipes.recipe(pinned.recipe)
     files = recipe.files()
-    tree = models.tree_hash(files)
-    assert wanted.tree is not None  # a spec with a recipe and no tree is refused
-    if tree != wanted.tree:
-        raise Refused([recipes.other_tree(f"images/{image}.yaml", name, wanted.tree, tree)])
+    tree_hash = tree.tree_hash(files)
+    assert pinned.tree is not None  # a spec with a recipe and no tree is refused
+    if tree_hash != pinned.tree:
+        raise Refused([recipes.other_tree(f"images/{image}.yaml", name, pinned.tree, tree_hash)])
     target = paths.ensure(app.places.models) / name
     with tempfile.TemporaryDirectory(dir=app.places.models, prefix=f".{name}-") as scratch:
         new = Path(scratch, name)
@@ -94,12 +93,12 @@ def make(app: App, image: str, name: str) -> None:
     data: Json = {
         "image": image,
         "model": name,
-        "tree": tree,
+        "tree": tree_hash,
         "files": len(files),
         "bytes": size,
         "directory": str(target),
     }
-    app.out.result("model make", data, f"{name}: {len(files)} files, {size} bytes, {tree}")
+    app.out.result("model make", data, f"{name}: {len(files)} files, {size} bytes, {tree_hash}")
 
 
 @model.command("fetch", epilog=EXAMPLES)
@@ -122,7 +121,7 @@ def fetch(app: App, image: str, name: str) -> None:
 
 @model.command("check", epilog=EXAMPLES)
 @IMAGE_BEFORE_MODEL
-@click.argument("name", required=False, shell_complete=model_names, help="Only this model.  [default: all]")
+@click.argument("name", required=False, shell_complete=models, help="Only this model.  [default: all]")
 @with_image(MODEL)
 def check(app: App, image: str, name: str | None) -> None:
     """Hash the models of an image, and compare them with the lock."""
@@ -141,7 +140,7 @@ def verify(app: App, build: Build, chosen: Sequence[tuple[str, LockedModel]]) ->
     return [
         refusal
         for name, locked in chosen
-        for refusal in models.verify(
+        for refusal in tree.verify(
             locked,
             location.model_directory(build.spec, name, app.places),
             HashCache.none(),

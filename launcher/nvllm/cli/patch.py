@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 
 from nvllm.cli.build import fresh_build, patches_option
-from nvllm.cli.complete import files, images_and_files, patches
-from nvllm.cli.complete import series as series_names
+from nvllm.cli.complete import files, images_and_files, patches, series
 from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.cli.image_argument import IMAGE, IMAGE_BEFORE_PATH, Needed, selected, with_image
 from nvllm.core import durable, reading
@@ -19,16 +18,13 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.core.spec import ImageSpec
-from nvllm.lock import document as lockdoc
-from nvllm.patches import check as patchcheck
-from nvllm.patches import checkout, imported, patching, proofs, seriesfile, source
-from nvllm.patches import edit as patchedit
+from nvllm.lock import document
+from nvllm.patches import check, checkout, edit, imported, patching, proofs, seriesfile, source
 from nvllm.patches.check import Counterpart, Report
 from nvllm.patches.imported import Change
 from nvllm.patches.series import Series
 from nvllm.patches.source import DirectoryTree, Overlay, SourceTree
-from nvllm.sources import fetch
-from nvllm.sources import git as gitsource
+from nvllm.sources import fetch, git
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
@@ -56,7 +52,7 @@ series_option = click.option(
     "--series",
     "base",
     metavar="BASE",
-    shell_complete=series_names,
+    shell_complete=series,
     help="The series patches/BASE; required if there are several.",
 )
 
@@ -88,7 +84,7 @@ def list_(app: App, base: str | None) -> None:
 @click.option("--all", "every", is_flag=True, help="Check every image of the project.")
 @against_option
 @with_app
-def check(app: App, image: str | None, every: bool, against: str | None) -> None:
+def check_command(app: App, image: str | None, every: bool, against: str | None) -> None:
     """Show for each patch whether it applies, is already upstream, or conflicts, with file and hunk.
 
     A series for another commit than the image pins is refused. If the version has a series of its own, the two series
@@ -98,9 +94,9 @@ def check(app: App, image: str | None, every: bool, against: str | None) -> None
     for spec in _specs(app) if every else [specfile.of(app.project, selected(app))]:
         series = seriesfile.of(app.project, spec.patches.series)
         refuse_any(seriesfile.other_commit(series, spec.vllm.commit, f"patches/{series.base}"))
-        tree, version = _source(app, series, patchcheck.paths_read(series), against)
+        tree, version = _source(app, series, check.paths_read(series), against)
         diffs = seriesfile.diffs(app.project.series(series.base), series.patches, f"patches/{series.base}")
-        report = patchcheck.report(series, diffs, spec.patches.enable, tree, version)
+        report = check.report(series, diffs, spec.patches.enable, tree, version)
         reports.append((spec.name, report, _beside(app, series, version)))
     data: list[Json] = [
         {
@@ -119,7 +115,7 @@ def check(app: App, image: str | None, every: bool, against: str | None) -> None
 def _beside(app: App, series: Series, version: str) -> dict[str, tuple[Counterpart, ...]]:
     """Return the other series of the project for VERSION, by name, each compared with SERIES."""
     others = [seriesfile.of(app.project, base) for base in _bases(app) if base != series.base]
-    return {other.base: patchcheck.beside(series, other) for other in others if other.version == version}
+    return {other.base: check.beside(series, other) for other in others if other.version == version}
 
 
 def _check_text(app: App, reports: Sequence[tuple[str, Report, dict[str, tuple[Counterpart, ...]]]]) -> None:
@@ -130,10 +126,10 @@ def _check_text(app: App, reports: Sequence[tuple[str, Report, dict[str, tuple[C
             for one in report.outcomes
         ]
         app.out.table(["  patch", "outcome", "set", "detail"], rows)
-        for one in report.outcomes:
-            for conflict in (*one.conflicts, *one.tests):
-                place = " ".join(part for part in (conflict.file, conflict.hunk) if part)
-                app.out.line(f"    {one.id}: {place}: expected {conflict.expected}, found {conflict.actual}")
+        for outcome in report.outcomes:
+            for conflict in (*outcome.conflicts, *outcome.tests):
+                spot = " ".join(part for part in (conflict.file, conflict.hunk) if part)
+                app.out.line(f"    {outcome.id}: {spot}: expected {conflict.expected}, found {conflict.actual}")
         for base, counterparts in others.items():
             app.out.line(f"patches/{report.base} beside patches/{base}")
             cells = [
@@ -164,10 +160,8 @@ def new(
     """Write the difference from directory BEFORE to AFTER as the patch ID, and add it to the series."""
     base = _only(app, base)
     app.project.writable(app.project.series(base))
-    if not proofs.pytest_is_here():
-        app.progress.note("pytest is not installed: nvllm only checked that the files define the tests")
-    refuse_any(proofs.refusals(app.project.root, proved_by))
-    entry = patchedit.new(app.project.series(base), f"patches/{base}", patch_id, summary, proved_by, before, after)
+    _check_proofs(app, proved_by)
+    entry = edit.new(app.project.series(base), f"patches/{base}", patch_id, summary, proved_by, before, after)
     app.out.result("patch new", {"series": base, **dataclasses.asdict(entry)}, f"written: patches/{base}/{entry.file}")
 
 
@@ -203,25 +197,30 @@ def add(app: App, image: str, file: Path, proved_by: tuple[str, ...], patch_id: 
     app.project.writable(app.project.series(base))
     series = seriesfile.of(app.project, base)
     taken = [one.id for one in series.patches]
-    change = imported.only(file.name, reading.wanted(file, reading.PATCH, str(file)), taken)
+    change = imported.only(file.name, reading.required(file, reading.PATCH, str(file)), taken)
     change = dataclasses.replace(change, id=patch_id or change.id)
     if not proved_by:
         cure = "write a test that fails without the patch, and name it: --proved-by tests/test_mine.py::test_it"
         raise refuse("NV108", "--proved-by", f"a test of {change.id}", "none", cure)
-    if not proofs.pytest_is_here():
-        app.progress.note("pytest is not installed: nvllm only checked that the files define the tests")
-    refuse_any(proofs.refusals(app.project.root, proved_by))
+    _check_proofs(app, proved_by)
     enabled = spec.patches.enable if spec is not None else ()
     change, checked = _fitted(app, series, enabled, change)
-    directory, shown = app.project.series(base), f"patches/{base}"
-    entry = patchedit.add(directory, shown, change.id, change.summary, proved_by, change.diff)
+    directory, label = app.project.series(base), f"patches/{base}"
+    entry = edit.add(directory, label, change.id, change.summary, proved_by, change.diff)
     named = spec.name if spec is not None else "IMAGE"
     text = (
-        f"written: {shown}/{entry.file}, {'applies to' if checked else 'NOT tried on the source of'} vLLM "
+        f"written: {label}/{entry.file}, {'applies to' if checked else 'NOT tried on the source of'} vLLM "
         f"{series.version}\nnext: write {entry.id} into patches.enable of images/{named}.yaml, then nvllm lock {named}"
     )
     data: dict[str, Json] = {"image": spec.name if spec is not None else None, "series": base, "checked": checked}
     app.out.result("patch add", {**data, **dataclasses.asdict(entry)}, text)
+
+
+def _check_proofs(app: App, tests: Sequence[str]) -> None:
+    """Raise Refused NV108 for those of TESTS that are not there, as far as pytest, or a look at the files, can tell."""
+    if not proofs.pytest_is_here():
+        app.progress.note("pytest is not installed: nvllm only checked that the files define the tests")
+    refuse_any(proofs.refusals(app.project.root, tests))
 
 
 def _known(app: App, name: str) -> str:
@@ -239,10 +238,10 @@ def _fitted(app: App, series: Series, enabled: Collection[str], change: Change) 
     Raises Refused NV106 or NV301 if it does not apply.
     """
     store = Store(app.places.store)
-    held = next((one for one in _locked_sources(app, series.version) if store.has(one.sha256)), None)
-    if held is None:
+    archive = next((one for one in _locked_sources(app, series.version) if store.has(one.sha256)), None)
+    if archive is None:
         return change, False
-    tree = source.archive(store.path(held.sha256), patchcheck.paths_read(series) | {*change.diff.paths})
+    tree = source.archive(store.path(archive.sha256), check.paths_read(series) | {*change.diff.paths})
     below = [one for one in series.patches if one.id in enabled]
     diffs = seriesfile.diffs(app.project.series(series.base), below, f"patches/{series.base}")
     changed = Overlay(tree, patching.apply_all(tree, [diffs[one.id] for one in below if one.id in diffs]))
@@ -260,8 +259,8 @@ def refresh(app: App, patch_id: str, against: str | None, base: str | None) -> N
     base = _only(app, base)
     app.project.writable(app.project.series(base))
     series = seriesfile.of(app.project, base)
-    tree, version = _source(app, series, patchcheck.paths_read(series), against)
-    entry = patchedit.refresh(app.project.series(base), f"patches/{base}", patch_id, tree)
+    tree, version = _source(app, series, check.paths_read(series), against)
+    entry = edit.refresh(app.project.series(base), f"patches/{base}", patch_id, tree)
     moved = series.patch(patch_id) != entry
     text = f"patches/{base}/{entry.file}: {'written for' if moved else 'already exact for'} {version}"
     app.out.result("patch refresh", {"series": base, "changed": moved, **dataclasses.asdict(entry)}, text)
@@ -315,12 +314,12 @@ def _specs(app: App) -> list[ImageSpec]:
     return [specfile.of(app.project, name) for name in app.project.image_names()]
 
 
-def _source(app: App, series: Series, wanted: Collection[str], against: str | None) -> tuple[SourceTree, str]:
+def _source(app: App, series: Series, paths: Collection[str], against: str | None) -> tuple[SourceTree, str]:
     """Return the source AGAINST (a version or a directory), or the one that SERIES pins, and its name."""
     if against is not None and Path(against).is_dir():
         return DirectoryTree(Path(against)), str(against)
     version = against if against is not None else series.version
-    return source.archive(source_archive(app, version), wanted), version
+    return source.archive(source_archive(app, version), paths), version
 
 
 def source_archive(app: App, version: str) -> Path:
@@ -338,19 +337,19 @@ def source_archive(app: App, version: str) -> Path:
 def _locked_sources(app: App, version: str) -> Iterator[LockedFile]:
     """Yield the source archives of VERSION in the locks of this project, where they are pinned."""
     for path in reading.listed(app.project.root / "manifests", "*.lock.json"):
-        locked = lockdoc.read(path, app.project.show(path)).vllm
+        locked = document.read(path, app.project.show(path)).vllm
         if locked.version == version:
             yield locked.source
 
 
 def _offered(app: App, sources: Sources, version: str) -> LockedFile:
     if app.offline:
-        found = f"no lock has the source of {version}, and --offline"
+        problem = f"no lock has the source of {version}, and --offline"
         cure = "run it once without --offline, or name a directory: --against DIR"
-        raise refuse("NV209", f"vLLM {version}", "its source archive", found, cure)
+        raise refuse("NV209", f"vLLM {version}", "its source archive", problem, cure)
     for spec in _specs(app):
         if spec.vllm.source is not None and spec.vllm.version == version:
-            shown, store = app.project.show(app.project.spec(spec.name)), Store(app.places.store)
-            return gitsource.bring(spec.vllm, shown, store, sources.client(), os.environ, app.progress)
+            label, store = app.project.show(app.project.spec(spec.name)), Store(app.places.store)
+            return git.bring(spec.vllm, label, store, sources.client(), os.environ, app.progress)
     offered = sources.indexes().sdist("vllm", version)
     return LockedFile(offered.filename, offered.sha256, sources.indexes().size(offered.url), "pypi")

@@ -14,7 +14,7 @@ from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import canonical, durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
-from nvllm.image import provenance as statements
+from nvllm.image import provenance
 
 EXAMPLES = """
 Examples:
@@ -29,7 +29,7 @@ Examples:
 @click.option("--sign", type=PATH, metavar="KEY", help="Sign FILE with this SSH key: FILE.sig.")
 @patches_option
 @with_image()
-def provenance(app: App, image: str, output: Path | None, sign: Path | None, patches: str | None) -> None:
+def provenance_command(app: App, image: str, output: Path | None, sign: Path | None, patches: str | None) -> None:
     """The statement names the image by the digests that the project or a build on this host recorded.
 
     What went in is the lock's files and the patches, by sha256. Form: in-toto Statement v1, SLSA provenance v1.
@@ -38,7 +38,7 @@ def provenance(app: App, image: str, output: Path | None, sign: Path | None, pat
         cure = f"nvllm provenance {image} --output {image}.intoto.json --sign {shlex.quote(str(sign))}"
         raise refuse("NV108", "--sign", "--output FILE, beside which the signature lies", "no --output", cure)
     build = fresh_build(app, image, patches)
-    made = statements.statement(build, statements.built_digests(app.project, app.places, build))
+    made = provenance.statement(build, provenance.built_digests(app.project, app.places, build))
     text = canonical.pretty(made)
     data: dict[str, Json] = {"image": image, "build_hash": build.build_hash}
     if output is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 
@@ -12,16 +11,15 @@ from nvllm.cache.blessings import Blessings
 from nvllm.cli import terminal
 from nvllm.cli.build import fresh_build, patches_option
 from nvllm.cli.complete import profiles
+from nvllm.cli.fleet import opened
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.cli.image_argument import IMAGE, selected, with_image
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import refuse, refuse_any
+from nvllm.core.refusal import refuse
 from nvllm.engine import engine
-from nvllm.fleet import blessings as fleet_blessings
-from nvllm.fleet import credentials, registry
-from nvllm.fleet import images as fleet_images
+from nvllm.fleet import blessings, images, registry
 from nvllm.fleet.blessings import PulledBlessing, PushedBlessing
-from nvllm.fleet.registry import Repository, RepositoryName
+from nvllm.fleet.registry import Repository
 from nvllm.image import identity, recording
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
@@ -53,12 +51,6 @@ blessing_option = click.option(
 )
 
 
-def _repository(app: App, name: RepositoryName) -> Repository:
-    if app.offline:
-        raise refuse("NV108", "--offline", "a command that needs no network", f"{name}", "run it without --offline")
-    return Repository(name, credentials.find(name.host, os.environ), app.progress)
-
-
 @click.command("push", cls=Command, epilog=PUSH_EXAMPLES)
 @click.argument("repo", help="The repository: host[:port]/path.")
 @IMAGE
@@ -81,25 +73,25 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
     recording.verify(finished.layers, app.progress)
     built = recording.of_image(build, finished)
     Witness(app.project, app.places, engine.connect).hold(build.spec.name, built, finished.layers)
-    blessings = Blessings.of_project(app.project, app.places)
+    manifests = Blessings.of_project(app.project, app.places)
     now = time.time()
-    found = [
+    chosen = [
         one
         for profile in profiles
-        for one in fleet_blessings.of_build(blessings, image, _named(app, build, profile), build.build_hash, now)
+        for one in blessings.of_build(manifests, image, _named(app, build, profile), build.build_hash, now)
     ]
-    repository = _repository(app, name)
-    tag = fleet_images.tag_of(build)
+    repository = opened(app, name)
+    tag = images.tag_of(build)
     target: dict[str, Json] = {"repository": str(name), "image": image}
     if dry_run:
-        lacking = fleet_images.lacking(finished, repository)
+        lacking = images.lacking(finished, repository)
         text = f"{name}:{tag}: {terminal.size(lacking)} would travel"
         app.out.result("push", {**target, "tag": tag, "bytes": lacking, "pushed": False}, text)
         return
-    pushed = fleet_images.push_image(finished, tag, repository)
+    pushed = images.push_image(finished, tag, repository)
     sent = [
-        fleet_blessings.push_blessing(one, blessings, app.project.platform, app.places, repository, app.progress)
-        for one in found
+        blessings.push_blessing(one, manifests, app.project.platform, app.places, repository, app.progress)
+        for one in chosen
     ]
     data: Json = {
         **target,
@@ -125,8 +117,14 @@ def _named(app: App, build: Build, profile: str) -> str:
     return profile
 
 
-def _pushed(one: PushedBlessing) -> Json:
-    return {"label": one.label, "version": one.version, "tag": one.tag, "manifest": one.digest, "bytes": one.sent}
+def _pushed(blessing: PushedBlessing) -> Json:
+    return {
+        "label": blessing.label,
+        "version": blessing.version,
+        "tag": blessing.tag,
+        "manifest": blessing.digest,
+        "bytes": blessing.sent,
+    }
 
 
 @click.command("pull", cls=Command, epilog=PULL_EXAMPLES)
@@ -143,14 +141,11 @@ def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> Non
     name, digest = registry.parse(repo)
     if image is not None or digest is None or profiles:  # else the digest decides, whatever it is of
         image = selected(app)
-    build = None
-    if image is not None:
-        build, stale = identity.load_build(app.project, image, None)
-        refuse_any(stale)
-    held = engine.require()
-    repository = _repository(app, name)
+    build = fresh_build(app, image, None) if image is not None else None
+    docker = engine.require()
+    repository = opened(app, name)
     app.remember_project()
-    done = fleet_images.pull_image(repository, digest, build, app.project, app.places, held, app.progress)
+    done = images.pull_image(repository, digest, build, app.project, app.places, docker, app.progress)
     brought = [_blessing(app, repository, build, profile) for profile in profiles if build is not None]
     record = done.record
     tag = identity.tag(record.image, record.build_hash)
@@ -178,13 +173,13 @@ def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> Non
 
 def _blessing(app: App, repository: Repository, build: Build, profile: str) -> PulledBlessing:
     """Bring the blessing of PROFILE of BUILD for this host into force."""
-    found = examine.examine_unblessed(
+    examination = examine.examine_unblessed(
         app.project, app.places, build.spec.name, profile, paranoid=False, progress=app.progress
     )
-    rules = found.build.spec.profiles[profile].bless
-    return fleet_blessings.pull_blessing(
+    rules = examination.build.spec.profiles[profile].bless
+    return blessings.pull_blessing(
         repository,
-        found.plan.serve_hash,
+        examination.plan.serve_hash,
         app.project.signers(rules.signers),
         Blessings.of_project(app.project, app.places),
         app.places,
@@ -192,11 +187,11 @@ def _blessing(app: App, repository: Repository, build: Build, profile: str) -> P
     )
 
 
-def _pulled(app: App, one: PulledBlessing) -> Json:
+def _pulled(app: App, blessing: PulledBlessing) -> Json:
     return {
-        "label": one.manifest.label,
-        "version": one.manifest.version,
-        "serve_hash": one.manifest.serve_hash,
-        "file": app.project.show(one.path),
-        "new": one.new,
+        "label": blessing.manifest.label,
+        "version": blessing.manifest.version,
+        "serve_hash": blessing.manifest.serve_hash,
+        "file": app.project.show(blessing.path),
+        "new": blessing.new,
     }

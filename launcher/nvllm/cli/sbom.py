@@ -51,8 +51,8 @@ def sbom_command(
         _print(app, build, sbom.document(build), output, None)
         return
     store = Store(app.places.store)
-    held = [wheel for wheel in build.lock.wheels if store.has(wheel.file.sha256)]
-    read = {wheel.name: wheelmetadata.read(store.path(wheel.file.sha256), wheel.file.filename) for wheel in held}
+    present = [wheel for wheel in build.lock.wheels if store.has(wheel.file.sha256)]
+    read = {wheel.name: wheelmetadata.read(store.path(wheel.file.sha256), wheel.file.filename) for wheel in present}
     try:
         from nvllm.image import cyclonedx
     except ModuleNotFoundError as error:
@@ -66,7 +66,7 @@ def sbom_command(
 def _print(app: App, build: Build, document: Json, output: Path | None, read: int | None) -> None:
     """Print DOCUMENT, or write it to OUTPUT. READ is how many wheels were looked into, None if none was to be."""
     text = canonical.pretty(document)
-    said = f"looked into {read} of {len(build.lock.wheels)} wheels" if read is not None else "from the lock alone"
+    basis = f"looked into {read} of {len(build.lock.wheels)} wheels" if read is not None else "from the lock alone"
     if output is not None:
         durable.replace(output, text.encode(), 0o644, code="NV920")
     data: Json = {
@@ -77,5 +77,5 @@ def _print(app: App, build: Build, document: Json, output: Path | None, read: in
         **({"document": document} if output is None else {"file": str(output)}),
     }
     if output is None:  # stdout holds the document and nothing else
-        app.progress.note(f"{build.spec.name}: {said}")
-    app.out.result("sbom", data, text if output is None else f"{output}: {said}")
+        app.progress.note(f"{build.spec.name}: {basis}")
+    app.out.result("sbom", data, text if output is None else f"{output}: {basis}")

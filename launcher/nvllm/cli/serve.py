@@ -14,14 +14,12 @@ from typing import cast
 
 import click
 
-from nvllm.cli.complete import instances as running_instances
-from nvllm.cli.complete import profiles
+from nvllm.cli import complete
 from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.cli.image_argument import IMAGE, with_image
-from nvllm.core import durable, reading
+from nvllm.core import durable, plan, reading
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan, PlannedCpu, ServedModel
-from nvllm.core.plan import encode as plan_encode
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.core.spec import LOOPBACK
 from nvllm.engine import engine
@@ -62,7 +60,7 @@ Examples:
 
 @click.command("serve", cls=Command, epilog=SERVE_EXAMPLES)
 @IMAGE
-@click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
+@click.option("--profile", required=True, shell_complete=complete.profiles, help="A profile of the image.")
 @click.option("--dry-run", is_flag=True, help="Print the launch plan and every refusal; start nothing.")
 @click.option("--detach", is_flag=True, help="Run in the background; return when the engine is ready.")
 @click.option("--paranoid", is_flag=True, help="Hash every file of the model, also those whose hash is on record.")
@@ -74,7 +72,7 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         return
     if dry_run:
         seen = examine.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
-        app.show("serve --dry-run", plan_encode(seen.plan), lambda: _plan_text(app, seen.plan), seen.refusals)
+        app.show("serve --dry-run", plan.encode(seen.plan), lambda: _plan_text(app, seen.plan), seen.refusals)
         return
     command = shlex.join(["nvllm", "serve", image, "--profile", profile])
     served = service.ServiceRequest(app.project, app.places, image, profile, command, paranoid, app.progress)
@@ -181,8 +179,8 @@ def _image_text(plan: LaunchPlan) -> str:
 def _detach(app: App, image: str, profile: str, *, paranoid: bool) -> None:
     """Serve PROFILE of IMAGE in the background, and return when it is ready."""
     data = detach.detached(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
-    said = app.places.run(str(data["instance"])) / "engine.log"
-    app.out.result("serve", data, f"ready: {data['instance']} at {data['address']}, log {said}")
+    log = app.places.run(str(data["instance"])) / "engine.log"
+    app.out.result("serve", data, f"ready: {data['instance']} at {data['address']}, log {log}")
 
 
 @click.command("status", cls=Command, epilog=STATUS_EXAMPLES)
@@ -193,31 +191,31 @@ def status(app: App, metrics: bool, metrics_file: Path | None) -> None:
     """Each is shown with its stage, its address, how long its start took, and whether a supervisor looks after it."""
     if metrics and app.out.json:
         raise refuse("NV108", "--metrics", "--json or --metrics", "both", "leave one of them out")
-    found = instances.seen(engine.require(), app.places)
+    seen = instances.seen(engine.require(), app.places)
     if metrics_file is not None:
-        page = _metrics(app, found).encode()
+        page = _metrics(app, seen).encode()
         durable.replace(metrics_file.absolute(), page, 0o644, code="NV920")  # node_exporter is another user
     if metrics:
-        app.out.line(_metrics(app, found))
+        app.out.line(_metrics(app, seen))
         return
     data: list[Json] = []
-    for one in found:
-        named: dict[str, Json] = {"instance": one.name, "container": one.container}
-        known = named if one.state is None else asdict(one.state)
-        project = owners.owner(app.places, one.name)
-        data.append({**known, "stage": one.stage, "supervised": one.supervised, "project": project})
+    for instance in seen:
+        named: dict[str, Json] = {"instance": instance.name, "container": instance.container}
+        known = named if instance.state is None else asdict(instance.state)
+        project = owners.owner(app.places, instance.name)
+        data.append({**known, "stage": instance.stage, "supervised": instance.supervised, "project": project})
     app.out.result("status", {"instances": data}, lambda: _status_text(app, cast("list[dict[str, Json]]", data)))
 
 
-def _metrics(app: App, found: Sequence[SeenInstance]) -> str:
-    """Return what is FOUND, the figures of engines that answer, and the gates of this host, for Prometheus."""
+def _metrics(app: App, seen: Sequence[SeenInstance]) -> str:
+    """Return the instances SEEN, the figures of engines that answer, and the gates of this host, for Prometheus."""
     usage = {
         one.name: {number: said.kv_usage for number, said in health.read_metrics(one.state.port).items()}
-        for one in found
+        for one in seen
         if one.running and one.state is not None
     }
     here = gates.machine(facts.probe([]))
-    return exposition.text(exposition.Exposed(found, usage, gate_records.filed(app.places.gates), here))
+    return exposition.text(exposition.Exposed(seen, usage, gate_records.filed(app.places.gates), here))
 
 
 def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
@@ -278,7 +276,7 @@ def _only(app: App, docker: Engine) -> str:
 
 @click.command("logs", cls=Command, epilog=LOGS_EXAMPLES)
 @click.argument(
-    "instance", required=False, shell_complete=running_instances, help="An instance that `nvllm status` lists."
+    "instance", required=False, shell_complete=complete.instances, help="An instance that `nvllm status` lists."
 )
 @click.option("--follow", "-f", is_flag=True, help="Show new lines until the instance ends, or Ctrl-C.")
 @click.option("--tail", type=click.IntRange(min=1), metavar="N", help="Show only the last N lines.")
@@ -295,9 +293,9 @@ def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None
     if not path.is_file():
         known = ", ".join(run.path.name for run in all_below(app.places.runs)) or "none"
         raise refuse("NV107", str(path), f"an instance: {known}", instance, "nvllm status")
-    lines = reading.wanted(path, reading.LOG, str(path)).decode("utf-8", "replace").splitlines()
-    shown = lines if tail is None else lines[-tail:]
-    app.out.result("logs", {"instance": instance, "lines": shown}, "\n".join(shown))
+    lines = reading.required(path, reading.LOG, str(path)).decode("utf-8", "replace").splitlines()
+    chosen = lines if tail is None else lines[-tail:]
+    app.out.result("logs", {"instance": instance, "lines": chosen}, "\n".join(chosen))
     if follow:
         _follow(app, path, RunDirectory(path.parent))
 
@@ -315,12 +313,12 @@ def _follow(app: App, path: Path, run: RunDirectory) -> None:
         ended = state is None or state.stage in {"stopped", "failed"}
         if ended and stopping.holder_of(app.places, run.path.name) is None:  # else the engine may be started again
             return
-        time.sleep(0.3)
+        time.sleep(0.3)  # a file that grows sends no event
 
 
 @click.command("stop", cls=Command, epilog=STOP_EXAMPLES)
 @click.argument(
-    "instance", required=False, shell_complete=running_instances, help="An instance that `nvllm status` lists."
+    "instance", required=False, shell_complete=complete.instances, help="An instance that `nvllm status` lists."
 )
 @click.option("--all", "every", is_flag=True, help="Stop every instance of this project.")
 @with_app

@@ -52,7 +52,7 @@ def import_command(app: App, file: Path) -> None:
 
     Anything but such files is refused, and so is a file whose bytes have another sha256 than its name.
     """
-    found = bundle.read(file, Store(app.places.store), app.progress)
-    data: Json = {"file": str(file), "files": found.files, "bytes": found.bytes, "new": found.new}
-    text = f"{file}: {found.files} files, {terminal.size(found.bytes)}, {found.new} of them new"
+    brought = bundle.read(file, Store(app.places.store), app.progress)
+    data: Json = {"file": str(file), "files": brought.files, "bytes": brought.bytes, "new": brought.new}
+    text = f"{file}: {brought.files} files, {terminal.size(brought.bytes)}, {brought.new} of them new"
     app.out.result("store import", data, text)

@@ -17,9 +17,8 @@ from nvllm.core.progress import Progress, Silent, Table, Task, Unit
 from nvllm.core.refusal import Refusal, counted
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
-    from rich.progress import TaskID
-    from rich.table import Table as DrawnTable
+    import rich.progress
+    import rich.table
 
 SHOWN_AFTER = 2.0
 """Seconds of work after which a bar appears."""
@@ -73,8 +72,8 @@ def refusal_text(refusals: Sequence[Refusal], *, color: bool) -> str:
             ("found", refusal.found),
             ("cure", refusal.cure),
         ):
-            shown = printable(value).replace("\n", "\n" + " " * 12)
-            lines.append(f"  {label:<8}  " + (f"{green}{shown}{plain}" if label == "cure" else shown))
+            text = printable(value).replace("\n", "\n" + " " * 12)
+            lines.append(f"  {label:<8}  " + (f"{green}{text}{plain}" if label == "cure" else text))
         blocks.append("\n".join(lines))
     ending = [f"{len(blocks)} refusals"] if len(blocks) > 1 else []
     return "\n\n".join([*blocks, *ending]) + "\n"
@@ -111,24 +110,24 @@ def _widths(rows: Sequence[Sequence[str]], room: int) -> list[int] | None:
     """Return the width of each column of ROWS in ROOM characters, or None if that breaks a word of any."""
     columns = [[printable(cell) for cell in column] for column in zip(*rows, strict=True)]
     widths = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
-    wanted = [max(map(len, column)) for column in columns]
+    longest = [max(map(len, column)) for column in columns]
     left = room - sum(widths)
     if left < 0:
         return None
     # Those that need least get it first: a long text is easier to read on several lines than a list of short ones.
-    for index in sorted(range(len(columns)), key=lambda one: wanted[one] - widths[one]):
-        more = min(left, wanted[index] - widths[index])
+    for index in sorted(range(len(columns)), key=lambda column: longest[column] - widths[column]):
+        more = min(left, longest[index] - widths[index])
         widths[index] += more
         left -= more
     return widths
 
 
-def _block(columns: Sequence[str], row: Sequence[str]) -> DrawnTable:
+def _block(columns: Sequence[str], row: Sequence[str]) -> rich.table.Table:
     """Return ROW as lines of a column's name and its cell."""
-    from rich.table import Table as DrawnTable
+    import rich.table
     from rich.text import Text
 
-    table = DrawnTable(box=None, pad_edge=False, show_header=False, padding=(0, _GAP, 0, 0))
+    table = rich.table.Table(box=None, pad_edge=False, show_header=False, padding=(0, _GAP, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for column, cell in zip(columns, row, strict=True):
@@ -136,12 +135,12 @@ def _block(columns: Sequence[str], row: Sequence[str]) -> DrawnTable:
     return table
 
 
-def _drawn(columns: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int] = ()) -> DrawnTable:
+def _drawn(columns: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int] = ()) -> rich.table.Table:
     """Return ROWS under COLUMNS, of WIDTHS if any are given, as a table of rich. A row may lack its last cells."""
-    from rich.table import Table as DrawnTable
+    import rich.table
     from rich.text import Text
 
-    table = DrawnTable(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+    table = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     for index, column in enumerate(columns):
         table.add_column(Text(column), overflow="fold", width=widths[index] if widths else None)
     for row in rows:
@@ -246,14 +245,14 @@ class _DrawnTable:
     def row(self, name: str, *cells: str) -> None:
         self._rows = {**self._rows, name: cells}  # replaced as a whole, because another thread draws it
 
-    def drawn(self, last: int | None = None) -> DrawnTable:
+    def drawn(self, last: int | None = None) -> rich.table.Table:
         """Return the table, or only its LAST rows, which are the ones that change."""
         rows = [(name, *cells) for name, cells in self._rows.items()]
         return _drawn(self._columns, rows if last is None else rows[-last:])
 
 
 class _DrawnTask:
-    def __init__(self, bars: Bars, task: TaskID) -> None:
+    def __init__(self, bars: rich.progress.Progress, task: rich.progress.TaskID) -> None:
         self._bars = bars
         self._task = task
 
@@ -268,10 +267,10 @@ class Drawn:
         self._color = color
         self._lock = threading.Lock()
         self._open = 0
-        self._bars: Bars | None = None
+        self._bars: rich.progress.Progress | None = None
         self._tables: list[_DrawnTable] = []
 
-    def _begin(self) -> Bars:
+    def _begin(self) -> rich.progress.Progress:
         """Return the bars, and start to draw them with the first open task."""
         with self._lock:
             if self._bars is None:
@@ -281,7 +280,7 @@ class Drawn:
                 self._bars.start()
             return self._bars
 
-    def _end(self, bars: Bars) -> None:
+    def _end(self, bars: rich.progress.Progress) -> None:
         with self._lock:
             self._open -= 1
             if self._open == 0:
@@ -324,18 +323,17 @@ class Drawn:
             self._end(bars)
 
 
-def _bars(tables: Sequence[_DrawnTable], *, color: bool) -> Bars:
+def _bars(tables: Sequence[_DrawnTable], *, color: bool) -> rich.progress.Progress:
     """Return rich's bars below TABLES, with nvllm's columns, for tasks older than SHOWN_AFTER."""
+    import rich.progress
     from rich.console import Console, RenderableType
     from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as RichProgress
-    from rich.progress import Task as RichTask
     from rich.text import Text
 
     class AmountColumn(ProgressColumn):
         """The amount done, the total, and the speed."""
 
-        def render(self, task: RichTask) -> Text:
+        def render(self, task: rich.progress.Task) -> Text:
             unit: Unit = task.fields["unit"]
             whole = f" of {amount(task.total, unit)}" if task.total else ""
             speed = f", {amount(task.speed, unit)}/s" if task.speed else ""
@@ -343,13 +341,13 @@ def _bars(tables: Sequence[_DrawnTable], *, color: bool) -> Bars:
 
     console = Console(stderr=True, no_color=not color)
 
-    class LateBars(RichProgress):
+    class LateBars(rich.progress.Progress):
         def get_renderables(self) -> Iterator[RenderableType]:
             room = max(1, console.height // 2)  # rich would cut off what does not fit
             yield from (table.drawn(room) for table in tables)
-            shown = [task for task in self.tasks if (task.elapsed or 0) >= SHOWN_AFTER]
-            if shown:
-                yield self.make_tasks_table(shown)
+            lasting = [task for task in self.tasks if (task.elapsed or 0) >= SHOWN_AFTER]
+            if lasting:
+                yield self.make_tasks_table(lasting)
 
     return LateBars(
         TextColumn("{task.description}", markup=False),

@@ -64,9 +64,9 @@ _ENDINGS = 16
 
 @dataclass(frozen=True, slots=True)
 class ArchiveName:
-    """An archive as messages name it: SHOWN, what was EXPECTED, the CURE, the CODE of its refusal, the PART of it."""
+    """An archive as messages name it: LABEL, what was EXPECTED, the CURE, the CODE of its refusal, the PART of it."""
 
-    shown: str
+    label: str
     expected: str = "a whole archive"
     cure: str = "fetch it again"
     code: str = "NV306"
@@ -81,8 +81,8 @@ def whole(name: ArchiveName) -> Iterator[None]:
     except (*_TORN, OSError) as error:
         if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
             raise  # the disk, and not the archive; a seek to before its start is invalid
-        found = (f"{name.part}: " if name.part else "") + (str(error)[:300] or "its end is missing")
-        raise refuse(name.code, name.shown, name.expected, found, name.cure) from error
+        problem = (f"{name.part}: " if name.part else "") + (str(error)[:300] or "its end is missing")
+        raise refuse(name.code, name.label, name.expected, problem, name.cure) from error
 
 
 @contextmanager

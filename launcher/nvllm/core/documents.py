@@ -25,30 +25,30 @@ Rules: TypeAlias = Callable[[T], Iterable[tuple[str, str, str]]]
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
-def parse(form: Form[T], data: bytes, rules: Rules[T], *, code: str, shown: str, cure: str) -> T:
-    """Return the value of FORM in DATA, the content of the file that messages call SHOWN.
+def parse(form: Form[T], data: bytes, rules: Rules[T], *, code: str, label: str, cure: str) -> T:
+    """Return the value of FORM in DATA, the content of the file that messages call LABEL.
 
     Raises Refused with CODE and CURE for everything that is wrong by the form or, if nothing is, by RULES.
     """
     try:
         document = canonical.decode(data)
     except ValueError as error:
-        raise refuse(code, shown, "a JSON document", str(error), cure) from error
+        raise refuse(code, label, "a JSON document", str(error), cure) from error
     refuse_any(
-        Refusal(code, f"{shown}: {one.path}", one.allowed, one.found, cure) for one in schemas.validate(form, document)
+        Refusal(code, f"{label}: {one.path}", one.allowed, one.actual, cure) for one in schemas.validate(form, document)
     )
     value = structure(form, document)
-    refuse_any(Refusal(code, f"{shown}: {path}", expected, found, cure) for path, expected, found in rules(value))
+    refuse_any(Refusal(code, f"{label}: {path}", expected, found, cure) for path, expected, found in rules(value))
     return value
 
 
-def decode(form: Form[T], data: bytes, rules: Rules[T], *, code: str, shown: str, cure: str) -> T:
+def decode(form: Form[T], data: bytes, rules: Rules[T], *, code: str, label: str, cure: str) -> T:
     """Return what `parse` does. Raises Refused also if DATA is not the text that `encode` writes."""
-    value = parse(form, data, rules, code=code, shown=shown, cure=cure)
+    value = parse(form, data, rules, code=code, label=label, cure=cure)
     written = encode(form, value)
     if written != data:
-        found = f"the same content in another layout, first in line {_first_difference(written, data)}"
-        raise refuse(code, shown, "the text that nvllm writes", found, cure)
+        problem = f"the same content in another layout, first in line {_first_difference(written, data)}"
+        raise refuse(code, label, "the text that nvllm writes", problem, cure)
     return value
 
 
@@ -57,9 +57,9 @@ def encode(form: Form[T], value: T) -> bytes:
     return canonical.pretty(unstructure(form, value)).encode()
 
 
-def _first_difference(one: bytes, other: bytes) -> int:
+def _first_difference(first: bytes, second: bytes) -> int:
     """Return the number of the first line in which two texts differ, counted from 1."""
-    pairs = itertools.zip_longest(one.splitlines(keepends=True), other.splitlines(keepends=True))
+    pairs = itertools.zip_longest(first.splitlines(keepends=True), second.splitlines(keepends=True))
     return next(number for number, (line, another) in enumerate(pairs, start=1) if line != another)
 
 
@@ -91,9 +91,9 @@ def converter(form: Form[Any]) -> cattrs.Converter:
 
 def _structure_fn(form: Form[Any], reader: cattrs.Converter, cls: type[Any]) -> Any:
     names = {}
-    for one in fields.declared(cls, form):
-        size = any("string" in rule.types and "integer" in rule.types for rule in one.rules)
-        names[one.field.name] = override(rename=one.name, struct_hook=_size if size else None)
+    for member in fields.declared(cls, form):
+        size = any("string" in rule.types and "integer" in rule.types for rule in member.rules)
+        names[member.field.name] = override(rename=member.name, struct_hook=_size if size else None)
     return cast("Any", make_dict_structure_fn)(cls, reader, **names)
 
 

@@ -35,14 +35,14 @@ def full(error: OSError) -> Refused | None:
 
 
 @contextmanager
-def writing(place: Path, code: WriteCode = "NV911") -> Iterator[None]:
-    """Turn every OSError of the context into Refused with CODE for PLACE."""
+def writing(path: Path, code: WriteCode = "NV911") -> Iterator[None]:
+    """Turn every OSError of the context into Refused with CODE for PATH."""
     try:
         yield
     except OSError as error:
-        cure = f"make room or give access at {place.parent}, then run the command again"
-        found = error.strerror or str(error)
-        raise refuse(code, str(place), "a place that takes what is written", found, cure) from error
+        cure = f"make room or give access at {path.parent}, then run the command again"
+        problem = error.strerror or str(error)
+        raise refuse(code, str(path), "a place that takes what is written", problem, cure) from error
 
 
 def absent(directory: Path, option: str) -> None:
@@ -75,20 +75,20 @@ def becoming(directory: Path) -> Iterator[Path]:
             partial.mkdir(parents=True)
         yield partial
         with writing(directory, "NV920"):
-            for place, _, _ in os.walk(partial):
-                sync_directory(Path(place))
+            for inner, _, _ in os.walk(partial):
+                sync_directory(Path(inner))
             partial.rename(directory)
             sync_directory(directory.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def link(source: Path, place: Path) -> None:
-    """Hard-link the file SOURCE to PLACE, or copy it to another file system."""
+def link(source: Path, target: Path) -> None:
+    """Hard-link the file SOURCE to TARGET, or copy it to another file system."""
     try:
-        os.link(source, place)
+        os.link(source, target)
     except OSError:
-        shutil.copyfile(source, place)
+        shutil.copyfile(source, target)
 
 
 def sync_directory(path: Path) -> None:
@@ -117,6 +117,7 @@ def replace(path: Path, data: bytes, mode: int, name: str = "file", code: WriteC
                 stream.write(data)
                 stream.flush()
                 os.fchmod(stream.fileno(), mode)
+                # A rename can be on the disk before the bytes: after a power cut that is an empty file.
                 os.fsync(stream.fileno())
             reached(f"{name} written")
             os.replace(unnamed, path)
@@ -124,7 +125,7 @@ def replace(path: Path, data: bytes, mode: int, name: str = "file", code: WriteC
             os.unlink(unnamed)
             raise
         reached(f"{name} renamed")
-        sync_directory(path.parent)
+        sync_directory(path.parent)  # else a power cut can undo the rename
 
 
 @contextmanager
@@ -140,8 +141,8 @@ def locked(directory: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError as error:
             cure = "keep the project and NVLLM_HOME on a local disk"
-            found = error.strerror or str(error)
-            raise refuse("NV513", str(directory), "hard file locks (flock)", found, cure) from error
+            problem = error.strerror or str(error)
+            raise refuse("NV513", str(directory), "hard file locks (flock)", problem, cure) from error
         yield
     finally:
         os.close(descriptor)

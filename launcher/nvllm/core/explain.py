@@ -44,22 +44,22 @@ def differences(before: Json, after: Json) -> tuple[Factor, ...]:
 
 def _differences(path: str, before: Json, after: Json) -> list[Factor]:
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        found = []
+        factors = []
         for key in sorted(before.keys() | after.keys()):
             inner = f"{path}.{key}"
             if key in before and key in after:
-                found += _differences(inner, before[key], after[key])
+                factors += _differences(inner, before[key], after[key])
             else:
-                found.append(Factor(inner, _shown(before, key), _shown(after, key)))
-        return found
+                factors.append(Factor(inner, _shown(before, key), _shown(after, key)))
+        return factors
     if _identified(before) and _identified(after):
-        found = _differences(path, _by_id(before), _by_id(after))
+        factors = _differences(path, _by_id(before), _by_id(after))
         orders = [
             [key for key in _by_id(one) if key in _by_id(other)] for one, other in [(before, after), (after, before)]
         ]
         if orders[0] != orders[1]:
-            found.append(Factor(f"{path} (order)", " ".join(orders[0]), " ".join(orders[1])))
-        return found
+            factors.append(Factor(f"{path} (order)", " ".join(orders[0]), " ".join(orders[1])))
+        return factors
     if _long_set(before) and _long_set(after) and before != after:
         return [Factor(path or ".", _only_in(before, after), _only_in(after, before))]
     same = canonical.encode(before) == canonical.encode(after)
@@ -76,8 +76,8 @@ def _long_set(value: Json) -> TypeGuard[list[str]]:
     return value == sorted(set(cast("list[str]", value)))
 
 
-def _only_in(one: list[str], other: list[str]) -> str:
-    return " ".join(word for word in one if word not in set(other)) or "nothing else"
+def _only_in(words: list[str], others: list[str]) -> str:
+    return " ".join(word for word in words if word not in set(others)) or "nothing else"
 
 
 def _identified(value: Json) -> TypeGuard[list[Mapping[str, Json]]]:

@@ -15,12 +15,13 @@ def packages(extra: str) -> list[str]:
         declared = metadata.requires("nvllm") or []
     except metadata.PackageNotFoundError:
         return []
-    found = []
-    for one in map(Requirement, declared):
-        if one.marker is not None and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""}):
-            one.marker = None
-            found.append(str(one))
-    return found
+    requirements = []
+    for requirement in map(Requirement, declared):
+        marker = requirement.marker
+        if marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+            requirement.marker = None
+            requirements.append(str(requirement))
+    return requirements
 
 
 def installing(extra: str) -> str:
@@ -29,9 +30,5 @@ def installing(extra: str) -> str:
     It names the packages: ``nvllm[ray]`` would have an index asked for nvllm, which is on none, and the ``pip`` on the
     PATH may be another Python's. A Python that ``uv tool`` made has no pip, and nvllm brings uv.
     """
-    pip = (
-        ["-m", "pip", "install"]
-        if util.find_spec("pip")
-        else ["-m", "uv", "pip", "install", "--python", sys.executable]
-    )
-    return shlex.join([sys.executable, *pip, *(packages(extra) or [f"nvllm[{extra}]"])])
+    pip = ["pip", "install"] if util.find_spec("pip") else ["uv", "pip", "install", "--python", sys.executable]
+    return shlex.join([sys.executable, "-m", *pip, *(packages(extra) or [f"nvllm[{extra}]"])])

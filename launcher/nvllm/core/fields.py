@@ -148,10 +148,10 @@ class Declared(NamedTuple):
 def declared(cls: type, form: Form[Any]) -> Iterator[Declared]:
     """Yield the fields of CLS as a document of FORM has them."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    for one in dataclasses.fields(cls):
-        hint, rules = _split(hints[one.name])
+    for member in dataclasses.fields(cls):
+        hint, rules = _split(hints[member.name])
         other = next((rule.name for rule in rules if rule.name), "")
-        yield Declared(one, other or (one.name.replace("_", "-") if form.kebab else one.name), hint, rules)
+        yield Declared(member, other or (member.name.replace("_", "-") if form.kebab else member.name), hint, rules)
 
 
 def _split(hint: Any) -> tuple[Any, tuple[Rule, ...]]:
@@ -208,25 +208,25 @@ class _Derivation:
             return {"$ref": f"#/$defs/{base.__name__}"}
         return {} if base is Any else {"type": _SCALARS[base]}
 
-    def _tagged(self, one: Tagged) -> Schema:
-        head = self._class(one.head)
-        for tag, cls in one.kinds.items():
+    def _tagged(self, choice: Tagged) -> Schema:
+        head = self._class(choice.head)
+        for tag, cls in choice.kinds.items():
             own = self._class(cls)
             self.defs[cls.__name__] = {
                 **own,
-                "required": [*head["required"], one.tag, *own["required"]],
-                "properties": {**head["properties"], one.tag: {"const": tag}, **own["properties"]},
+                "required": [*head["required"], choice.tag, *own["required"]],
+                "properties": {**head["properties"], choice.tag: {"const": tag}, **own["properties"]},
             }
-        found = _by_tag(one.tag, {tag: f"#/$defs/{cls.__name__}" for tag, cls in one.kinds.items()})
-        required = [*head["required"], one.tag]
-        return {**found, "required": required, "properties": {**head["properties"], **found["properties"]}}
+        references = _by_tag(choice.tag, {tag: f"#/$defs/{cls.__name__}" for tag, cls in choice.kinds.items()})
+        required = [*head["required"], choice.tag]
+        return {**references, "required": required, "properties": {**head["properties"], **references["properties"]}}
 
     def _class(self, cls: type) -> Schema:
         assert self.classes.setdefault(cls.__name__, cls) is cls
         properties: dict[str, Schema] = {}
         required: list[str] = []
-        for one, named, hint, rules in declared(cls, self._form):
-            unset = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+        for member, named, hint, rules in declared(cls, self._form):
+            unset = member.default is dataclasses.MISSING and member.default_factory is dataclasses.MISSING
             must = unset or any(rule.written for rule in rules)
             nullable = must or any(rule.nullable for rule in rules)
             properties[named] = self._ruled(self.schema(hint if nullable else _without_none(hint)), rules)
@@ -245,8 +245,8 @@ class _Derivation:
             outer, _, inner = needed.partition(".")
             then[outer] = properties[outer]
             if inner:
-                found = self._inline(properties[outer])["properties"][inner]
-                then[outer] = {"required": [inner], "properties": {inner: found}}
+                schema = self._inline(properties[outer])["properties"][inner]
+                then[outer] = {"required": [inner], "properties": {inner: schema}}
         required = [needed for needed in case.needs if "." not in needed]
         condition = {"required": [case.field], "properties": {case.field: {"const": case.value}}}
         return {"if": condition, "then": {"required": required, "properties": then}}
@@ -296,7 +296,7 @@ class _Derivation:
 
     def _keywords(self, rule: Rule, schema: Schema) -> Schema:
         sized = {"string": "Length", "array": "Items"}.get(str(schema.get("type")), "Properties")
-        said: Schema = {
+        keywords: Schema = {
             "pattern": rule.pattern,
             "minimum": rule.minimum,
             "maximum": rule.maximum,
@@ -312,9 +312,9 @@ class _Derivation:
         }
         if rule.names:
             value = schema["additionalProperties"]
-            said |= {"properties": dict.fromkeys(rule.names, value), "required": [*rule.names]}
-            said["additionalProperties"] = False
-        return {keyword: value for keyword, value in said.items() if value is not None}
+            keywords |= {"properties": dict.fromkeys(rule.names, value), "required": [*rule.names]}
+            keywords["additionalProperties"] = False
+        return {keyword: value for keyword, value in keywords.items() if value is not None}
 
 
 def _choices(values: Collection[Any]) -> Schema:

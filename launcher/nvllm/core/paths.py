@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from nvllm.core import reading
 from nvllm.core.refusal import refuse
@@ -54,8 +55,8 @@ class Project:
         if self.own:
             return path
         expected = "a project of yours, here, above, or named with --project DIR: images/ and manifests/ in a directory"
-        found = f"no such project; nvllm only reads the one that it came with, {self.root}"
-        raise refuse("NV110", str(path), expected, found, "nvllm init mine && cd mine")
+        problem = f"no such project; nvllm only reads the one that it came with, {self.root}"
+        raise refuse("NV110", str(path), expected, problem, "nvllm init mine && cd mine")
 
     def spec(self, image: str) -> Path:
         """Return the path of the spec of IMAGE. Raises Refused NV108 if that is no name of an image."""
@@ -84,12 +85,23 @@ class Project:
 
     def image_names(self) -> list[str]:
         """Return the names of the images that have a spec. Raises OSError for a directory that cannot be read."""
-        found = reading.listed(self.root / "images", "*.yaml")
-        return [path.stem for path in found if _IMAGE.fullmatch(path.stem)]
+        specs = reading.listed(self.root / "images", "*.yaml")
+        return [path.stem for path in specs if _IMAGE.fullmatch(path.stem)]
 
     def show(self, path: Path) -> str:
         """Return PATH for messages: relative to the project if it is inside."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+
+class _Below:
+    """A directory of `Places`: NAME below its field ROOT."""
+
+    def __init__(self, root: Literal["cache", "state"], name: str) -> None:
+        self._root = root
+        self._name = name
+
+    def __get__(self, places: Places, _: type[Places]) -> Path:
+        return (places.cache if self._root == "cache" else places.state) / self._name
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,111 +111,55 @@ class Places:
     cache: Path
     state: Path
 
-    @property
-    def store(self) -> Path:
-        """Locked files by sha256."""
-        return self.cache / "store"
-
-    @property
-    def layers(self) -> Path:
-        """Layers by the hash of their inputs."""
-        return self.cache / "layers"
-
-    @property
-    def models(self) -> Path:
-        """Models made by a command, by name."""
-        return self.cache / "models"
-
-    @property
-    def code(self) -> Path:
-        """The device code found in wheels, by the sha256 of the wheel."""
-        return self.cache / "device-code"
-
-    @property
-    def trees(self) -> Path:
-        """Blessed caches by tree hash."""
-        return self.cache / "trees"
-
-    @property
-    def pins(self) -> Path:
-        """One file for each tree that a process needs before a manifest names it, see `cache/pins.py`."""
-        return self.state / "pins"
-
-    @property
-    def builds(self) -> Path:
-        """One record per build hash: the ids of its image."""
-        return self.state / "builds"
-
-    @property
-    def differing(self) -> Path:
-        """One directory per build hash: layers that are not as recorded, kept for looking."""
-        return self.state / "differing"
-
-    @property
-    def locks(self) -> Path:
-        return self.state / "locks"
-
-    @property
-    def runs(self) -> Path:
-        """One directory per instance: its launch plan, sentinels, evidence."""
-        return self.state / "runs"
+    store = _Below("cache", "store")
+    """Locked files by sha256."""
+    layers = _Below("cache", "layers")
+    """Layers by the hash of their inputs."""
+    models = _Below("cache", "models")
+    """Models made by a command, by name."""
+    code = _Below("cache", "device-code")
+    """The device code found in wheels, by the sha256 of the wheel."""
+    trees = _Below("cache", "trees")
+    """Blessed caches by tree hash."""
+    pins = _Below("state", "pins")
+    """One file for each tree that a process needs before a manifest names it, see `cache/pins.py`."""
+    builds = _Below("state", "builds")
+    """One record per build hash: the ids of its image."""
+    differing = _Below("state", "differing")
+    """One directory per build hash: layers that are not as recorded, kept for looking."""
+    locks = _Below("state", "locks")
+    runs = _Below("state", "runs")
+    """One directory per instance: its launch plan, sentinels, evidence."""
+    blessing = _Below("state", "blessing")
+    """One directory per instance: the evidence of its blesses, see `bless/evidence.py`."""
+    staged = _Below("state", "staged")
+    """One directory per instance: the private copies of caches that are mounted or being copied."""
+    works = _Below("state", "work")
+    """One directory per project, see `work`."""
+    instances = _Below("state", "instances")
+    """One link per name of an instance: to the project that it belongs to, see `serve/owners.py`."""
+    kernels = _Below("state", "kernels")
+    """The kernels that serves of blessed caches lacked, by serve hash, see `serve/kernel_reports.py`."""
+    gates = _Below("state", "gates")
+    """One record for each run of a hardware gate, see `host/gate_records.py`."""
+    packaged_blessed = _Below("state", "packaged/blessed")
+    """What `Project.blessed` is for a project of one's own: the blessings of the project that nvllm came with."""
+    projects = _Below("state", "projects")
+    """The projects that use this state, so that `gc` keeps what they refer to."""
+    blessings = _Below("state", "blessings")
+    """The newest versions of blessings that this host has seen."""
 
     def run(self, instance: str) -> Path:
         """Return the run directory of INSTANCE. Raises Refused NV108 if that is no name of one."""
         return self.runs / _entry(instance, "INSTANCE", "nvllm status")
 
-    @property
-    def blessing(self) -> Path:
-        """One directory per instance: the evidence of its blesses, see `bless/evidence.py`."""
-        return self.state / "blessing"
-
-    @property
-    def staged(self) -> Path:
-        """One directory per instance: the private copies of caches that are mounted or being copied."""
-        return self.state / "staged"
-
     def work(self, project: Project) -> Path:
         """What belongs to PROJECT alone: its bisects by image, and its pages."""
         return self.works / project.id
 
-    @property
-    def works(self) -> Path:
-        """One directory per project, see `work`."""
-        return self.state / "work"
-
-    @property
-    def instances(self) -> Path:
-        """One link per name of an instance: to the project that it belongs to, see `serve/owners.py`."""
-        return self.state / "instances"
-
     def owner(self, instance: str) -> Path:
         """Return the link to the owner of INSTANCE. Raises Refused NV108 if that is no name of one."""
         return self.instances / _entry(instance, "INSTANCE", "nvllm status")
-
-    @property
-    def kernels(self) -> Path:
-        """The kernels that serves of blessed caches lacked, by serve hash, see `serve/kernel_reports.py`."""
-        return self.state / "kernels"
-
-    @property
-    def gates(self) -> Path:
-        """One record for each run of a hardware gate, see `host/gate_records.py`."""
-        return self.state / "gates"
-
-    @property
-    def packaged_blessed(self) -> Path:
-        """What `Project.blessed` is for a project of one's own: the blessings of the project that nvllm came with."""
-        return self.state / "packaged" / "blessed"
-
-    @property
-    def projects(self) -> Path:
-        """The projects that use this state, so that `gc` keeps what they refer to."""
-        return self.state / "projects"
-
-    @property
-    def blessings(self) -> Path:
-        """The newest versions of blessings that this host has seen."""
-        return self.state / "blessings"
 
 
 def places(env: Mapping[str, str]) -> Places:
@@ -253,8 +209,8 @@ def _entry(text: str, where: str, cure: str) -> str:
 
 def _name(text: str, pattern: re.Pattern[str], where: str, expected: str, cure: str) -> str:
     if not pattern.fullmatch(text):
-        found = ascii(text if len(text) <= 80 else text[:77] + "...")
-        raise refuse("NV108", where, expected, found, cure)
+        quoted = ascii(text if len(text) <= 80 else text[:77] + "...")
+        raise refuse("NV108", where, expected, quoted, cure)
     return text
 
 
@@ -284,9 +240,9 @@ def find_project(named: Path | None, start: Path, platform: str = AMD64) -> Proj
         if (directory / "manifests").is_dir() and (directory / "images").is_dir():
             return _found(directory, platform)
         if _has_specs(directory / "images"):
-            found = "image specs in images/, but no manifests/"
+            problem = "image specs in images/, but no manifests/"
             cure = shlex.join(["mkdir", str(directory / "manifests")])
-            raise refuse("NV107", str(directory), "a project: images/ and manifests/", found, cure)
+            raise refuse("NV107", str(directory), "a project: images/ and manifests/", problem, cure)
     return packaged(platform)
 
 

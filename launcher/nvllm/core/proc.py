@@ -164,7 +164,7 @@ class Programs:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C reaches nvllm alone, which ends them in order
             )
             self._running[process] = _Running(token)
             if self._ledger is not None:
@@ -174,11 +174,11 @@ class Programs:
     def end(self) -> None:
         """Send SIGTERM to all running programs; at the second call, SIGKILL, also to what left their groups."""
         with self._guard:
-            for process, one in self._running.items():
-                _signal_group(process.pid, one.next_signal)
-                if one.next_signal == signal.SIGKILL:
-                    _kill_marked(one.token)
-                one.next_signal = signal.SIGKILL
+            for process, running in self._running.items():
+                _signal_group(process.pid, running.next_signal)
+                if running.next_signal == signal.SIGKILL:
+                    _kill_marked(running.token)
+                running.next_signal = signal.SIGKILL
 
     def end_left(self) -> int:
         """Kill the programs in the ledger that this object did not start, and return how many there were.
@@ -215,13 +215,13 @@ def _started_at(process: int) -> str:
 
 def _kill_marked(token: str) -> int:
     """Kill every process of this user that has TOKEN as its mark, and return how many there were."""
-    wanted, found = f"{MARK}={token}".encode(), 0
+    mark, killed = f"{MARK}={token}".encode(), 0
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            if wanted in reading.content(path, _ENVIRONMENT).split(b"\0"):
+            if mark in reading.content(path, _ENVIRONMENT).split(b"\0"):
                 os.kill(int(path.parent.name), signal.SIGKILL)
-                found += 1
-    return found
+                killed += 1
+    return killed
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

@@ -90,24 +90,24 @@ def listed(directory: Path, pattern: str) -> list[Path]:
     return [directory / name for name in sorted(names) if fnmatch.fnmatch(name, pattern)]
 
 
-def wanted(path: Path, most: int, shown: str) -> bytes:
-    """Return the content of PATH, which messages call SHOWN. Raises Refused NV109 if there is no such file."""
+def required(path: Path, most: int, label: str) -> bytes:
+    """Return the content of PATH, which messages call LABEL. Raises Refused NV109 if there is no such file."""
     try:
         return content(path, most)
     except OSError as error:
-        raise refused(shown, error) from error
+        raise refused(label, error) from error
 
 
-def refused(shown: str, error: OSError) -> Refused:
-    """Return the refusal NV109 of the file that messages call SHOWN, because of ERROR."""
+def refused(label: str, error: OSError) -> Refused:
+    """Return the refusal NV109 of the file that messages call LABEL, because of ERROR."""
     cures = {
-        errno.ENOENT: f"write {shown}, or name another file",
-        errno.EACCES: shlex.join(["chmod", "u+r", shown]),
-        errno.EFBIG: shlex.join(["ls", "-l", shown]),
+        errno.ENOENT: f"write {label}, or name another file",
+        errno.EACCES: shlex.join(["chmod", "u+r", label]),
+        errno.EFBIG: shlex.join(["ls", "-l", label]),
         errno.ENAMETOOLONG: "use a shorter name",
     }
-    cure = cures.get(error.errno or 0, shlex.join(["ls", "-l", shown]))
-    return Refused([Refusal("NV109", shown, "a regular file that can be read", error.strerror or str(error), cure)])
+    cure = cures.get(error.errno or 0, shlex.join(["ls", "-l", label]))
+    return Refused([Refusal("NV109", label, "a regular file that can be read", error.strerror or str(error), cure)])
 
 
 def unusable(error: OSError) -> Refused | None:
@@ -128,6 +128,7 @@ def _content(path: Path, most: int, flags: int) -> bytes:
 
 
 def _opened(path: Path, flags: int) -> BinaryIO:
+    # O_NONBLOCK: a FIFO would wait for its writer. O_NOCTTY: a terminal would become this process's own.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | flags)
     except ValueError as error:  # a name that no file system takes, from inside a document

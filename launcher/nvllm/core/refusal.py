@@ -75,25 +75,28 @@ def _order(refusal: Refusal) -> tuple[str, list[tuple[int, str]], Refusal]:
     return refusal.code, [(len(part), part) if at % 2 else (0, part) for at, part in enumerate(parts)], refusal
 
 
-def counted(found: Iterable[Refusal]) -> Sequence[Refusal]:
-    """Return FOUND to show, with one entry for more than `APART` that differ only in where and in what was expected.
+def counted(refusals: Iterable[Refusal]) -> Sequence[Refusal]:
+    """Return REFUSALS to show, with one entry for more than `APART` that differ only in where and in what was expected.
 
     They have one cause, such as --offline with an empty store, and one cure.
     """
-    return sorted(_counted(found), key=_order)
+    return sorted(_counted(refusals), key=_order)
 
 
-def _counted(found: Iterable[Refusal]) -> Iterator[Refusal]:
+def _counted(refusals: Iterable[Refusal]) -> Iterator[Refusal]:
     causes: dict[tuple[str, str, str], list[Refusal]] = {}
-    for one in found:
-        causes.setdefault((one.code, one.found, one.cure), []).append(one)
-    for (code, said, cure), several in causes.items():
+    for refusal in refusals:
+        causes.setdefault((refusal.code, refusal.found, refusal.cure), []).append(refusal)
+    for (code, actual, cure), several in causes.items():
         if len(several) <= APART:
             yield from several
         else:
             several.sort(key=_order)
-            where, expected = _several([one.where for one in several]), _several([one.expected for one in several])
-            yield Refusal(code, where, expected, f"{said}, {len(several)} times", cure)
+            where, expected = (
+                _several([refusal.where for refusal in several]),
+                _several([refusal.expected for refusal in several]),
+            )
+            yield Refusal(code, where, expected, f"{actual}, {len(several)} times", cure)
 
 
 def _several(texts: Iterable[str]) -> str:
@@ -103,13 +106,13 @@ def _several(texts: Iterable[str]) -> str:
     return "; ".join([*different[:NAMED], *more])
 
 
-def refuse(code: str, where: str, expected: str, found: str, cure: str) -> Refused:
+def refuse(code: str, where: str, expected: str, actual: str, cure: str) -> Refused:
     """Return the :class:`Refused` that holds one refusal, to be raised by the caller."""
-    return Refused([Refusal(code, where, expected, found, cure)])
+    return Refused([Refusal(code, where, expected, actual, cure)])
 
 
 def refuse_any(refusals: Iterable[Refusal]) -> None:
     """Raise :class:`Refused` if REFUSALS is not empty."""
-    found = tuple(refusals)
-    if found:
-        raise Refused(found)
+    every = tuple(refusals)
+    if every:
+        raise Refused(every)

@@ -29,14 +29,14 @@ Step: TypeAlias = "str | int"
 
 @dataclass(frozen=True, slots=True)
 class SchemaProblem:
-    """One thing that does not fit: where, what was found, what is allowed, and the one thing to do about it.
+    """One thing that does not fit: where, what is there, what is allowed, and the one thing to do about it.
 
     CODE is the catalogue's code that the schema names for it; None leaves it to the caller. STEPS are PATH's
     keys and indexes, for callers who look up a line.
     """
 
     path: str
-    found: str
+    actual: str
     allowed: str
     cure: str
     code: str | None
@@ -49,7 +49,7 @@ def validate(form: Form[Any], document: Json) -> list[SchemaProblem]:
     # jsonschema decides by exact types: a Json value made of lists and dicts, as parsers return it
     errors: Iterator[ValidationError] = validator.iter_errors(cast("Any", document))
     problems = {problem for error in errors for problem in _problems(validator.schema, error)}
-    return sorted(problems, key=lambda p: (tuple((isinstance(s, str), s) for s in p.steps), p.allowed, p.found))
+    return sorted(problems, key=lambda p: (tuple((isinstance(s, str), s) for s in p.steps), p.allowed, p.actual))
 
 
 def nearest(word: str, known: list[str]) -> str | None:

@@ -89,5 +89,5 @@ def _leaves(document: Json) -> Iterator[tuple[str, Json]]:
             elif value is not None:
                 yield key, value
     elif isinstance(document, list):
-        for one in document:
-            yield from _leaves(one)
+        for item in document:
+            yield from _leaves(item)

@@ -124,16 +124,16 @@ def steps(of: Bounds, number: int) -> tuple[Step, ...]:
     longest = max(1, of.longest - 1)
     made = _Prompts(of, number)
     short = min(longest, 4 * DIVISOR)
-    found: list[Step] = [(made.request(length),) for length in lengths(of)]
-    found += [(made.request(_drawn(drawn, longest)),) for _ in range(_DRAWN)]
-    found += [tuple(made.request(drawn.randint(1, short)) for _ in range(count)) for count in batches(of)]
+    sequence: list[Step] = [(made.request(length),) for length in lengths(of)]
+    sequence += [(made.request(_drawn(drawn, longest)),) for _ in range(_DRAWN)]
+    sequence += [tuple(made.request(drawn.randint(1, short)) for _ in range(count)) for count in batches(of)]
     for _ in range(_DRAWN):
         count = drawn.randint(1, min(of.batch, _DRAWN))
-        found.append(tuple(made.request(_drawn(drawn, longest)) for _ in range(count)))
+        sequence.append(tuple(made.request(_drawn(drawn, longest)) for _ in range(count)))
     # A long prompt in several steps while others generate.
-    found.append(tuple(made.request(length) for length in (1, short, longest)[: of.batch]))
-    found += made.repeated(longest)
-    return (*found, *_sampling(made, short, of.batch))
+    sequence.append(tuple(made.request(length) for length in (1, short, longest)[: of.batch]))
+    sequence += made.repeated(longest)
+    return (*sequence, *_sampling(made, short, of.batch))
 
 
 def sampling_steps(of: Bounds, number: int) -> tuple[Step, ...]:

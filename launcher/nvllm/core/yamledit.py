@@ -33,9 +33,9 @@ def set_scalar(text: str, steps: Steps, value: Json) -> str:
     """Return TEXT with VALUE as the scalar at STEPS, a key of a mapping. A comment on its line stays."""
     lines, at = _lines(text), _line(text, steps)
     key, _, after = lines[at].rstrip("\n").partition(":")
-    found = _VALUE.fullmatch(after.strip())
-    assert found is not None, f"line {at + 1} holds no scalar"
-    lines[at] = f"{key}: {scalar(value)}{found['rest'] or ''}\n"
+    match = _VALUE.fullmatch(after.strip())
+    assert match is not None, f"line {at + 1} holds no scalar"
+    lines[at] = f"{key}: {scalar(value)}{match['rest'] or ''}\n"
     return "".join(lines)
 
 

@@ -78,31 +78,31 @@ class Document:
         return line
 
 
-def parse(text: str, shown: str) -> Document:
-    """Return the document in TEXT, which messages call SHOWN.
+def parse(text: str, label: str) -> Document:
+    """Return the document in TEXT, which messages call LABEL.
 
     Raises Refused NV103 for what is not YAML, with every duplicate key, key that is not text, merge key, unusable
     scalar, unknown tag and recursive alias at once.
     """
     if len(text) > MAX_TEXT:
-        raise Refused([_not_yaml(shown, 1, f"{len(text)} characters, and at most {MAX_TEXT} are read", "use less")])
+        raise Refused([_not_yaml(label, 1, f"{len(text)} characters, and at most {MAX_TEXT} are read", "use less")])
     try:
         loader = _Loader(text)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise Refused([_not_yaml(shown, line, f"character U+{ord(text[error.position]):04X}", "remove it")]) from error
+        raise Refused([_not_yaml(label, line, f"character U+{ord(text[error.position]):04X}", "remove it")]) from error
     try:
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else 1
-        found = ", ".join(part for part in (error.context, error.problem) if part)
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
         cure = f"correct line {line}, column {mark.column + 1 if mark is not None else 1}"
-        raise Refused([_not_yaml(shown, line, found, cure)]) from error
+        raise Refused([_not_yaml(label, line, problem, cure)]) from error
     except (ValueError, OverflowError) as error:  # PyYAML lets Python's own through for an escape such as "\UFFFFFFFF"
         line = loader.line + 1
-        raise Refused([_not_yaml(shown, line, "an escape or number out of range", f"correct line {line}")]) from error
-    builder = _Builder(loader, shown)
+        raise Refused([_not_yaml(label, line, "an escape or number out of range", f"correct line {line}")]) from error
+    builder = _Builder(loader, label)
     if node is None:
         return Document(None, {".": 1})
     builder.lines["."] = node.start_mark.line + 1
@@ -111,8 +111,8 @@ def parse(text: str, shown: str) -> Document:
     return Document(value, builder.lines)
 
 
-def _not_yaml(shown: str, line: int, found: str, cure: str) -> Refusal:
-    return Refusal("NV103", f"{shown}:{line}", "one YAML document", found, cure)
+def _not_yaml(label: str, line: int, actual: str, cure: str) -> Refusal:
+    return Refusal("NV103", f"{label}:{line}", "one YAML document", actual, cure)
 
 
 class _Loader(yaml.SafeLoader):
@@ -125,9 +125,11 @@ class _Loader(yaml.SafeLoader):
         self.depth += 1
         self.nodes += 1
         if self.depth > MAX_DEPTH or self.nodes > 2 * MAX_VALUES:  # a key is a node, and no value
-            found = f"nesting deeper than {MAX_DEPTH} levels" if self.depth > MAX_DEPTH else f"over {MAX_VALUES} values"
+            problem = (
+                f"nesting deeper than {MAX_DEPTH} levels" if self.depth > MAX_DEPTH else f"over {MAX_VALUES} values"
+            )
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, found, mark)
+            raise yaml.composer.ComposerError(None, None, problem, mark)
         node: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[arg-type]  # the stub lacks None
         self.depth -= 1
         return node
@@ -136,11 +138,11 @@ class _Loader(yaml.SafeLoader):
 class _Builder:
     """Makes values from nodes; collects refusals and lines while it does."""
 
-    def __init__(self, loader: yaml.SafeLoader, shown: str) -> None:
+    def __init__(self, loader: yaml.SafeLoader, label: str) -> None:
         self.lines: dict[str, int] = {}
         self.refusals: list[Refusal] = []
         self._loader = loader
-        self._shown = shown
+        self._label = label
         self._count = 0
         self._open: set[int] = set()  # ids of the nodes around this one: an alias of one of them is a cycle
         self._judged: dict[int, dict[str, tuple[int, yaml.Node]]] = {}  # by node id, so that each key is refused once
@@ -195,8 +197,8 @@ class _Builder:
             line = key_node.start_mark.line + 1
             if key in entries:
                 cure = f"keep one of lines {entries[key][0]} and {line}"
-                found = f"{_shorten(key)} a second time, first on line {entries[key][0]}"
-                self._refuse(key_node, join(path, key), "each key once", found, cure)
+                actual = f"{_shorten(key)} a second time, first on line {entries[key][0]}"
+                self._refuse(key_node, join(path, key), "each key once", actual, cure)
             else:
                 entries[key] = (line, value_node)
         self._judged[id(node)] = entries
@@ -210,11 +212,11 @@ class _Builder:
                 cure = "write its entries out, or give a whole value an anchor (&name) and an alias (*name)"
                 self._refuse(node, path, "entries without merge keys", "the merge key <<", cure)
                 return None
-            found = f"{_shorten(node.value)}, {_kind(node.tag)}"
+            actual = f"{_shorten(node.value)}, {_kind(node.tag)}"
             cure = f'put the key in quotes: "{_shorten(node.value)}"'
         else:
-            found, cure = "a list or a mapping", "write a word as the key"
-        self._refuse(node, path, "a key that is text", found, cure)
+            actual, cure = "a list or a mapping", "write a word as the key"
+        self._refuse(node, path, "a key that is text", actual, cure)
         return None
 
     def _scalar(self, node: yaml.ScalarNode, path: str) -> Json:
@@ -253,8 +255,8 @@ class _Builder:
     def _text(self, node: yaml.ScalarNode, path: str) -> str:
         text = str(node.value)
         if any("\ud800" <= character <= "\udfff" for character in text):
-            found = "half of a surrogate pair, from an escape"
-            self._refuse(node, path, "text that UTF-8 can encode", found, "write the character itself")
+            actual = "half of a surrogate pair, from an escape"
+            self._refuse(node, path, "text that UTF-8 can encode", actual, "write the character itself")
             return ""
         return text
 
@@ -265,12 +267,12 @@ class _Builder:
         self._refuse(node, path, expected, f"the tag {tag}", cure)
 
     def _cycle(self, node: yaml.Node, path: str) -> None:
-        found = f"an alias of line {node.start_mark.line + 1}, which contains it"
-        self._refuse(node, path, "a value that does not contain itself", found, "write the value instead of the alias")
+        actual = f"an alias of line {node.start_mark.line + 1}, which contains it"
+        self._refuse(node, path, "a value that does not contain itself", actual, "write the value instead of the alias")
 
-    def _refuse(self, node: yaml.Node, path: str, expected: str, found: str, cure: str) -> None:
-        where = f"{self._shown}:{node.start_mark.line + 1}: {path}"
-        self.refusals.append(Refusal("NV103", where, expected, found or "nothing", cure))
+    def _refuse(self, node: yaml.Node, path: str, expected: str, actual: str, cure: str) -> None:
+        where = f"{self._label}:{node.start_mark.line + 1}: {path}"
+        self.refusals.append(Refusal("NV103", where, expected, actual or "nothing", cure))
         if len(self.refusals) == MAX_REFUSALS:
             raise Refused(self.refusals)
 

@@ -176,7 +176,7 @@ class EvidenceDirectory:
             ) from error
 
     def _structured(self, where: str, data: bytes, form: Form[T]) -> T:
-        return documents.parse(form, data, lambda _: (), code="NV853", shown=where, cure=_CURE)
+        return documents.parse(form, data, lambda _: (), code="NV853", label=where, cure=_CURE)
 
 
 _OTHER = "name another directory: --output DIR"

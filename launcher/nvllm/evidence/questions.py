@@ -42,7 +42,7 @@ def load(path: Path) -> tuple[Question, ...]:
     """
     questions: list[Question] = []
     wrong: dict[int, str] = {}
-    for number, line in enumerate(reading.wanted(path, reading.LOG, str(path)).split(b"\n"), 1):
+    for number, line in enumerate(reading.required(path, reading.LOG, str(path)).split(b"\n"), 1):
         if not line.strip():
             continue
         problem = ""

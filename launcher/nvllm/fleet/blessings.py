@@ -361,8 +361,8 @@ def unpack(path: Path, tree: Tree, target: Path, cure: str) -> None:
             problem = _unpacked(archive, member, expected, target)
             if problem is not None:
                 needed = f"sha256 {expected.sha256}, {expected.size} bytes" if expected is not None else "no such file"
-                refusals.append(Refusal("NV907", f"{name.shown}: {member.name[:200]}", needed, problem, cure))
-    refusals += [Refusal("NV907", f"{name.shown}: {one}", "a file", "no such file", cure) for one in missing]
+                refusals.append(Refusal("NV907", f"{name.label}: {member.name[:200]}", needed, problem, cure))
+    refusals += [Refusal("NV907", f"{name.label}: {one}", "a file", "no such file", cure) for one in missing]
     refuse_any(refusals)
 
 

@@ -295,4 +295,4 @@ class RemoteMachines:
 def _program(test: BisectProbe) -> bytes:
     """Return the bytes of the file of TEST: its program, or the answer of ``golden``."""
     names = test.command[1:] if test.command[0].startswith("builtin:") else test.command[:1]
-    return reading.wanted(Path(names[0]), MOST_EVIDENCE, "the probe") if names else b""
+    return reading.required(Path(names[0]), MOST_EVIDENCE, "the probe") if names else b""

@@ -287,7 +287,7 @@ def _parsed(form: Form[Any], tag: str, kinds: Mapping[str, type], line: bytes, c
     except ValueError as error:
         raise refuse(code, where, "one line of JSON", str(error)[:200], cure) from error
     refuse_any(
-        Refusal(code, f"{where}: {one.path}", one.allowed, one.found, cure) for one in schemas.validate(form, document)
+        Refusal(code, f"{where}: {one.path}", one.allowed, one.actual, cure) for one in schemas.validate(form, document)
     )
     assert isinstance(document, dict)
     return documents.converter(form).structure(document, kinds[str(document[tag])])

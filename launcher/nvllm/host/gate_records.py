@@ -96,7 +96,7 @@ def _gate(text: str) -> GateName:
 def _read(path: Path, gate: GateName, stamp: str) -> FiledRecord:
     try:
         data = reading.unlinked(path, reading.STATE)
-        record = documents.decode(FORM, data, lambda _: (), code="NV516", shown=str(path), cure="nvllm gate --help")
+        record = documents.decode(FORM, data, lambda _: (), code="NV516", label=str(path), cure="nvllm gate --help")
         if record.gate != gate or clock.compact(record.measured) != stamp:
             return FiledRecord(str(path), gate, None, "its name is that of another run")
         _ = record.when

@@ -87,7 +87,7 @@ def decode(data: bytes, label: str) -> Digests:
     """
     image = Path(label).name.partition(".")[0]
     cure = f"git checkout -- {shlex.quote(label)} || nvllm build {image} --record"
-    return documents.decode(FORM, data, lambda digests: _wrong(digests, image), code="NV309", shown=label, cure=cure)
+    return documents.decode(FORM, data, lambda digests: _wrong(digests, image), code="NV309", label=label, cure=cure)
 
 
 def _wrong(digests: Digests, image: str) -> Iterator[tuple[str, str, str]]:

@@ -29,7 +29,7 @@ def decode(data: bytes, label: str) -> Lock:
     """
     cure = f"git checkout -- {shlex.quote(label)} || {_command(label)}"
     rules = functools.partial(_wrong, image=_image(label), name=Path(label).name)
-    return documents.decode(FORM, data, rules, code="NV210", shown=label, cure=cure)
+    return documents.decode(FORM, data, rules, code="NV210", label=label, cure=cure)
 
 
 def _image(label: str) -> str:

@@ -229,7 +229,7 @@ def _check_entry(series: Series, entry: dict[str, Json]) -> None:
     refusals: list[Refusal] = []
     for problem in schemas.validate(FORM, {**head, "patches": [entry]}):
         where = f"the new patch: {problem.path.removeprefix('.patches[0]')}"
-        refusals.append(Refusal("NV108", where, problem.allowed, problem.found, problem.cure))
+        refusals.append(Refusal("NV108", where, problem.allowed, problem.actual, problem.cure))
     refuse_any(refusals)
 
 

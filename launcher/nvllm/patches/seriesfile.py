@@ -37,7 +37,7 @@ def load(directory: Path, label: str) -> Series:
     refusals: list[Refusal] = []
     for problem in schemas.validate(FORM, document.value):
         where = f"{label}/{NAME}:{document.line(problem.steps)}: {problem.path}"
-        refusals.append(Refusal(problem.code or "NV104", where, problem.allowed, problem.found, problem.cure))
+        refusals.append(Refusal(problem.code or "NV104", where, problem.allowed, problem.actual, problem.cure))
     refuse_any(refusals)  # what follows reads fields that only a valid document has
     series = documents.structure(FORM, document.value)
     refuse_any(_Checker(directory, label, document, series).refusals())

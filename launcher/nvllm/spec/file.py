@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, cast
 
@@ -17,19 +17,19 @@ from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import FORM, DebianBase, ImageSpec, Model, PythonSet, RegistryBase, VllmPin
-from nvllm.spec import profile as specprofile
+from nvllm.spec import profile
 from nvllm.spec.profile import Draft, Step
 
 INPUTS_DOMAIN = "nvllm.lock-inputs/1"
 
 
-def load(path: Path, shown: str) -> ImageSpec:
-    """Return the image spec in the file PATH, which messages call SHOWN. Raises what `written` and `parse` raise."""
-    return parse(written(path, shown), shown)
+def load(path: Path, label: str) -> ImageSpec:
+    """Return the image spec in the file PATH, which messages call LABEL. Raises what `written` and `parse` raise."""
+    return parse(written(path, label), label)
 
 
-def written(path: Path, shown: str) -> str:
-    """Return the text of the image spec PATH, which messages call SHOWN.
+def written(path: Path, label: str) -> str:
+    """Return the text of the image spec PATH, which messages call LABEL.
 
     Raises Refused NV107 if there is no such file, NV109 if it is no file to read, and NV103 if it is not UTF-8.
     """
@@ -39,24 +39,24 @@ def written(path: Path, shown: str) -> str:
         images = [other.stem for other in reading.listed(path.parent, "*.yaml")]
         expected = f"one of the images {', '.join(images)}" if images else "an image spec"
         meant = schemas.nearest(path.stem, images) or next(iter(images), None)
-        cure = f"name another image, such as {meant}" if meant is not None else f"write {shown}"
-        raise Refused([Refusal("NV107", shown, expected, "no such file", cure)]) from error
+        cure = f"name another image, such as {meant}" if meant is not None else f"write {label}"
+        raise Refused([Refusal("NV107", label, expected, "no such file", cure)]) from error
     except OSError as error:
-        raise reading.refused(shown, error) from error
+        raise reading.refused(label, error) from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        found = f"the byte 0x{error.object[error.start]:02x}, which is not UTF-8"
+        problem = f"the byte 0x{error.object[error.start]:02x}, which is not UTF-8"
         cure = "save the file as UTF-8"
-        raise Refused([Refusal("NV103", f"{shown}:{line}", "text in UTF-8", found, cure)]) from error
+        raise Refused([Refusal("NV103", f"{label}:{line}", "text in UTF-8", problem, cure)]) from error
 
 
-def parse(text: str, shown: str) -> ImageSpec:
-    """Return the image spec in TEXT. SHOWN is how messages name the file; its stem must be the spec's name.
+def parse(text: str, label: str) -> ImageSpec:
+    """Return the image spec in TEXT. LABEL is how messages name the file; its stem must be the spec's name.
 
     Raises Refused with every problem: NV103 for text that is not YAML; else NV102 for names that can move, NV601 for
     missing waivers, and NV101 for everything else.
     """
-    draft = Draft(yamlnodes.parse(text, shown), shown)
+    draft = Draft(yamlnodes.parse(text, label), label)
     refuse_any([*_by_schema(draft), *_by_fields(draft)])
     return documents.structure(FORM, draft.document.value)
 
@@ -112,7 +112,7 @@ def _pinned(model: Model) -> dict[str, Any]:
 
 def _by_schema(draft: Draft) -> Iterator[Refusal]:
     for problem in schemas.validate(FORM, draft.document.value):
-        yield draft.refusal(problem.code or "NV101", problem.steps, problem.allowed, problem.found, problem.cure)
+        yield draft.refusal(problem.code or "NV101", problem.steps, problem.allowed, problem.actual, problem.cure)
 
 
 def _by_fields(draft: Draft) -> Iterator[Refusal]:
@@ -121,15 +121,15 @@ def _by_fields(draft: Draft) -> Iterator[Refusal]:
     yield from _doubles(draft)
     yield from _vllm(draft)
     yield from _device_code(draft)
-    yield from specprofile.environment(draft, "runtime", "environment")
+    yield from profile.environment(draft, "runtime", "environment")
     for name in draft.mapping("models"):
         yield from _model(draft, name)
     for name in draft.mapping("profiles"):
-        yield from specprofile.check(draft, name)
+        yield from profile.check(draft, name)
 
 
 def _name(draft: Draft) -> Iterator[Refusal]:
-    name, stem = draft.word("name"), PurePath(draft.shown).stem
+    name, stem = draft.word("name"), PurePath(draft.label).stem
     if name is not None and name != stem:
         yield draft.bad(["name"], f"{stem}, the name of the file", schemas.show(name), f"write `name: {stem}`")
 
@@ -149,11 +149,11 @@ def _doubles(draft: Draft) -> Iterator[Refusal]:
         (("device-code", "wheels"), None),
         (("device-code", "lacking"), "library"),
     ]
-    for profile in draft.mapping("profiles"):
-        lists.append((("profiles", profile, "sentinels"), None))
-        lists.append((("profiles", profile, "gpu", "capabilities"), None))
-        lists.append((("profiles", profile, "waivers"), "name"))
-        lists.append((("profiles", profile, "adapters"), None))
+    for name in draft.mapping("profiles"):
+        lists.append((("profiles", name, "sentinels"), None))
+        lists.append((("profiles", name, "gpu", "capabilities"), None))
+        lists.append((("profiles", name, "waivers"), "name"))
+        lists.append((("profiles", name, "adapters"), None))
     for steps, key in lists:
         is_distribution = steps[0] == "python"
         seen: dict[str, int] = {}
@@ -164,8 +164,8 @@ def _doubles(draft: Draft) -> Iterator[Refusal]:
                 continue
             word = _normal(text.partition("==")[0]) if is_distribution else text
             if word in seen:
-                found = f"{schemas.show(text)}, already on line {draft.document.line((*steps, seen[word]))}"
-                yield draft.bad(here, "each entry once", found, "remove one of the two")
+                problem = f"{schemas.show(text)}, already on line {draft.document.line((*steps, seen[word]))}"
+                yield draft.bad(here, "each entry once", problem, "remove one of the two")
             else:
                 seen[word] = index
 
@@ -180,16 +180,16 @@ def _vllm(draft: Draft) -> Iterator[Refusal]:
     if draft.at("vllm", "source") is not None:
         yield from _compiled(draft, name)
         return
-    wanted = f"{name}=={version}"
-    expected = f"{wanted}, by vllm.distribution and vllm.version"
+    exact = f"{name}=={version}"
+    expected = f"{exact}, by vllm.distribution and vllm.version"
     for index, requirement in enumerate(draft.items("python", "requirements")):
         distribution, pinned, pin = requirement.partition("==") if isinstance(requirement, str) else ("", "", "")
         if pinned and _normal(distribution) == _normal(name):
             if pin != version:
                 steps: list[Step] = ["python", "requirements", index]
-                yield draft.bad(steps, expected, schemas.show(requirement), f"write {wanted}, or correct vllm.version")
+                yield draft.bad(steps, expected, schemas.show(requirement), f"write {exact}, or correct vllm.version")
             return
-    yield draft.bad(["python", "requirements"], expected, "no such requirement", f"add {wanted}")
+    yield draft.bad(["python", "requirements"], expected, "no such requirement", f"add {exact}")
 
 
 def _served(draft: Draft, name: str) -> Iterator[Refusal]:
@@ -225,29 +225,20 @@ def _device_code(draft: Draft) -> Iterator[Refusal]:
 
 
 def _model(draft: Draft, name: str) -> Iterator[Refusal]:
-    model = draft.mapping("models", name)
+    """Refuse a model of which the spec says twice, or nowhere, what it is."""
+    model, steps = draft.mapping("models", name), ["models", name]
     if model.get("kind") == "directory":
-        yield from _directory(draft, name, model)
-    elif model.get("kind") == "huggingface":
-        yield from _hub(draft, name, model)
-
-
-def _directory(draft: Draft, name: str, model: Mapping[str, Json]) -> Iterator[Refusal]:
-    if "path" in model and "recipe" in model:
-        cure = "remove `path:`, or `recipe:` to serve what lies there"
-        yield draft.bad(["models", name, "path"], "one of path and recipe", "both", cure)
-    elif "path" not in model and "tree" not in model:
-        cure = "write `path:` with the directory, whose tree the lock then pins, or `tree:`"
-        yield draft.bad(["models", name], "one of path and tree", "neither", cure)
-
-
-def _hub(draft: Draft, name: str, model: Mapping[str, Json]) -> Iterator[Refusal]:
-    if "revision" in model and "follow" in model:
+        if "path" in model and "recipe" in model:
+            cure = "remove `path:`, or `recipe:` to serve what lies there"
+            yield draft.bad([*steps, "path"], "one of path and recipe", "both", cure)
+        elif "path" not in model and "tree" not in model:
+            cure = "write `path:` with the directory, whose tree the lock then pins, or `tree:`"
+            yield draft.bad(steps, "one of path and tree", "neither", cure)
+    elif model.get("kind") == "huggingface" and "revision" in model and "follow" in model:
         cure = "remove `follow:` to stay at the revision, or `revision:` to let the lock pin what it follows"
-        yield draft.bad(["models", name, "follow"], "one of revision and follow", "both", cure)
-    elif "revision" not in model and "follow" not in model:
-        cure = "write `follow: main`, which the lock pins"
-        yield draft.bad(["models", name], "one of revision and follow", "neither", cure)
+        yield draft.bad([*steps, "follow"], "one of revision and follow", "both", cure)
+    elif model.get("kind") == "huggingface" and "revision" not in model and "follow" not in model:
+        yield draft.bad(steps, "one of revision and follow", "neither", "write `follow: main`, which the lock pins")
 
 
 def _normal(distribution: str) -> str:

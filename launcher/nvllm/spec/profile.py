@@ -56,7 +56,7 @@ class Draft:
     """A spec that is parsed and not checked yet. Looking for what is not there returns None or nothing."""
 
     document: yamlnodes.Document
-    shown: str
+    label: str
 
     def at(self, *steps: Step) -> Json:
         """Return the value at STEPS, or None."""
@@ -83,12 +83,12 @@ class Draft:
         value = self.at(*steps)
         return value if isinstance(value, list) else []
 
-    def refusal(self, code: str, steps: Sequence[Step], expected: str, found: str, cure: str) -> Refusal:
-        where = f"{self.shown}:{self.document.line(steps)}: {yamlnodes.dotted(steps)}"
-        return Refusal(code, where, expected, found, cure)
+    def refusal(self, code: str, steps: Sequence[Step], expected: str, actual: str, cure: str) -> Refusal:
+        where = f"{self.label}:{self.document.line(steps)}: {yamlnodes.dotted(steps)}"
+        return Refusal(code, where, expected, actual, cure)
 
-    def bad(self, steps: Sequence[Step], expected: str, found: str, cure: str) -> Refusal:
-        return self.refusal("NV101", steps, expected, found, cure)
+    def bad(self, steps: Sequence[Step], expected: str, actual: str, cure: str) -> Refusal:
+        return self.refusal("NV101", steps, expected, actual, cure)
 
 
 def check(draft: Draft, profile: str) -> Iterator[Refusal]:
@@ -157,9 +157,9 @@ def _arguments(draft: Draft, profile: str) -> Iterator[Refusal]:
         reason = RESERVED.get(option)
         if reason is not None:
             expected = "an argument that nvllm does not decide itself"
-            said = schemas.show(argument)
-            found = said if argument == option else f"{said}, which vLLM reads as {option}"
-            yield draft.bad(steps, expected, found, f"remove it: {reason}")
+            quoted = schemas.show(argument)
+            problem = quoted if argument == option else f"{quoted}, which vLLM reads as {option}"
+            yield draft.bad(steps, expected, problem, f"remove it: {reason}")
         elif option == TRUST_REMOTE_CODE and value is not False and TRUST_REMOTE_CODE not in waived:
             expected = f"the waiver {TRUST_REMOTE_CODE} in the profile's `waivers:`"
             cure = (
@@ -184,13 +184,13 @@ def _secret(draft: Draft, steps: list[Step], value: Json) -> Iterator[Refusal]:
     """Refuse the VALUE at STEPS if its name is that of a secret, or if it holds one. A boolean is never a secret."""
     name = str(steps[-1])
     if secret.named(name) and not isinstance(value, bool):
-        found = schemas.show(name)
-    elif isinstance(value, str) and (held := secret.inside(value)) is not None:
-        found = f"{held} in {schemas.show(name)}"
+        problem = schemas.show(name)
+    elif isinstance(value, str) and (description := secret.inside(value)) is not None:
+        problem = f"{description} in {schemas.show(name)}"
     else:
         return
     cure = "remove it; no secret enters an engine, whose arguments and environment are logged and hashed"
-    yield draft.bad(steps, "no secret: no password, key or token", found, cure)
+    yield draft.bad(steps, "no secret: no password, key or token", problem, cure)
 
 
 def _speculation(draft: Draft, profile: str) -> Iterator[Refusal]:
@@ -206,9 +206,9 @@ def _speculation(draft: Draft, profile: str) -> Iterator[Refusal]:
         settings = {rest.partition(".")[0]: value} if dot else speculative.parts(value)
         if head != speculative.OPTION or settings is None:
             expected = f"{speculative.OPTION}, written in full, with a JSON object or one of its parts"
-            found = schemas.show(argument if head != speculative.OPTION else value)
+            quoted = schemas.show(argument if head != speculative.OPTION else value)
             cure = f"""write {speculative.OPTION}: '{{"num_speculative_tokens": 3}}', with the settings that you want"""
-            yield draft.bad(steps, expected, found, cure)
+            yield draft.bad(steps, expected, quoted, cure)
             continue
         for name in settings:
             if speculative.key(name) in speculative.OURS:

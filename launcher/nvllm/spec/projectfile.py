@@ -51,7 +51,7 @@ def parse(text: str, images: list[str]) -> ProjectFile:
     """Return the project's file in TEXT, of a project that has IMAGES. Raises Refused NV103 or NV112."""
     document = yamlnodes.parse(text, NAME)
     refuse_any(
-        Refusal("NV112", f"{NAME}:{document.line(one.steps)}: {one.path}", one.allowed, one.found, one.cure)
+        Refusal("NV112", f"{NAME}:{document.line(one.steps)}: {one.path}", one.allowed, one.actual, one.cure)
         for one in schemas.validate(FORM, document.value)
     )
     values = documents.structure(FORM, document.value)

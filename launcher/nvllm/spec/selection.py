@@ -90,9 +90,12 @@ def select(project: Project, request: ImageRequest) -> Selected:
             raise _unknown(request, sections)
         if len(images) == 1:
             return Selected(images[0], f"the only image that has {request.what}")
-        if not request.profiles and len({canonical.printed(sections.of[one][request.named[0]]) for one in images}) == 1:
+        if (
+            not request.profiles
+            and len({canonical.printed(sections.of[image][request.named[0]]) for image in images}) == 1
+        ):
             # They pin the same model, and a lock is what the command reads.
-            images.sort(key=lambda one: (one != default, not project.lock(one).is_file()))
+            images.sort(key=lambda image: (image != default, not project.lock(image).is_file()))
             return Selected(images[0], f"it has {request.what}")
         lacking = f"no IMAGE, and {len(images)} images have {request.what}"
         raise refuse("NV111", "IMAGE", f"one of {', '.join(images)}", lacking, _lines(request, images, {}))
@@ -134,7 +137,7 @@ def _read(project: Project, section: Literal["profiles", "models"]) -> _Sections
     for image in project.image_names():
         path = project.spec(image)
         try:
-            value = yamlnodes.parse(specfile.written(path, shown := project.show(path)), shown).value
+            value = yamlnodes.parse(specfile.written(path, label := project.show(path)), label).value
         except Refused as refused:
             refusals += refused.refusals
             continue

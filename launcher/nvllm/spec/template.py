@@ -84,8 +84,8 @@ def write(text: str, values: Values, heading: Sequence[str]) -> str:
         text = yamledit.set_scalar(text, steps, value)
     for index, alias in enumerate(old_aliases if isinstance(old_aliases, list) else []):
         assert isinstance(alias, dict)
-        place = ("python", "aliases", index, "version")
-        text = yamledit.replaced(text, place, str(alias["version"]), values.aliases[index])
+        at = ("python", "aliases", index, "version")
+        text = yamledit.replaced(text, at, str(alias["version"]), values.aliases[index])
     text = yamledit.set_list(text, ("python", "requirements"), values.requirements)
     for field, files in (("differs", values.differs), ("brings", values.brings)):
         if _at(before, "vllm", field) is not None:
@@ -109,14 +109,14 @@ def _repeated(text: str) -> list[str]:
     profiles = _at(yamlnodes.parse(text, "").value, "profiles")
     assert isinstance(profiles, dict)
     seen: list[Json] = []
-    found = []
+    names = []
     for name, profile in profiles.items():
         assert isinstance(profile, dict)
         rest: Json = {key: value for key, value in profile.items() if key not in ("description", "dev")}
         if rest in seen:
-            found.append(name)
+            names.append(name)
         seen.append(rest)
-    return found
+    return names
 
 
 def _demanding(text: str, signers: str | None) -> str:

@@ -41,40 +41,39 @@ def offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return ask
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("nvllm comp", ["completion"]),
-        ("nvllm build ", ["demo"]),
-        ("nvllm build x", []),
-        ("nvllm serve demo --profile ea", ["eager"]),
-        ("nvllm serve --profile ea", ["eager"]),
-        ("nvllm serve other --profile ea", ["eager"]),
-        ("nvllm patch list --series v", ["v1"]),
-        ("nvllm patch refresh fi", ["first"]),
-        ("nvllm patch apply demo out --patches fi", ["first"]),
-        ("nvllm patch apply demo out --patches no", ["none"]),
-        ("nvllm bisect start demo --bad second,fi", ["second,first"]),
-        ("nvllm bisect good fi", ["first"]),
-        ("nvllm explain de", ["demo"]),
-        ("nvllm explain demo/ea", ["demo/eager"]),
-        ("nvllm model check demo ti", ["tiny"]),
-        ("nvllm model make ", ["demo", "hub", "tiny"]),
-        ("nvllm model make ti", ["tiny"]),
-        ("nvllm store export de", ["demo", "de"]),
-        ("nvllm manifest show demo-", ["demo-eager_1234567"]),
-        ("nvllm stop nvllm-d", ["nvllm-demo-eager"]),
-        ("nvllm ablate demo --sentinels on", ["one"]),
-        ("nvllm ablate demo --sentinels one,", []),
-        ("nvllm sweep demo --profiles eager,", []),
-        ("nvllm ablate demo --probe gs", ["gsm8k", "gs"]),
-        ("nvllm lock demo --later ti", ["tiny"]),
-        ("nvllm bisect start demo --test-builtin co", ["coherent"]),
-        ("nvllm explain nv10", [f"NV10{digit}" for digit in range(1, 10)]),
-    ],
+OFFERED: tuple[tuple[str, list[str]], ...] = (
+    ("nvllm comp", ["completion"]),
+    ("nvllm build ", ["demo"]),
+    ("nvllm build x", []),
+    ("nvllm serve demo --profile ea", ["eager"]),
+    ("nvllm serve --profile ea", ["eager"]),
+    ("nvllm serve other --profile ea", ["eager"]),
+    ("nvllm patch list --series v", ["v1"]),
+    ("nvllm patch refresh fi", ["first"]),
+    ("nvllm patch apply demo out --patches fi", ["first"]),
+    ("nvllm patch apply demo out --patches no", ["none"]),
+    ("nvllm bisect start demo --bad second,fi", ["second,first"]),
+    ("nvllm bisect good fi", ["first"]),
+    ("nvllm explain de", ["demo"]),
+    ("nvllm explain demo/ea", ["demo/eager"]),
+    ("nvllm model check demo ti", ["tiny"]),
+    ("nvllm model make ", ["demo", "hub", "tiny"]),
+    ("nvllm model make ti", ["tiny"]),
+    ("nvllm store export de", ["demo", "de"]),
+    ("nvllm manifest show demo-", ["demo-eager_1234567"]),
+    ("nvllm stop nvllm-d", ["nvllm-demo-eager"]),
+    ("nvllm ablate demo --sentinels on", ["one"]),
+    ("nvllm ablate demo --sentinels one,", []),
+    ("nvllm sweep demo --profiles eager,", []),
+    ("nvllm ablate demo --probe gs", ["gsm8k", "gs"]),
+    ("nvllm lock demo --later ti", ["tiny"]),
+    ("nvllm bisect start demo --test-builtin co", ["coherent"]),
+    ("nvllm explain nv10", [f"NV10{digit}" for digit in range(1, 10)]),
 )
-def test_what_is_offered(offers: Offers, line: str, expected: list[str]) -> None:
-    assert offers(line) == expected
+
+
+def test_what_is_offered(offers: Offers) -> None:
+    assert {line: offers(line) for line, _ in OFFERED} == dict(OFFERED)
 
 
 @pytest.mark.parametrize("text", ["", "- a list\n", "profiles: [\n", "profiles: 3\npatches: 3\n", "\0"])
@@ -147,25 +146,31 @@ def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Comma
 LEAVES = dict(leaves(program, ""))
 
 
-@pytest.mark.parametrize("path", LEAVES)
-@pytest.mark.usefixtures("offers")
-def test_every_argument_is_completed(path: str) -> None:
-    """By a name that is known, or by the shell as a path."""
+def completes(path: str, param: click.Parameter) -> bool:
+    """Return whether the shell is offered something for PARAM of the command PATH: a known name, or a path."""
     ctx = click.Context(LEAVES[path])
     ctx.params["image"] = "demo"
-    for one in LEAVES[path].params:
-        if isinstance(one, click.Argument) and f"{path}: {one.name}" not in FREE:
-            assert [item for item in one.shell_complete(ctx, "") if item.value or item.type in {"file", "dir"}], one
+    return any(item.value or item.type in {"file", "dir"} for item in param.shell_complete(ctx, ""))
 
 
-@pytest.mark.parametrize("path", LEAVES)
 @pytest.mark.usefixtures("offers")
-def test_every_value_of_an_option_is_completed(path: str) -> None:
-    """As `test_every_argument_is_completed`; what has a type of its own, such as a number or a size, is not."""
-    ctx = click.Context(LEAVES[path])
-    ctx.params["image"] = "demo"
-    for one in LEAVES[path].params:
-        if not isinstance(one, click.Option) or one.is_flag or f"{path} {one.opts[0]}" in FREE_OPTIONS:
-            continue
-        if isinstance(one.type, click.types.StringParamType | click.Path | click.Choice):
-            assert [item for item in one.shell_complete(ctx, "") if item.value or item.type in {"file", "dir"}], one
+def test_every_argument_is_completed() -> None:
+    arguments = [(path, one) for path, leaf in LEAVES.items() for one in leaf.params if isinstance(one, click.Argument)]
+    assert [
+        f"{path}: {one.name}"
+        for path, one in arguments
+        if f"{path}: {one.name}" not in FREE and not completes(path, one)
+    ] == []
+
+
+@pytest.mark.usefixtures("offers")
+def test_every_value_of_an_option_is_completed() -> None:
+    """What has a type of its own, such as a number or a size, is not."""
+    completed = (click.types.StringParamType, click.Path, click.Choice)
+    options = [(path, one) for path, leaf in LEAVES.items() for one in leaf.params if isinstance(one, click.Option)]
+    assert [
+        f"{path} {one.opts[0]}"
+        for path, one in options
+        if not one.is_flag and isinstance(one.type, completed)
+        if f"{path} {one.opts[0]}" not in FREE_OPTIONS and not completes(path, one)
+    ] == []

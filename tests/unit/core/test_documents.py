@@ -63,7 +63,7 @@ def unsorted(shelf: Shelf) -> Iterator[tuple[str, str, str]]:
 
 
 def decoded(data: bytes) -> Shelf:
-    return documents.decode(SHELF, data, unsorted, code="NV210", shown="shelf.json", cure="write it again")
+    return documents.decode(SHELF, data, unsorted, code="NV210", label="shelf.json", cure="write it again")
 
 
 def refused(data: bytes) -> list[tuple[str, str]]:

@@ -110,7 +110,7 @@ def test_a_link_is_followed_only_where_it_may_be(tmp_path: Path) -> None:
 
 def test_what_is_wanted_is_refused_by_the_name_that_messages_use(tmp_path: Path) -> None:
     with pytest.raises(Refused) as caught:
-        reading.wanted(tmp_path / "gone", MOST, "images/gone")
+        reading.required(tmp_path / "gone", MOST, "images/gone")
     (refusal,) = caught.value.refusals
     assert (refusal.code, refusal.where, refusal.found) == ("NV109", "images/gone", "No such file or directory")
 
