@@ -1,7 +1,8 @@
 """Records what --json prints while tests run: ``python tools/examples.py`` writes examples.json beside this file.
 
 It is a plugin of pytest as well, which keeps the shortest successful document of each command. Names of temporary
-directories become ``~``; a list keeps its first entry and a text its first lines, and ``...`` says what was cut.
+directories become ``~``; a list keeps its first entry and a text its first lines, and ``...`` says what was cut, as it
+does in the place of what would name this host.
 """
 
 from __future__ import annotations
@@ -52,10 +53,19 @@ def recording() -> Iterator[None]:
         lines.writelines(seen)
 
 
+HOSTS_OWN = frozenset({"boot", "kernel"})
+"""What names this host in the record of a hardware gate, beside the ``id`` of its ``machine``."""
+
+
 def short(value: Any) -> Any:
     """Return VALUE as a page shows it."""
+    if isinstance(value, Mapping) and value.get("schema") == "nvllm.hardware-gate/1":
+        machine = {**value["machine"], "id": "..."}
+        return {
+            key: short(part) for key, part in {**value, **dict.fromkeys(HOSTS_OWN, "..."), "machine": machine}.items()
+        }
     if isinstance(value, Mapping):
-        return {key: short(one) for key, one in value.items()}
+        return {key: short(part) for key, part in value.items()}
     if isinstance(value, list) and len(value) > 1 and not all(isinstance(one, str) for one in value):
         return [short(value[0]), "..."]
     if isinstance(value, list):

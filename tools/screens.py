@@ -227,7 +227,7 @@ def picture(session: Session, directory: Path, environment: dict[str, str], hidd
 
 
 def laid(top: Path) -> tuple[Path, Path]:
-    """Make in TOP, anew, a copy of the project and a directory of programs, and return both."""
+    """Make a fresh copy of the project and a directory of programs in TOP, and return both."""
     project, programs = top / "project", top / "bin"
     shutil.rmtree(project, ignore_errors=True)
     programs.mkdir(parents=True, exist_ok=True)

@@ -120,7 +120,7 @@ def bad_command(app: App, chosen: str, image: str | None) -> None:
 def retry_command(app: App, chosen: str, image: str | None) -> None:
     """Withdraw the untestable trials of SET, so that it is tried again.
 
-    What was good or bad stays.
+    Its good and bad trials stay.
     """
     _word(app, image, chosen, "retry")
 

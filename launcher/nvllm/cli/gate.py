@@ -179,7 +179,9 @@ def all_gates(
     p50: float,
     p99: float,
 ) -> None:
-    """The quick gates come first. What this host has not, such as a GPU, is shown as absent and not refused."""
+    """The quick gates come first. A gate for hardware that this host lacks, such as a GPU, is shown as
+    absent and not refused.
+    """
     limits = MemoryLimits(bands, loops, swap)
     if dry_run:
         _dry_run(app, "gate all --dry-run", limits)

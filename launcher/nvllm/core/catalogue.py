@@ -114,7 +114,7 @@ _CODES: dict[str, tuple[str, RefusalKind, str]] = {
     "NV345": (
         "not the result",
         "refused",
-        "What a machine sent back is no result of its task, or not with its evidence.",
+        "The answer of a machine does not fit its task, or lacks its evidence.",
     ),
     "NV346": ("cluster unreachable", "failed", "No Ray cluster answers, or nothing proves who may use it."),
     "NV347": (
