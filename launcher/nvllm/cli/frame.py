@@ -40,6 +40,20 @@ P = ParamSpec("P")
 
 PATH = click.Path(path_type=Path)
 
+
+class Sentence(click.ParamType):
+    """Words of a person, which are written into a file in UTF-8. Bytes that are none fail as a bad argument."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{value!a} is not UTF-8", param, ctx)
+        return value
+
+
 _META = "nvllm."  # click keeps one dictionary for a whole command line; these are our keys in it
 
 

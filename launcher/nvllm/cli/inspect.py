@@ -302,8 +302,8 @@ def read_identity(name: str, data: bytes) -> Side:
 def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> None:
     """It removes older images, layers, files that no lock names, caches, and the directories of ended runs.
 
-    nvllm knows every project that has used this cache. If one of them is not where it was, or cannot be read, everything
-    that it may need stays, the rest goes, and the refusal names the project. --forget says that it was deleted.
+    nvllm knows every project that has used this cache. If one of them is not where it was or cannot be read, all files
+    that it may need stay, the rest goes, and the refusal names the project. --forget says that it was deleted.
     """
     docker = engine.require()
     known = Projects(app.places.projects)
