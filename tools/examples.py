@@ -90,7 +90,10 @@ def chosen(documents: list[Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run the tests and write the examples; return the exit status of the tests."""
+    """Run the tests and write the examples; return the exit status of the tests.
+
+    Arguments go to pytest. They choose a part of the tests, so examples of other commands stay.
+    """
     seen = ROOT / ".site/examples.jsonl"
     seen.parent.mkdir(exist_ok=True)
     seen.unlink(missing_ok=True)
@@ -113,7 +116,9 @@ def main() -> int:
     if ended.returncode == 0:
         documents = [json.loads(line) for line in seen.read_text(encoding="utf-8").splitlines()]
         assert documents, "no document was seen: does the command line print them by canonical.printed still?"
-        EXAMPLES.write_text(json.dumps(chosen(documents), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        kept = json.loads(EXAMPLES.read_text(encoding="utf-8")) if sys.argv[1:] else {}
+        examples = dict(sorted((kept | chosen(documents)).items()))
+        EXAMPLES.write_text(json.dumps(examples, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return ended.returncode
 
 
