@@ -86,7 +86,7 @@ def chosen(documents: list[Any]) -> dict[str, Any]:
         ranked.setdefault(document["command"], []).append(
             (("result" in document, document["ok"], size, text), document)
         )
-    return {name: short(max(ranked[name], key=lambda one: one[0])[1]) for name in sorted({*names()} & ranked.keys())}
+    return {name: short(max(ranked[name], key=lambda pair: pair[0])[1]) for name in sorted({*names()} & ranked.keys())}
 
 
 def main() -> int:
