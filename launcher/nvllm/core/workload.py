@@ -1,6 +1,6 @@
 """Requests that make an engine compile all that a user's requests may need: on a GPU kernels, anywhere small functions.
 
-Triton compiles a kernel again for an integer argument that is 1, for one that 16 divides, and for any other one. Such
+Triton compiles a kernel anew for an integer argument that is 1, for one that 16 divides, and for any other one. Such
 arguments are the length of a prompt, the number of requests and tokens in a step, and what is computed from them. So
 a round of requests has prompts of every such length up to the longest, batches of every size that has a CUDA graph,
 prompts that are computed in several steps, prompts that begin as an earlier one did, and each sampling setting. Further
