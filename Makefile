@@ -101,11 +101,11 @@ docs: setup ## write what is generated: docs/refusals.md, docs/schemas, docs/ref
 	.venv/bin/python tools/reference.py
 
 .PHONY: examples
-examples: setup ## record the documents of --json anew from the tests, two minutes; then `make docs`
+examples: setup ## record the documents of --json again from the tests, ten minutes; then `make docs`
 	.venv/bin/python tools/examples.py
 
 .PHONY: screens
-screens: setup ## record docs/screens anew; ENGINE=1 also records build, serve and bless
+screens: setup ## record docs/screens again; ENGINE=1 also records build, serve and bless
 	.venv/bin/python tools/screens.py $(if $(ENGINE),--engine)
 
 .PHONY: site

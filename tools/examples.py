@@ -1,7 +1,8 @@
 """Records what --json prints while tests run: ``python tools/examples.py`` writes examples.json beside this file.
 
 It is a plugin of pytest as well, which keeps the shortest successful document of each command. Names of temporary
-directories become ``~``; a list keeps its first entry and a text its first lines, and ``...`` says what was cut.
+directories become ``~``; a list keeps its first entry and a text its first lines, and ``...`` says what was cut, as it
+does in the place of what would name this host.
 """
 
 from __future__ import annotations
@@ -52,10 +53,19 @@ def recording() -> Iterator[None]:
         lines.writelines(seen)
 
 
+HOSTS_OWN = frozenset({"boot", "kernel"})
+"""What names this host in the record of a hardware gate, beside the ``id`` of its ``machine``."""
+
+
 def short(value: Any) -> Any:
     """Return VALUE as a page shows it."""
+    if isinstance(value, Mapping) and value.get("schema") == "nvllm.hardware-gate/1":
+        machine = {**value["machine"], "id": "..."}
+        return {
+            key: short(part) for key, part in {**value, **dict.fromkeys(HOSTS_OWN, "..."), "machine": machine}.items()
+        }
     if isinstance(value, Mapping):
-        return {key: short(one) for key, one in value.items()}
+        return {key: short(part) for key, part in value.items()}
     if isinstance(value, list) and len(value) > 1 and not all(isinstance(one, str) for one in value):
         return [short(value[0]), "..."]
     if isinstance(value, list):
@@ -76,11 +86,14 @@ def chosen(documents: list[Any]) -> dict[str, Any]:
         ranked.setdefault(document["command"], []).append(
             (("result" in document, document["ok"], size, text), document)
         )
-    return {name: short(max(ranked[name], key=lambda one: one[0])[1]) for name in sorted({*names()} & ranked.keys())}
+    return {name: short(max(ranked[name], key=lambda pair: pair[0])[1]) for name in sorted({*names()} & ranked.keys())}
 
 
 def main() -> int:
-    """Run the tests and write the examples; return the exit status of the tests."""
+    """Run the tests and write the examples; return the exit status of the tests.
+
+    Arguments go to pytest. They choose a part of the tests, so examples of other commands stay.
+    """
     seen = ROOT / ".site/examples.jsonl"
     seen.parent.mkdir(exist_ok=True)
     seen.unlink(missing_ok=True)
@@ -103,7 +116,9 @@ def main() -> int:
     if ended.returncode == 0:
         documents = [json.loads(line) for line in seen.read_text(encoding="utf-8").splitlines()]
         assert documents, "no document was seen: does the command line print them by canonical.printed still?"
-        EXAMPLES.write_text(json.dumps(chosen(documents), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        kept = json.loads(EXAMPLES.read_text(encoding="utf-8")) if sys.argv[1:] else {}
+        examples = dict(sorted((kept | chosen(documents)).items()))
+        EXAMPLES.write_text(json.dumps(examples, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return ended.returncode
 
 

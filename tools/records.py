@@ -65,8 +65,8 @@ class Record:
 def counted(output: str) -> dict[str, int]:
     """Return how many tests of all runs of pytest in OUTPUT passed, failed and were skipped; empty without a run."""
     counts: dict[str, int] = {}
-    for found in _SUMMARY.findall(output):
-        for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", found):
+    for summary in _SUMMARY.findall(output):
+        for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", summary):
             key = "failed" if word == "error" else word
             counts[key] = counts.get(key, 0) + int(number)
     return counts

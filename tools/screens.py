@@ -194,25 +194,25 @@ def typed(line: str, width: int, directory: Path, environment: dict[str, str]) -
         ["bash", "-c", line], cwd=directory, env=environment, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer
     ) as child:
         os.close(writer)
-        said = b""
+        output = b""
         while True:
             try:
                 data = os.read(reader, 65536)
             except OSError:  # Linux says so when nobody holds the other end any more
                 break
-            said += data
+            output += data
     os.close(reader)
     if child.returncode in (126, 127):
-        raise RuntimeError(f"{line}: {said.decode()}")
-    return re.sub(r"\x1b\[\?\d+[hl]", "", said.decode().replace("\r\n", "\n"))
+        raise RuntimeError(f"{line}: {output.decode()}")
+    return re.sub(r"\x1b\[\?\d+[hl]", "", output.decode().replace("\r\n", "\n"))
 
 
 def picture(session: Session, directory: Path, environment: dict[str, str], hidden: dict[str, str]) -> str:
     """Return the SVG of SESSION in DIRECTORY, with each text of HIDDEN replaced."""
     parts = [f"\x1b[1m$ {line}\x1b[0m\n{typed(line, session.width, directory, environment)}" for line in session.lines]
     text = "".join(parts).rstrip("\n")
-    for secret, shown in hidden.items():
-        text = text.replace(secret, shown)
+    for secret, replacement in hidden.items():
+        text = text.replace(secret, replacement)
     console = Console(record=True, width=session.width, file=io.StringIO(), force_terminal=True, legacy_windows=False)
     for line in Text.from_ansi(text).split("\n"):
         line.rstrip()
@@ -227,7 +227,7 @@ def picture(session: Session, directory: Path, environment: dict[str, str], hidd
 
 
 def laid(top: Path) -> tuple[Path, Path]:
-    """Make in TOP, anew, a copy of the project and a directory of programs, and return both."""
+    """Make a fresh copy of the project and a directory of programs in TOP, and return both."""
     project, programs = top / "project", top / "bin"
     shutil.rmtree(project, ignore_errors=True)
     programs.mkdir(parents=True, exist_ok=True)

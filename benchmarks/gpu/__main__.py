@@ -72,15 +72,15 @@ def first_launch(kernels: Path) -> dict[str, Any]:
     return {"printed": "\n".join(lines), **found}
 
 
-def measure(sources: Path, kernels: Path | None, repetitions: int, keep: Keep) -> None:
-    """Run every script, and KEEP each result under its name as soon as it is there."""
+def measure(sources: Path, kernels: Path | None, repetitions: int, commit: str, keep: Keep) -> None:
+    """Run every script, of COMMIT, and KEEP each result under its name as soon as it is there."""
     keep("sources", json.loads((sources / "sources.json").read_text(encoding="utf-8")))
     stock, patched = (script("recycling", tree, sources, ["cuda:0"]) for tree in ("stock", "patched"))
     keep("recycling", merged(stock, patched))
     keep("correctness", script("correctness", "patched", sources, ["cuda:0"]))
     timing = script("timing", "patched", sources, [str(repetitions)])
     if "environment" in timing:
-        keep("environment", timing["environment"] | {"driver": driver()})
+        keep("environment", timing["environment"] | {"driver": driver(), "commit": commit})
     keep("timings", timing.get("timings", {}) | {key: timing[key] for key in ("failed",) if key in timing})
     if kernels is not None:
         keep(table.FIRST, first_launch(kernels))
@@ -117,6 +117,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--lay", type=Path, metavar="DIR", help="lay the sources out in DIR, and no more")
     found.add_argument("--show", type=Path, metavar="FILE", help="print the tables of FILE again, and no more")
     found.add_argument("--output", type=Path, metavar="FILE", help="write what was measured to FILE")
+    found.add_argument("--commit", default="not recorded", help="what is run, as `git rev-parse HEAD` says it")
     found.add_argument("--repetitions", type=int, default=100, metavar="N", help="of each call (default 100)")
     return found
 
@@ -135,7 +136,7 @@ def main(argv: Sequence[str]) -> int:
             sources = Path(place)
             lay(sources)
         found: dict[str, Any] = {}
-        measure(sources, chosen.kernels, chosen.repetitions, keeper(chosen.output, found))
+        measure(sources, chosen.kernels, chosen.repetitions, chosen.commit, keeper(chosen.output, found))
     print(table.document(found))
     return 0 if table.right(found) else 1
 

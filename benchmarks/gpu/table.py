@@ -205,6 +205,7 @@ def document(found: Mapping[str, Any]) -> str:
     return "\n\n".join(
         [
             "{gpu}, driver {driver}, torch {torch}, Triton {triton}, Python {python}, {date}".format(**environment),
+            f"Commit: {environment.get('commit', 'not recorded')}.",
             "### Correctness",
             f"{len(cases)} cases, {sum(1 for count in cases.values() if count)} with a wrong byte.",
             *([] if not wrong else ["\n".join(f"WRONG: {line}" for line in wrong)]),

@@ -1,4 +1,4 @@
-"""NV345, not the result: what a machine sent back is no result of its task, or not with its evidence."""
+"""NV345, not the result: the answer of a machine does not fit its task, or lacks its evidence."""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from support.documented import PAGES
+
 ROOT = Path(__file__).parents[2]
 HEADER = "| suite | date | commit | machine | passed | failed | skipped | time |\n|---|---|---|---|---|---|---|---|\n"
 
@@ -102,3 +104,23 @@ def test_the_suites_of_the_page_are_those_of_the_tool() -> None:
     assert re.findall(r"^\| `(\w+)` \|", page.partition("Counts are")[0], re.MULTILINE) == [name for name, _ in table]
     rules = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert {target for _, target in table} <= {*rules}
+
+
+ABOUT_SUITES = {"docs/records.md", "docs/releasing.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+"""Pages that say how a suite is run, and claim nothing of what it showed."""
+
+
+def test_a_page_says_of_a_suite_without_a_row_that_it_has_none() -> None:
+    source = (ROOT / "tools/records.py").read_text(encoding="utf-8")
+    records = (ROOT / "docs/records.md").read_text(encoding="utf-8")
+    recorded = {*re.findall(r"^\| `(\w+)` \| [\d-]+ \|", records, re.MULTILINE)}
+    targets = dict(re.findall(r'^    "(\w+)": "([\w-]+)",$', source, re.MULTILINE))
+    wrong = []
+    for page in PAGES:
+        if page in ABOUT_SUITES:
+            continue
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        named = {suite for suite, target in targets.items() if re.search(rf"make {target}\b", text)}
+        if bool(named - recorded) != ("no recorded run" in text):
+            wrong.append(f"{page}: {', '.join(sorted(named - recorded)) or 'each of its suites has a row'}")
+    assert wrong == []

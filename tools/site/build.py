@@ -27,7 +27,7 @@ _BELOW = "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
 
 
 def lay(source: Path) -> None:
-    """Write to SOURCE, which is made anew, what Sphinx builds the site from."""
+    """Replace SOURCE by the pages that Sphinx builds the site from."""
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(ROOT / "docs", source, ignore=shutil.ignore_patterns("schemas"))
     shutil.copy2(HERE / "conf.py", source)

@@ -162,7 +162,7 @@ COMMANDS = (
     _decision("good", "Record by hand that SET is good."),
     _decision("bad", "Record by hand that SET is bad."),
     _decision(
-        "retry", "Withdraw the untestable trials of SET, so that it is tried again.\n\nWhat was good or bad stays."
+        "retry", "Withdraw the untestable trials of SET, so that it is tried again.\n\nIts good and bad trials stay."
     ),
     _decision(
         "back", _BACK, set_argument(required=False, help="Seven digits, or ID,...  [default: the last trial only]")

@@ -20,7 +20,7 @@ from nvllm.cache.pins import Pin, Pins
 from nvllm.cli.complete import profiles
 from nvllm.cli.fleet import ON, connected, repository
 from nvllm.cli.frame import PATH, App, Command, packed
-from nvllm.cli.image_argument import IMAGE, with_image
+from nvllm.cli.image_argument import IMAGE, BlessedProfile, with_image
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.engine import engine
@@ -63,7 +63,9 @@ class BlessOptions:
 
 
 _OPTIONS = (
-    click.option("--profile", required=True, shell_complete=profiles, help="A profile with `blessed: true`."),
+    click.option(
+        "--profile", cls=BlessedProfile, required=True, shell_complete=profiles, help="A profile with `blessed: true`."
+    ),
     click.option(
         "--trials",
         type=click.IntRange(min=1),

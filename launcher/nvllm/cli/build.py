@@ -114,7 +114,7 @@ _OPTIONS = (
 def build_command(app: App, image: str, given: BuildOptions) -> None:
     """An image that the engine already holds, by its build hash, is not built again.
 
-    What the project has recorded of this build hash (manifests/IMAGE.digests.json) must come out again, else the build
+    A build whose digests differ from those that the project recorded for this build hash (manifests/IMAGE.digests.json)
     is refused. Prints the tag.
     """
     build = fresh_build(app, image, given.patches)

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from nvllm.cli.build import fresh_build, patches_option
-from nvllm.cli.frame import PATH, App, Command
-from nvllm.cli.image_argument import IMAGE, with_image
+from nvllm.cli.frame import PATH, App, Command, with_app
+from nvllm.cli.image_argument import IMAGE, selected
 from nvllm.core import reading
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
@@ -44,8 +44,8 @@ Examples:
 @click.option("--context", type=PATH, metavar="DIR", help="Write the build context at DIR.")
 @click.option("--base-image", metavar="TAG", help="Load an image of only the base layer into the engine, as TAG.")
 @patches_option
-@with_image()
-def dockerfile(app: App, image: str, context: Path | None, base_image: str | None, patches: str | None) -> None:
+@with_app
+def dockerfile(app: App, image: str | None, context: Path | None, base_image: str | None, patches: str | None) -> None:
     """The same lock gives the same files: Dockerfile, wheels, source, patches and hashes.
 
     The context has two targets: `image`, a complete image, and `native`, the wheel compiled from the pinned commit with
@@ -53,6 +53,7 @@ def dockerfile(app: App, image: str, context: Path | None, base_image: str | Non
     """
     if context is None and base_image is None:
         raise click.UsageError("name --context DIR, --base-image TAG, or both")
+    image = selected(app)  # behind the options: a line that lacks both is no cure, whichever IMAGE it names
     build = fresh_build(app, image, patches)
     directory = app.project.series(build.spec.patches.series)
     diffs = seriesfile.diffs(directory, build.patches, app.project.show(directory))

@@ -75,7 +75,7 @@ def export(
     """The profile is examined as by `nvllm serve`, and refused for the same reasons.
 
     The files name image and blessing by the digests that `nvllm push` prints. Nothing is sent; no registry is asked.
-    What a platform cannot hold stands in the file as a comment.
+    The file has a comment for each guarantee that the platform lacks.
     """
     if target == "systemd":
         repository = ""

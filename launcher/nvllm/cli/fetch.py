@@ -39,7 +39,8 @@ Examples:
 def fetch_command(app: App, image: str, models: bool, dry_run: bool) -> None:
     """Every file of the lock for the platform goes into the store: packages, wheels, the source of vLLM.
 
-    What the store has already is hashed; a file with other bytes is removed and refused, and the next fetch brings it.
+    Files that the store has already are hashed; one with other bytes is removed and refused, and the next fetch brings
+    it.
 
     For an image with kernels, the compilers for this host and this Python too. The base image of a registry is none of
     these files: `docker pull` brings it.

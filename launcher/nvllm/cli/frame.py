@@ -40,6 +40,16 @@ P = ParamSpec("P")
 
 PATH = click.Path(path_type=Path)
 
+
+def sentence(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Return VALUE, words that are written into a file in UTF-8. Raises click.BadParameter for other bytes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter(f"{value!a} is not UTF-8", ctx, param) from None
+    return value
+
+
 _META = "nvllm."  # click keeps one dictionary for a whole command line; these are our keys in it
 
 

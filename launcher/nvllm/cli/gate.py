@@ -132,7 +132,9 @@ def disk(app: App, limits: DiskLimits) -> None:
 @packed("times", DiskLimits, _DISK)
 @with_app
 def all_gates(app: App, bands: MemoryLimits, dry_run: bool, degrees: ThermalLimits, times: DiskLimits) -> None:
-    """The quick gates come first. What this host has not, such as a GPU, is shown as absent and not refused."""
+    """The quick gates come first. A gate for hardware that this host lacks, such as a GPU, is shown as
+    absent and not refused.
+    """
     if dry_run:
         _dry_run(app, "gate all --dry-run", bands)
         return

@@ -40,6 +40,10 @@ class Needed(click.Argument):
     """An argument behind IMAGE that must be there, which `with_image` checks: a single word may be IMAGE or this."""
 
 
+class BlessedProfile(click.Option):
+    """An option that names a profile with ``blessed: true``: no other one stands in the line that a refusal gives."""
+
+
 def with_image(then: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the `App` of its line, and as ``image`` the name of the image that the line is about.
 
@@ -93,8 +97,14 @@ def request_of(ctx: click.Context) -> ImageRequest:
         added = [word for option, value in common if value for word in (option, str(value))]
         return shlex.join([*typed(ctx, (), instead), *added])
 
-    model = ctx.params.get(MODEL) if MODEL in parameters else None
-    return ImageRequest(ctx.params.get("image"), line, PROFILE in parameters, tuple(dict.fromkeys(profiles)), model)
+    return ImageRequest(
+        ctx.params.get("image"),
+        line,
+        needs_profile=PROFILE in parameters,
+        needs_blessed=isinstance(parameters.get(PROFILE), BlessedProfile),
+        profiles=tuple(dict.fromkeys(profiles)),
+        model=ctx.params.get(MODEL) if MODEL in parameters else None,
+    )
 
 
 def _names(value: object) -> list[str]:

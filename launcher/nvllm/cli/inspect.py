@@ -296,14 +296,14 @@ def read_identity(name: str, data: bytes) -> Side:
     type=PATH,
     multiple=True,
     metavar="DIR",
-    help="The root of a deleted project; what only it refers to is removed.",
+    help="The root of a deleted project; also remove what only that project refers to.",
 )
 @with_app
 def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> None:
     """It removes older images, layers, files that no lock names, caches, and the directories of ended runs.
 
-    nvllm knows every project that has used this cache; see --forget for one that was deleted. What a project may need
-    that is gone, or cannot be read, stays; the rest goes, and the refusal says which project that is.
+    nvllm knows every project that has used this cache. If one of them is not where it was or cannot be read, all files
+    that it may need stay, the rest goes, and the refusal names the project. --forget says that it was deleted.
     """
     docker = engine.require()
     known = Projects(app.places.projects)

@@ -28,7 +28,7 @@ Examples:
   nvllm lock cpu --check --update all      what has moved since the lock was made, by kind
   nvllm lock gb10 --compiled out/vllm.whl  with the wheel that was compiled from the pinned commit
   nvllm lock sm120 --later qwen35-27b-nvfp4   all but that model, on a host that reaches no hub
-  nvllm lock cpu --model tiny-lfm2         pin that model as it is now, and nothing else anew
+  nvllm lock cpu --model tiny-lfm2         pin that model as it is now, and keep all other pins
 """
 
 

@@ -14,7 +14,7 @@ from nvllm.cache.manifest import FORM, Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
 from nvllm.cli.complete import blessings
-from nvllm.cli.frame import PATH, App, Group, packed, with_app
+from nvllm.cli.frame import PATH, App, Group, packed, sentence, with_app
 from nvllm.cli.webpage import OPTIONS, WebPage
 from nvllm.core import documents
 from nvllm.core.canonical import Json
@@ -221,7 +221,7 @@ def verify(app: App, name: str, signers: Path | None) -> None:
 
 @manifest_command.command("revoke", epilog=EXAMPLES)
 @click.argument("name", shell_complete=blessings, help=_NAME)
-@click.option("--reason", required=True, help="The reason. Every later refusal shows it.")
+@click.option("--reason", callback=sentence, required=True, help="The reason. Every later refusal shows it.")
 @with_app
 def revoke(app: App, name: str, reason: str) -> None:
     """Never serve the cache of a blessing again.

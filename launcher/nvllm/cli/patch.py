@@ -11,7 +11,7 @@ import click
 
 from nvllm.cli.build import fresh_build, patches_option
 from nvllm.cli.complete import files, images_and_files, patches, series
-from nvllm.cli.frame import PATH, App, Group, with_app
+from nvllm.cli.frame import PATH, App, Group, sentence, with_app
 from nvllm.cli.image_argument import IMAGE, IMAGE_BEFORE_PATH, Needed, selected, with_image
 from nvllm.core import durable, reading
 from nvllm.core.canonical import Json
@@ -143,7 +143,7 @@ def _check_text(app: App, reports: Sequence[tuple[str, Report, dict[str, tuple[C
 @click.argument("patch_id", metavar="ID", help="The id of the new patch.")
 @click.argument("before", type=PATH, help="A copy of the source without the change.")
 @click.argument("after", type=PATH, help="A copy of the source with it.")
-@click.option("--summary", required=True, help="What the change does, in one line.")
+@click.option("--summary", callback=sentence, required=True, help="What the change does, in one line.")
 @click.option(
     "--proved-by",
     multiple=True,

@@ -32,7 +32,7 @@ Examples:
 def provenance_command(app: App, image: str, output: Path | None, sign: Path | None, patches: str | None) -> None:
     """The statement names the image by the digests that the project or a build on this host recorded.
 
-    What went in is the lock's files and the patches, by sha256. Form: in-toto Statement v1, SLSA provenance v1.
+    It lists the lock's files and the patches by sha256. Form: in-toto Statement v1, SLSA provenance v1.
     """
     if sign is not None and output is None:
         cure = f"nvllm provenance {image} --output {image}.intoto.json --sign {shlex.quote(str(sign))}"

@@ -59,10 +59,10 @@ blessing_option = click.option(
 @click.option("--dry-run", is_flag=True, help="Say what the registry lacks; send nothing.")
 @with_image()
 def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str | None, dry_run: bool) -> None:
-    """The image is built if it is not, held against the recorded digests, and sent layer by layer.
+    """The image is built if it is not there, compared with the recorded digests, and sent layer by layer.
 
-    What the registry has does not travel again, so a push that was interrupted goes on where it was. Prints the digests
-    that `nvllm pull` takes. Credentials are those of `docker login`.
+    Layers that the registry has are not sent again, so a push that was interrupted goes on where it was. Prints the
+    digests that `nvllm pull` takes. Credentials are those of `docker login`.
     """
     name, digest = registry.parse(repo)
     if digest is not None:

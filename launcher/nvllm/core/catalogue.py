@@ -99,7 +99,7 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     "NV342": ("another class", "A machine is of another class than the task that it was sent names."),
     "NV343": ("no machine", "No machine of the cluster is of the class that trials count for."),
     "NV344": ("tasks lost", "The machines that a trial was sent to were lost, again and again.", "failed"),
-    "NV345": ("not the result", "What a machine sent back is no result of its task, or not with its evidence."),
+    "NV345": ("not the result", "The answer of a machine does not fit its task, or lacks its evidence."),
     "NV346": ("cluster unreachable", "No Ray cluster answers, or nothing proves who may use it.", "failed"),
     "NV347": ("Ray's memory monitor", "On a host with unified memory Ray would end the trials that it runs."),
     # 4xx: models

@@ -78,7 +78,7 @@ class ProjectDraft:
     """A project that is not written yet: the VALUES of its spec, its FILES by path, the changes that become patches.
 
     PROOFS are the tests of each change, by its id. FITS says of each patch of the template how it fits the version.
-    UPDATE is what the first lock resolves anew.
+    UPDATE names the parts that the first lock resolves again.
     """
 
     values: template.Values

@@ -118,7 +118,7 @@ class RunDirectory:
     def prepare_again(
         self, plan: Json, expectations: bytes, sentinels: Sequence[str], asking: bytes | None = None
     ) -> None:
-        """Make what a container gets of the directory anew, for a restart: state, log and evidence stay.
+        """Make those parts of the directory again that a container gets, for a restart: state, log and evidence stay.
 
         Raises Refused NV920 if it cannot be written.
         """

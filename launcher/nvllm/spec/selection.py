@@ -23,12 +23,14 @@ class ImageRequest:
     """What a command line names: its IMAGE, if any; PROFILES, all of one image; a MODEL.
 
     LINE returns the same line to paste, with the values that it is given by parameter: ``image``, ``profile``, ``name``
-    of a model. One that is empty is left out. NEEDS_PROFILE: the command cannot do without one.
+    of a model. One that is empty is left out. NEEDS_PROFILE: the command cannot do without one. NEEDS_BLESSED: it takes
+    only one with ``blessed: true``.
     """
 
     image: str | None
     line: Callable[[Mapping[str, str]], str]
     needs_profile: bool = False
+    needs_blessed: bool = False
     profiles: Sequence[str] = ()
     model: str | None = None
 
@@ -118,12 +120,19 @@ def profile_missing(project: Project, request: ImageRequest) -> Refused:
     if not names:
         return _no_images(project)
     sections = _read(project, "profiles")
+    if request.needs_blessed:
+        sections = _Sections({image: _blessed(has) for image, has in sections.of.items()}, ())
     likely = request.image or projectfile.of(project).default_image
     here = _Sections({image: has for image, has in sections.of.items() if image == likely} or sections.of, ())
     lines = [request.line({"image": image, "profile": name}) for image, has in here.of.items() for name in has]
     listed = sections.listed if request.image is None else here.listed
     cure = lines[0] if lines else "write a profile into an image spec"
     return refuse("NV108", "--profile", f"a profile: {listed or 'no image has one'}", "none", cure)
+
+
+def _blessed(profiles: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Return those of PROFILES, as they are written, that say ``blessed: true``."""
+    return {name: has for name, has in profiles.items() if isinstance(has, Mapping) and has.get("blessed") is True}
 
 
 def _no_images(project: Project) -> Refused:

@@ -142,6 +142,7 @@ REFUSED = {
     "serve": ("NV108", "nvllm serve cpu --profile tiny-eager"),
     "serve cpu": ("NV108", "nvllm serve cpu --profile tiny-eager"),
     "bless gb10": ("NV108", "nvllm bless gb10 --profile lower8"),
+    "bless": ("NV108", "nvllm bless cpu --profile tiny-blessed"),
     "bisect start pytest --test-builtin boots": ("NV107", "name another image, such as cpu"),
     "build gpu": ("NV107", "name another image, such as cpu"),
 }
@@ -189,6 +190,7 @@ def test_a_project_without_a_default_takes_its_only_image(run: Run, project: Pat
     (project / "nvllm.yaml").unlink()
     ended = run("build --dry-run")
     assert (ended.status, ended.codes) == (2, ["NV111"])
+    assert run("dockerfile").cures == ["nvllm dockerfile --help"]  # with an IMAGE it would lack its options still
     lines = [f"nvllm build {image} --dry-run --platform linux/amd64" for image in ("cpu", "gb10", "sm120")]
     assert ended.cures == ["\n".join(["one of these lines:", *lines])]
     for other in ("gb10", "sm120"):
