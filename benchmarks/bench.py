@@ -33,7 +33,7 @@ from nvllm.cache import promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
-from nvllm.core import archives, catalogue, clock, exports, paths, reading, refusal
+from nvllm.core import archives, catalogue, clock, paths, reading, refusal
 from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
@@ -61,7 +61,7 @@ IMAGE = "bench"
 OFF = "api-key-out-of-compile-key"
 """The patch that docker build makes too: one Python file."""
 
-APPLIER = (archives, catalogue, exports, patching, reading, refusal, source, unified)
+APPLIER = (archives, catalogue, patching, reading, refusal, source, unified)
 """What `apply_patches.py` needs of nvllm beside it."""
 
 SLOW, QUICK, INSTANT = 3, 7, 21

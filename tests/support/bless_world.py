@@ -215,7 +215,7 @@ def world(tmp_path: Path, front: FrontEnd, rules: BlessRules | None = None) -> I
     plan = found.plan
     holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm bless demo --profile eager", plan.instance)
     held = Blessings.of_project(Project(tmp_path / "project"), where)
-    with locks.acquire_all(where.locks, supervisor.keys(plan), holder) as taken, Pins(where.pins).held() as pin:
+    with locks.acquire_all(where.locks, supervisor.keys(plan), holder) as taken, Pins(where.pins).pin() as pin:
         yield World(Bless(found, where, taken, Silent(), pin), engine, found, where, held, pin)
 
 

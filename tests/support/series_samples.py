@@ -64,7 +64,7 @@ def old_side(diff: Diff) -> dict[str, bytes | None]:
 def _old_text(file: FileDiff) -> bytes:
     lines: list[bytes] = []
     for hunk in file.hunks:
-        lines += [b"# filling\n"] * (hunk.place - len(lines))
+        lines += [b"# filling\n"] * (hunk.position - len(lines))
         lines += hunk.old
     return b"".join(lines)
 

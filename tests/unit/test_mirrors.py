@@ -37,6 +37,7 @@ ELSEWHERE = {
     "fleet/leftovers": "unit/fleet/test_worker.py",
     "fleet/task_runner": "unit/fleet/test_worker.py",
     "fleet/cluster": "fleet/test_trials.py",
+    "api": "unit/test_library.py",
     "bisect/answer": "unit/bisect/test_search.py",
     "bisect/inputs": "refusals/test_nv803.py",
     "image/assemble": "unit/image/test_builder.py",

@@ -11,18 +11,3 @@ report. Four parts, each above the next:
   `minimal`, `weighing` (single sets), `judge` (the ends, the watch), `posterior` (beliefs), `problem`, `answer`,
   `combinations` (which sets there are)
 """
-
-from typing import TYPE_CHECKING
-
-from nvllm.core import exports
-
-__all__ = ["Problem", "Settings", "drive", "propose"]
-
-if TYPE_CHECKING:
-    from nvllm.bisect.driver import drive
-    from nvllm.bisect.problem import Problem, Settings
-    from nvllm.bisect.search import propose
-else:
-    __getattr__ = exports.lazy(
-        __name__, {"driver": ["drive"], "problem": ["Problem", "Settings"], "search": ["propose"]}
-    )

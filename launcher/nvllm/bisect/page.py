@@ -19,7 +19,7 @@ from nvllm.bisect.records import BisectState, JournalEntry, Tried
 from nvllm.bisect.search import beliefs, concluded
 from nvllm.core.refusal import Refused
 from nvllm.pages import plots
-from nvllm.pages.page import rendered, shown
+from nvllm.pages.page import printable, rendered
 from nvllm.trials.trial import TrialOutcome
 
 _MOST = 50_000
@@ -63,7 +63,7 @@ def _said(state: BisectState, chosen: PatchSet, outcome: TrialOutcome | None) ->
     trees = {one: built.tree for one, built in state.builds.items() if built.tree}
     alike = [one for one, tree in trees.items() if tree == trees.get(chosen)] or [chosen]
     tried = [trial for one in alike for trial in state.trials.get(one, ()) if outcome in (None, trial.outcome)]
-    return shown(tried[-1].said) if tried else ""
+    return printable(tried[-1].said) if tried else ""
 
 
 def facts(entries: Sequence[JournalEntry]) -> list[tuple[str, str]]:
@@ -71,8 +71,8 @@ def facts(entries: Sequence[JournalEntry]) -> list[tuple[str, str]]:
     state = records.fold(entry.record for entry in entries)
     start, test = state.start, state.start.probe
     words = [f"…/{shlex.quote(Path(one).name)}" if one.startswith("/") else shlex.quote(one) for one in test.command]
-    probe = [shown(" ".join(words)), f"sha256 {test.sha256[:12]}"]
-    probe += [f"only {shown(test.regress)} is bad"] if test.regress else []
+    probe = [printable(" ".join(words)), f"sha256 {test.sha256[:12]}"]
+    probe += [f"only {printable(test.regress)} is bad"] if test.regress else []
     probe += ["without an engine"] if test.build_only else []
     probe += report.corrections_text(state).splitlines()
     first, last = entries[0].when, entries[-1].when
@@ -132,7 +132,7 @@ def patches(state: BisectState, done: Done | None) -> list[PatchRow]:
         summary, upstream = (known.summary, known.upstream) if known else ("", "")
         repository, _, number = upstream.partition("#")
         link = f"https://github.com/{repository}/issues/{number}" if upstream else ""
-        rows.append(PatchRow(name, parts.get(name, ""), shown(summary), upstream, link))
+        rows.append(PatchRow(name, parts.get(name, ""), printable(summary), upstream, link))
     return rows
 
 
@@ -226,7 +226,7 @@ def _ids(state: BisectState, chosen: PatchSet) -> str:
 
 def _cell(text: str) -> str:
     """Return TEXT so that it stays text in one line of Markdown, also in a table."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(shown(text).split()))
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(printable(text).split()))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

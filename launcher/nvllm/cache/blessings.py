@@ -124,12 +124,12 @@ class Blessings:
         """
         matching = self._matching(name)
         refuse_any(refusal for one in matching for refusal in one.refusals)
-        found = {one.manifest.tree_hash for one in matching if one.manifest is not None}
-        if not found and _WHOLE.fullmatch(name):
+        hashes = {one.manifest.tree_hash for one in matching if one.manifest is not None}
+        if not hashes and _WHOLE.fullmatch(name):
             return name
-        if len(found) != 1:
+        if len(hashes) != 1:
             raise Refused([self._unnamed(name, matching)])
-        return found.pop()
+        return hashes.pop()
 
     def naming(self, tree_hash: str) -> tuple[str, ...]:
         """Return the file names of all manifests, also archived ones, that name the tree of TREE_HASH."""
@@ -147,12 +147,12 @@ class Blessings:
     def _unnamed(self, name: str, matching: Sequence[Blessing]) -> Refusal:
         known = ", ".join(one.path.stem for one in (*self.all(), *self.archived()))
         expected = f"one of {known}" if known else "a blessing; there is none"
-        found = (
+        matches = (
             f"{len(matching)} called {name}: {', '.join(one.path.stem for one in matching)}"
             if matching
             else ascii(name)
         )
-        return Refusal("NV107", str(self.directory), expected, found, "nvllm manifest list --all")
+        return Refusal("NV107", str(self.directory), expected, matches, "nvllm manifest list --all")
 
     def of(self, serve_hash: str) -> tuple[Blessing, ...]:
         """Return the blessings of SERVE_HASH, and the damaged ones that may be of it."""
@@ -177,16 +177,20 @@ class Blessings:
         A damaged manifest may name any hash that its text holds. Raises Refused NV908 for one that cannot be read.
         """
         every = (*self.all(), *self.archived())
-        found = {trial.log for one in every if one.manifest is not None for trial in one.manifest.trials}
+        digests = {
+            trial.log for blessing in every if blessing.manifest is not None for trial in blessing.manifest.trials
+        }
         refusals: list[Refusal] = []
-        for one in every:
-            if one.manifest is None:
+        for blessing in every:
+            if blessing.manifest is None:
                 try:
-                    found.update(map(bytes.decode, _HASHES.findall(reading.unlinked(one.path, reading.MANIFEST))))
+                    digests.update(
+                        map(bytes.decode, _HASHES.findall(reading.unlinked(blessing.path, reading.MANIFEST)))
+                    )
                 except OSError:
-                    refusals.extend(one.refusals)
+                    refusals.extend(blessing.refusals)
         refuse_any(refusals)
-        return frozenset(found)
+        return frozenset(digests)
 
     # Serving
 
@@ -196,10 +200,10 @@ class Blessings:
         Raises Refused with every reason not to serve it: NV901 none, NV910 none but a similar one, NV902 more than one,
         NV903 revoked, NV904 unsafe, NV905 expired, NV906 older, NV908 damaged, NV909 not signed as required.
         """
-        ours = self.of(query.serve_hash)
-        refusals = [refusal for one in ours for refusal in one.refusals]
-        matching = [(one.path, one.manifest) for one in ours if one.manifest is not None]
-        if not ours:
+        blessings = self.of(query.serve_hash)
+        refusals = [refusal for one in blessings for refusal in one.refusals]
+        matching = [(one.path, one.manifest) for one in blessings if one.manifest is not None]
+        if not blessings:
             known = [(one.path, one.manifest) for one in self.all() if one.manifest is not None]
             raise Refused(_none(query, self.directory, known))
         if len(matching) > 1:
@@ -209,78 +213,80 @@ class Blessings:
                 Refusal("NV902", str(path), "one manifest for a serve hash", f"{len(matching)}: {names}", cure)
                 for path, _ in matching
             )
-        for path, found in matching:
-            against = self.against(path, found, query)
-            refusals.extend([*against, *self._saw(found, against)])
+        for path, blessed in matching:
+            against = self.against(path, blessed, query)
+            refusals.extend([*against, *self._saw(blessed, against)])
         refuse_any(refusals)
         return matching[0][1]
 
-    def _saw(self, found: Manifest, against: Sequence[Refusal]) -> Sequence[Refusal]:
-        """Record the version of FOUND, also if it is refused (AGAINST): an older one must not take its place.
+    def _saw(self, blessed: Manifest, against: Sequence[Refusal]) -> Sequence[Refusal]:
+        """Record the version of BLESSED, also if it is refused (AGAINST): an older one must not take its place.
 
         A manifest that lacks a demanded signature may be anybody's, and is not recorded. Returns what hinders that.
         """
         if any(refusal.code in {"NV906", "NV909"} for refusal in against):
             return ()
         try:
-            self.versions.saw(found)
+            self.versions.saw(blessed)
         except Refused as refused:
             return refused.refusals
         return ()
 
-    def against(self, path: Path, found: Manifest, query: BlessingQuery) -> list[Refusal]:
-        """Return every reason not to serve QUERY by the manifest FOUND at PATH."""
-        refusals = self.reasons_against(path, found, query.now)
+    def against(self, path: Path, blessed: Manifest, query: BlessingQuery) -> list[Refusal]:
+        """Return every reason not to serve QUERY by the manifest BLESSED at PATH."""
+        refusals = self.reasons_against(path, blessed, query.now)
         if query.dev:
             refusals = [one for one in refusals if one.code != "NV904"]
         if not any(one.code == "NV905" for one in refusals):  # the manifest may be older than valid-days
-            refusals += _too_old(path, found, query)
+            refusals += _too_old(path, blessed, query)
         if query.signers is not None:
             try:
-                self.signer(path, found, query.signers)
+                self.signer(path, blessed, query.signers)
             except Refused as refused:
                 refusals.extend(refused.refusals)
         return refusals
 
-    def reasons_against(self, path: Path, found: Manifest, now: float) -> list[Refusal]:
-        """Return every reason why no production profile may be served by the manifest FOUND at PATH at NOW."""
-        cure = found.cure
-        refusals = self.revocations.against(path, found)
-        if found.unsafe:
-            said = f"{found.claim.boots} trials, marked unsafe"
-            refusals.append(Refusal("NV904", str(path), f"at least {manifest.LEAST_BOOTS} trials", said, cure))
-        said = clock.stamp(now)
-        if found.expires is not None and now >= clock.seconds(found.expires):
-            refusals.append(Refusal("NV905", str(path), f"a time before {found.expires}", said, cure))
-        if now + CLOCK_SLACK < clock.seconds(found.created):
+    def reasons_against(self, path: Path, blessed: Manifest, now: float) -> list[Refusal]:
+        """Return every reason why no production profile may be served by the manifest BLESSED at PATH at NOW."""
+        cure = blessed.cure
+        refusals = self.revocations.against(path, blessed)
+        if blessed.unsafe:
+            trials = f"{blessed.claim.boots} trials, marked unsafe"
+            refusals.append(Refusal("NV904", str(path), f"at least {manifest.LEAST_BOOTS} trials", trials, cure))
+        date = clock.stamp(now)
+        if blessed.expires is not None and now >= clock.seconds(blessed.expires):
+            refusals.append(Refusal("NV905", str(path), f"a time before {blessed.expires}", date, cure))
+        if now + CLOCK_SLACK < clock.seconds(blessed.created):
             wait = "set the clock of this host (timedatectl)"
-            refusals.append(Refusal("NV905", str(path), f"a time after {found.created}, when it was made", said, wait))
-        return [*refusals, *self.versions.replayed(path, found, cure)]
+            refusals.append(
+                Refusal("NV905", str(path), f"a time after {blessed.created}, when it was made", date, wait)
+            )
+        return [*refusals, *self.versions.replayed(path, blessed, cure)]
 
-    def signer(self, path: Path, found: Manifest, signers: Path) -> str:
-        """Return who of SIGNERS, an allowed signers file, has signed FOUND, the manifest at PATH.
+    def signer(self, path: Path, blessed: Manifest, signers: Path) -> str:
+        """Return who of SIGNERS, an allowed signers file, has signed BLESSED, the manifest at PATH.
 
         Raises Refused NV909 if nobody of them has.
         """
-        place, cure = self.signature(found), f"{found.cure} --sign KEY"
+        signature_path, cure = self.signature(blessed), f"{blessed.cure} --sign KEY"
         try:
-            signed = reading.unlinked(place, reading.CONFIGURATION)
+            signed = reading.unlinked(signature_path, reading.CONFIGURATION)
         except OSError as error:
-            said = f"{place.name}: {error.strerror}"
-            raise refuse("NV909", str(path), f"a signature by a signer in {signers}", said, cure) from error
-        return signature.verify(manifest.encode(found), signed, signers, str(path), cure)
+            problem = f"{signature_path.name}: {error.strerror}"
+            raise refuse("NV909", str(path), f"a signature by a signer in {signers}", problem, cure) from error
+        return signature.verify(manifest.encode(blessed), signed, signers, str(path), cure)
 
-    def signature(self, one: Manifest) -> Path:
-        """Return the path of the signature of ONE, which need not exist."""
-        return self.directory / "signatures" / f"{seen_versions.sha256(one)}.sig"
+    def signature(self, blessed: Manifest) -> Path:
+        """Return the path of the signature of BLESSED, which need not exist."""
+        return self.directory / "signatures" / f"{seen_versions.sha256(blessed)}.sig"
 
 
-def _called(one: Blessing, name: str) -> bool:
-    """Return whether the manifest of ONE has NAME as its label, or as enough digits of a hash of its own."""
-    if one.manifest is None:
+def _called(blessing: Blessing, name: str) -> bool:
+    """Return whether the manifest of BLESSING has NAME as its label, or as enough digits of a hash of its own."""
+    if blessing.manifest is None:
         return False
-    hashes = (one.manifest.serve_hash, one.manifest.tree_hash)
-    return one.manifest.label == name or (
+    hashes = (blessing.manifest.serve_hash, blessing.manifest.tree_hash)
+    return blessing.manifest.label == name or (
         len(name) >= manifest.PREFIX and any(each.startswith(name) for each in hashes)
     )
 
@@ -302,14 +308,14 @@ def _read(path: Path, trust: Trusted) -> Blessing:
         return Blessing(path, None, tuple(refused.refusals))
 
 
-def _too_old(path: Path, found: Manifest, query: BlessingQuery) -> list[Refusal]:
-    """Return NV905 if FOUND at PATH is older than the profile of QUERY allows."""
-    ends = manifest.expiry(clock.seconds(found.created), None, query.valid_days)
+def _too_old(path: Path, blessed: Manifest, query: BlessingQuery) -> list[Refusal]:
+    """Return NV905 if BLESSED at PATH is older than the profile of QUERY allows."""
+    ends = manifest.expiry(clock.seconds(blessed.created), None, query.valid_days)
     if ends is None or query.now < ends:
         return []
     expected = f"a bless of the last {query.valid_days} days, which the profile asks for"
     cure = f"{query.cure} --rebless"
-    return [Refusal("NV905", str(path), expected, f"one of {found.created}", cure)]
+    return [Refusal("NV905", str(path), expected, f"one of {blessed.created}", cure)]
 
 
 def _may_be(path: Path, serve_hash: str) -> bool:
@@ -330,7 +336,7 @@ def _none(query: BlessingQuery, directory: Path, known: list[tuple[Path, Manifes
             for path, one in known
             if (one.image, one.profile) == (query.image, query.profile)
         ),
-        key=lambda found: (len(found[0]), found[1]),
+        key=lambda entry: (len(entry[0]), entry[1]),
         default=None,
     )
     if nearest is None or not nearest[0]:

@@ -210,14 +210,14 @@ def parse_expiry(text: str, now: float) -> int:
     length = _DURATION.fullmatch(text)
     try:
         if length is not None:
-            found = int(now) + int(length[1]) * _UNITS[length[2]]
+            end = int(now) + int(length[1]) * _UNITS[length[2]]
         else:
-            found = clock.seconds(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
+            end = clock.seconds(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
     except ValueError:
         raise refuse("NV108", "--expires", forms, text, "write --expires 30d") from None
-    if found <= now:
-        raise refuse("NV108", "--expires", forms, f"{clock.stamp(found)}, which is over", "write --expires 30d")
-    return found
+    if end <= now:
+        raise refuse("NV108", "--expires", forms, f"{clock.stamp(end)}, which is over", "write --expires 30d")
+    return end
 
 
 def expiry(created: float, expires: int | None, valid_days: int | None) -> int | None:
@@ -242,8 +242,8 @@ def encode(manifest: Manifest) -> bytes:
     return documents.encode(FORM, manifest)
 
 
-def read(path: Path, shown: str) -> Manifest:
-    """Return the manifest at PATH, which messages call SHOWN.
+def read(path: Path, label: str) -> Manifest:
+    """Return the manifest at PATH, which messages call LABEL.
 
     Raises Refused NV908 with everything that is wrong: a file that cannot be read, another schema or layout than
     nvllm writes, another file name, or a hash that does not fit the content.
@@ -251,16 +251,16 @@ def read(path: Path, shown: str) -> Manifest:
     try:
         data = reading.unlinked(path, reading.MANIFEST)
     except OSError as error:
-        found = error.strerror or str(error)
-        raise refuse("NV908", shown, "a manifest that can be read", found, _CURE) from error
-    return decode(data, shown)
+        problem = error.strerror or str(error)
+        raise refuse("NV908", label, "a manifest that can be read", problem, _CURE) from error
+    return decode(data, label)
 
 
 @functools.lru_cache(maxsize=64)  # one command reads the same few manifests many times over
-def decode(data: bytes, shown: str) -> Manifest:
-    """Return the manifest in DATA; see `read`. The last part of SHOWN is the name of its file."""
-    rules = functools.partial(wrong, filename=Path(shown).name)
-    return documents.decode(FORM, data, rules, code="NV908", shown=shown, cure=_CURE)
+def decode(data: bytes, label: str) -> Manifest:
+    """Return the manifest in DATA; see `read`. The last part of LABEL is the name of its file."""
+    rules = functools.partial(wrong, filename=Path(label).name)
+    return documents.decode(FORM, data, rules, code="NV908", shown=label, cure=_CURE)
 
 
 def wrong(manifest: Manifest, filename: str) -> Iterator[tuple[str, str, str]]:
@@ -306,8 +306,8 @@ def _wrong_trials(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
         yield ".unsafe", f"at least {LEAST_BOOTS} boots, or unsafe", f"{expected.boots} boots"
 
 
-def _said(one: Claim) -> str:
-    return f"{one.boots} boots, bound {one.bound:.4f}, {one.prompts} prompts, {one.replays} replays"
+def _said(claim: Claim) -> str:
+    return f"{claim.boots} boots, bound {claim.bound:.4f}, {claim.prompts} prompts, {claim.replays} replays"
 
 
 def _is_time(text: str) -> bool:

@@ -63,7 +63,7 @@ class Pins:
     directory: Path
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[Pin]:
+    def pin(self) -> Iterator[Pin]:
         """Yield a new pin, which keeps nothing yet, and remove it afterwards. Raises Refused NV911, or NV513."""
         path = self.directory / f"{uuid.uuid4().hex}.json"
         with durable.writing(path):

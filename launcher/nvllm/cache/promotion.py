@@ -34,14 +34,14 @@ def promote(blessings: Blessings, new: Manifest, old: Blessing | None = None, si
     rename itself succeeded.
     """
     directory = blessings.directory
-    place, data = directory / new.filename, manifest.encode(new)
+    path, data = directory / new.filename, manifest.encode(new)
     _make(directory)
     with durable.locked(directory):
-        manifest.decode(data, str(place))
+        manifest.decode(data, str(path))
         refusals = [
             *_in_the_way(blessings, new, old),
-            *_not_next(blessings, new, place),
-            *blessings.revocations.against(place, new),
+            *_not_next(blessings, new, path),
+            *blessings.revocations.against(path, new),
         ]
         refuse_any(refusals)
         if old is not None:
@@ -50,9 +50,9 @@ def promote(blessings: Blessings, new: Manifest, old: Blessing | None = None, si
         if signed is not None:
             _make(directory / "signatures")
             durable.replace(blessings.signature(new), signed, 0o644, "signature")
-        durable.replace(place, data, 0o644, "manifest")
+        durable.replace(path, data, 0o644, "manifest")
     blessings.versions.saw(new)
-    return place
+    return path
 
 
 def _make(directory: Path) -> Path:
@@ -69,19 +69,17 @@ def _archived(old: Blessing, data: bytes) -> str:
 
 def _in_the_way(blessings: Blessings, new: Manifest, old: Blessing | None) -> list[Refusal]:
     """Return NV902 unless exactly OLD is in force for the serve hash of NEW, under the file name of NEW."""
-    place = blessings.directory / new.filename
-    there = [one for one in blessings.all() if one.path == place or one in blessings.of(new.serve_hash)]
-    if there == ([] if old is None else [old]) and (old is None or old.path == place):
+    path = blessings.directory / new.filename
+    there = [one for one in blessings.all() if one.path == path or one in blessings.of(new.serve_hash)]
+    if there == ([] if old is None else [old]) and (old is None or old.path == path):
         return []
-    expected = (
-        f"{place.name}, as it was read" if old is not None else "no blessing of this serve hash, nor of this name"
-    )
-    found = ", ".join(one.path.name for one in there) or "none"
-    return [Refusal("NV902", str(place), expected, found, new.cure)]
+    expected = f"{path.name}, as it was read" if old is not None else "no blessing of this serve hash, nor of this name"
+    names = ", ".join(one.path.name for one in there) or "none"
+    return [Refusal("NV902", str(path), expected, names, new.cure)]
 
 
-def _not_next(blessings: Blessings, new: Manifest, place: Path) -> list[Refusal]:
+def _not_next(blessings: Blessings, new: Manifest, path: Path) -> list[Refusal]:
     version = next_version(blessings, new.serve_hash)
     if new.version >= version:
         return []
-    return [Refusal("NV906", str(place), f"version {version} or later", f"version {new.version}", new.cure)]
+    return [Refusal("NV906", str(path), f"version {version} or later", f"version {new.version}", new.cure)]

@@ -52,20 +52,20 @@ class Revocations:
                 return str(document["reason"]) if document is not None and "reason" in document else _DAMAGED
         return None
 
-    def against(self, path: Path, found: Manifest) -> list[Refusal]:
-        """Return NV903 if the tree of FOUND, the manifest at PATH, is revoked, or if that cannot be found out.
+    def against(self, path: Path, blessed: Manifest) -> list[Refusal]:
+        """Return NV903 if the tree of BLESSED, the manifest at PATH, is revoked, or if that cannot be found out.
 
         Returns NV911 as well if a revocation in the project cannot be written into the memory of this host.
         """
         forgotten = self.remember()
         try:
-            reason = self.reason(found.tree_hash)
+            reason = self.reason(blessed.tree_hash)
         except Refused as refused:
             return list(dict.fromkeys([*refused.refusals, *forgotten]))
         if reason is None:
             return forgotten
-        said = f"tree {found.tree_hash[:12]}: {reason}"
-        return [Refusal("NV903", str(path), "a cache that is not revoked", said, found.cure), *forgotten]
+        revoked = f"tree {blessed.tree_hash[:12]}: {reason}"
+        return [Refusal("NV903", str(path), "a cache that is not revoked", revoked, blessed.cure), *forgotten]
 
     def remember(self) -> list[Refusal]:
         """Copy each record of the project that this host lacks into its memory.

@@ -46,35 +46,35 @@ class Versions:
                 cure = shlex.join(["rm", str(path)])
                 raise refuse("NV906", str(path), "what this host has seen", "not what nvllm wrote", cure)
 
-    def replayed(self, path: Path, found: Manifest, cure: str) -> list[Refusal]:
-        """Return NV906 if the manifest FOUND at PATH is older than one that was seen, or another of its version."""
+    def replayed(self, path: Path, blessed: Manifest, cure: str) -> list[Refusal]:
+        """Return NV906 if the manifest BLESSED at PATH is older than one that was seen, or another of its version."""
         try:
-            seen = self.newest(found.serve_hash)
+            seen = self.newest(blessed.serve_hash)
         except Refused as refused:
             return list(refused.refusals)
         if seen is None:
             return []
         version, digest = seen
-        if found.version < version:
+        if blessed.version < version:
             expected = f"version {version} or later, which this host has seen"
-            return [Refusal("NV906", str(path), expected, f"version {found.version}", cure)]
-        if found.version == version and sha256(found) != digest:
+            return [Refusal("NV906", str(path), expected, f"version {blessed.version}", cure)]
+        if blessed.version == version and sha256(blessed) != digest:
             expected = f"the version {version} that this host has seen, sha256 {digest[:12]}"
-            return [Refusal("NV906", str(path), expected, f"another one, sha256 {sha256(found)[:12]}", cure)]
+            return [Refusal("NV906", str(path), expected, f"another one, sha256 {sha256(blessed)[:12]}", cure)]
         return []
 
-    def saw(self, found: Manifest) -> None:
-        """Record FOUND if it is newer than the record. Raises Refused NV911 if that cannot be written."""
+    def saw(self, blessed: Manifest) -> None:
+        """Record BLESSED if it is newer than the record. Raises Refused NV911 if that cannot be written."""
         with durable.writing(self.memory):
             ensure(self.memory)
         with durable.locked(self.memory):
-            seen = self.newest(found.serve_hash)
-            if seen is None or seen[0] < found.version:
-                document: Json = {"schema": SCHEMA, "version": found.version, "sha256": sha256(found)}
-                place = self.memory / f"{found.serve_hash}.json"
-                durable.replace(place, canonical.pretty(document).encode(), 0o600, "seen")
+            seen = self.newest(blessed.serve_hash)
+            if seen is None or seen[0] < blessed.version:
+                document: Json = {"schema": SCHEMA, "version": blessed.version, "sha256": sha256(blessed)}
+                path = self.memory / f"{blessed.serve_hash}.json"
+                durable.replace(path, canonical.pretty(document).encode(), 0o600, "seen")
 
 
-def sha256(one: Manifest) -> str:
-    """Return the sha256 of the file of ONE."""
-    return hashlib.sha256(manifest.encode(one)).hexdigest()
+def sha256(blessed: Manifest) -> str:
+    """Return the sha256 of the file of BLESSED."""
+    return hashlib.sha256(manifest.encode(blessed)).hexdigest()

@@ -45,14 +45,14 @@ def verify(data: bytes, signature: bytes, signers: Path, where: str, cure: str) 
         file.write_bytes(signature)
         named = run(["-Y", "find-principals", "-s", str(file), "-f", str(signers)], b"")
         principals = named.stdout.decode(errors="replace").splitlines() if named.returncode == 0 else []
-        said = last_line(named)
+        problem = last_line(named)
         for principal in principals:
             argv = ["-Y", "verify", "-n", NAMESPACE, "-f", str(signers), "-I", principal, "-s", str(file)]
             done = run(argv, data)
             if done.returncode == 0:
                 return principal
-            said = last_line(done)
-    raise refuse("NV909", where, f"a signature of these bytes by a signer in {signers}", said, cure)
+            problem = last_line(done)
+    raise refuse("NV909", where, f"a signature of these bytes by a signer in {signers}", problem, cure)
 
 
 def _trusted(signers: Path) -> None:
@@ -64,8 +64,8 @@ def _trusted(signers: Path) -> None:
     except OSError as error:
         raise refuse("NV909", str(signers), expected, error.strerror or str(error), cure) from error
     if not stat.S_ISREG(info.st_mode) or info.st_uid not in {0, os.geteuid()} or info.st_mode & 0o022:
-        found = f"mode {stat.S_IMODE(info.st_mode):04o}, user {info.st_uid}"
-        raise refuse("NV909", str(signers), expected, found, f"chmod 644 {shlex.quote(str(signers))}")
+        rights = f"mode {stat.S_IMODE(info.st_mode):04o}, user {info.st_uid}"
+        raise refuse("NV909", str(signers), expected, rights, f"chmod 644 {shlex.quote(str(signers))}")
 
 
 def program() -> str:

@@ -105,11 +105,11 @@ def _admits(expected: Tree) -> Admit:
 
 def _exact(source: Path, expected: Tree, cure: str, consume: Consumer) -> None:
     """Read SOURCE by CONSUME. Raises Refused for every difference from EXPECTED; for each file, the first one."""
-    found, refusals = cachetree.walk(source, cure, consume)
-    if not found.directories:  # there is no such directory, so one refusal stands for all of its files
+    actual, refusals = cachetree.walk(source, cure, consume)
+    if not actual.directories:  # there is no such directory, so one refusal stands for all of its files
         refuse_any(refusals)
     refused = {refusal.where for refusal in refusals}
-    wrong = cachetree.differences(expected, found, source, cure)
+    wrong = cachetree.differences(expected, actual, source, cure)
     refuse_any([*refusals, *(one for one in wrong if one.where not in refused)])
 
 
@@ -125,10 +125,10 @@ def copy(source: Path, target: Path, cure: str, *, owner: int | None, written: S
         pass
 
     copier = Copier(target, admit, durable=os.fsync)
-    found, refusals = cachetree.walk(source, cure, copier.copy, owner=owner, left_out=cachetree.lock_files)
+    original, refusals = cachetree.walk(source, cure, copier.copy, owner=owner, left_out=cachetree.lock_files)
     refuse_any(refusals)
     durable.reached("staged copied")
-    tree = found.sealed(written)
+    tree = original.sealed(written)
     copier.seal(tree)
     return tree
 
@@ -174,8 +174,8 @@ def _discarded(directory: Path) -> list[Refusal]:
         discard(directory)
     except OSError as error:
         cure = shlex.join(["sudo", "rm", "-r", str(directory)])
-        found = f"a copy that is left over: {error.strerror or error}"
-        return [Refusal("NV911", str(directory), "a copy that can be removed", found, cure)]
+        leftover = f"a copy that is left over: {error.strerror or error}"
+        return [Refusal("NV911", str(directory), "a copy that can be removed", leftover, cure)]
     return []
 
 
@@ -185,9 +185,9 @@ def discard(directory: Path) -> None:
         directory.unlink()
     if not directory.is_dir():
         return
-    for place, below, _ in os.walk(directory):
-        os.chmod(place, 0o700)
-        below[:] = [name for name in below if not os.path.islink(os.path.join(place, name))]
+    for root, below, _ in os.walk(directory):
+        os.chmod(root, 0o700)
+        below[:] = [name for name in below if not os.path.islink(os.path.join(root, name))]
     shutil.rmtree(directory)
 
 
@@ -205,24 +205,24 @@ class Copier:
     def copy(self, path: str, descriptor: int, info: os.stat_result) -> str:
         """Copy the file PATH from DESCRIPTOR and return the sha256 of what was copied: a `tree.Consumer`."""
         self.admit(path, info)
-        place = self.target / path
-        with writing(place):
-            os.makedirs(place.parent, mode=0o700, exist_ok=True)
+        output_path = self.target / path
+        with writing(output_path):
+            os.makedirs(output_path.parent, mode=0o700, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            output = os.open(place, flags, 0o600)
+            output = os.open(output_path, flags, 0o600)
         try:
-            return self._copy_bytes(place, descriptor, output, info.st_size)
+            return self._copy_bytes(output_path, descriptor, output, info.st_size)
         finally:
             os.close(output)
 
-    def _copy_bytes(self, place: Path, descriptor: int, output: int, size: int) -> str:
+    def _copy_bytes(self, path: Path, descriptor: int, output: int, size: int) -> str:
         view, sha256, left = memoryview(self._buffer), hashlib.sha256(), size
         while count := os.readv(descriptor, [self._buffer]):
             left -= count
             if left < 0:
                 raise Unfit("a file that grew while nvllm read it", f"{size} bytes")
             sha256.update(view[:count])
-            with writing(place):
+            with writing(path):
                 written = 0
                 while written < count:
                     written += os.write(output, view[written:count])
@@ -231,24 +231,24 @@ class Copier:
     def seal(self, tree: Tree) -> None:
         """Give the copy the directories and modes of TREE, and enable fs-verity for each file if possible."""
         with writing(self.target):
-            for one in tree.directories:
-                os.makedirs(self.target / one.path, mode=0o700, exist_ok=True)
+            for directory in tree.directories:
+                os.makedirs(self.target / directory.path, mode=0o700, exist_ok=True)
             for file in tree.files:
                 self._seal_file(file.path, int(file.mode, 8))
-            for one in reversed(tree.directories):  # a directory's own path sorts before those below it
-                self._close(self.target / one.path, os.O_DIRECTORY, int(one.mode, 8))
+            for directory in reversed(tree.directories):  # a directory's own path sorts before those below it
+                self._close(self.target / directory.path, os.O_DIRECTORY, int(directory.mode, 8))
         self.level = "fs-verity" if self._verity else "staged"
 
     def _seal_file(self, path: str, mode: int) -> None:
-        place = self.target / path
+        sealed_path = self.target / path
         # The kernel needs a file that its owner may still write. One file without fs-verity is a copy without it.
         if self._verity is not False:
-            self._verity = enable_verity(place)
-        self._close(place, os.O_NONBLOCK, mode)
+            self._verity = enable_verity(sealed_path)
+        self._close(sealed_path, os.O_NONBLOCK, mode)
 
-    def _close(self, place: Path, flags: int, mode: int) -> None:
-        """Give the file or directory PLACE its final MODE."""
-        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags)
+    def _close(self, path: Path, flags: int, mode: int) -> None:
+        """Give the file or directory PATH its final MODE."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags)
         try:
             os.fchmod(descriptor, mode)
             if self.durable is not None:
@@ -277,9 +277,9 @@ def enable_verity(path: Path) -> bool:
 
 def _marks(root: Path) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return path and status of ROOT and of everything below it. Links are not followed."""
-    found = {cachetree.TOP: os.lstat(root)}
+    entries = {cachetree.TOP: os.lstat(root)}
     for directory, below, names in os.walk(root):
         for name in (*below, *names):
-            place = os.path.join(directory, name)
-            found[os.path.relpath(place, root)] = os.lstat(place)
-    return tuple((path, cachetree.marks(info)) for path, info in sorted(found.items()))
+            entry = os.path.join(directory, name)
+            entries[os.path.relpath(entry, root)] = os.lstat(entry)
+    return tuple((path, cachetree.marks(info)) for path, info in sorted(entries.items()))

@@ -83,10 +83,10 @@ class TreeStore:
 
     def _enter(self, partial: Path, tree: Tree) -> None:
         """Give the tree at PARTIAL its name, unless another process has just added the same tree."""
-        place = self.path(tree.hash)
-        with writing(place):
+        target = self.path(tree.hash)
+        with writing(target):
             try:
-                os.rename(partial, place)
+                os.rename(partial, target)
             except OSError as error:
                 if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
                     raise
@@ -94,7 +94,7 @@ class TreeStore:
                 durable.reached("renamed")
                 sync_directory(self.root)
                 return
-        damaged = str(place)
+        damaged = str(target)
         self.verify(tree, f"chmod -R u+w {shlex.quote(damaged)} && rm -r {shlex.quote(damaged)}")
         staging.discard(partial)
 
@@ -111,13 +111,13 @@ class TreeStore:
 
         Its name is removed first, so that a killed process leaves no part of a tree under a trusted name.
         """
-        place = self.path(tree_hash)
-        if not place.is_dir():
+        tree_path = self.path(tree_hash)
+        if not tree_path.is_dir():
             return 0
-        with writing(place):
+        with writing(tree_path):
             removed = Path(tempfile.mkdtemp(dir=self.root, prefix=_PARTIAL))
             try:
-                os.rename(place, removed)
+                os.rename(tree_path, removed)
             except OSError as error:
                 os.rmdir(removed)
                 if isinstance(error, FileNotFoundError):  # another process has just removed it

@@ -113,8 +113,8 @@ class Tree:
     def below(self, directory: str) -> tuple[TreeFile, ...]:
         """Return the files below DIRECTORY, with paths relative to it."""
         start = f"{directory}/"
-        found = [one for one in self.files if one.path.startswith(start)]
-        return tuple(replace(one, path=one.path.removeprefix(start)) for one in found)
+        files = [one for one in self.files if one.path.startswith(start)]
+        return tuple(replace(one, path=one.path.removeprefix(start)) for one in files)
 
     @property
     def written(self) -> Set[str]:
@@ -174,11 +174,11 @@ def problems(tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 class Unfit(Exception):  # noqa: N818 - what was found, not an error of the program
-    """A file or directory is not fit for a tree: what was EXPECTED of it, and what was FOUND."""
+    """A file or directory is not fit for a tree: what was EXPECTED of it, and its PROBLEM."""
 
-    def __init__(self, found: str, expected: str = "a regular file of its owner alone, with one name") -> None:
-        super().__init__(found)
-        self.found = found
+    def __init__(self, problem: str, expected: str = "a regular file of its owner alone, with one name") -> None:
+        super().__init__(problem)
+        self.found = problem
         self.expected = expected
 
 
@@ -199,8 +199,8 @@ def lock_files(path: str, info: os.stat_result) -> bool:
 
     The engine creates them again, in a writable mount. A file that is not empty is not skipped.
     """
-    place = PurePosixPath(path)
-    return place.suffix == ".lock" and place.parent.name == LOCKS and info.st_size == 0
+    file = PurePosixPath(path)
+    return file.suffix == ".lock" and file.parent.name == LOCKS and info.st_size == 0
 
 
 def digest(_path: str, descriptor: int, _info: os.stat_result) -> str:
@@ -221,8 +221,8 @@ def walk(
     try:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        found = "no such directory" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
-        return of([], []), [Refusal("NV907", str(root), "the directory of a cache", found, cure)]
+        problem = "no such directory" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        return of([], []), [Refusal("NV907", str(root), "the directory of a cache", problem, cure)]
     try:
         walker.entry(TOP, partial(walker.directory, descriptor, TOP, 0))
     finally:
@@ -230,32 +230,32 @@ def walk(
     return of(walker.files, walker.directories), walker.refusals
 
 
-def differences(expected: Tree, found: Tree, top: Path, cure: str) -> list[Refusal]:
-    """Return NV907 with CURE for every difference between the tree FOUND at TOP and EXPECTED."""
+def differences(expected: Tree, actual: Tree, top: Path, cure: str) -> list[Refusal]:
+    """Return NV907 with CURE for every difference between the tree ACTUAL at TOP and EXPECTED."""
     refusals: list[Refusal] = []
 
-    def compare(wanted: Mapping[str, _Part], there: Mapping[str, _Part], kind: str) -> None:
-        for path in sorted(wanted.keys() | there.keys()):
-            for said, seen in _pairs(wanted.get(path), there.get(path), kind):
-                refusals.append(Refusal("NV907", _shown(top, path), said, seen, cure))
+    def compare(recorded: Mapping[str, _Part], there: Mapping[str, _Part], kind: str) -> None:
+        for path in sorted(recorded.keys() | there.keys()):
+            for before, seen in _pairs(recorded.get(path), there.get(path), kind):
+                refusals.append(Refusal("NV907", _shown(top, path), before, seen, cure))
 
-    compare({one.path: one for one in expected.files}, {one.path: one for one in found.files}, "file")
-    directories = {one.path: one for one in found.directories}
+    compare({one.path: one for one in expected.files}, {one.path: one for one in actual.files}, "file")
+    directories = {one.path: one for one in actual.directories}
     compare({one.path: one for one in expected.directories}, directories, "directory")
     return refusals
 
 
-def _pairs(wanted: _Part | None, found: _Part | None, kind: str) -> Iterator[tuple[str, str]]:
-    if wanted is None or found is None:
-        yield (f"no such {kind}", f"an extra {kind}") if wanted is None else (f"a {kind}", f"no such {kind}")
+def _pairs(expected: _Part | None, actual: _Part | None, kind: str) -> Iterator[tuple[str, str]]:
+    if expected is None or actual is None:
+        yield (f"no such {kind}", f"an extra {kind}") if expected is None else (f"a {kind}", f"no such {kind}")
         return
-    if wanted.mode != found.mode:
-        yield f"mode {wanted.mode}", f"mode {found.mode}"
-    if isinstance(wanted, TreeFile) and isinstance(found, TreeFile):
-        if wanted.size != found.size:
-            yield f"{wanted.size} bytes", f"{found.size} bytes"
-        elif wanted.sha256 != found.sha256:
-            yield f"sha256 {wanted.sha256}", f"sha256 {found.sha256}"
+    if expected.mode != actual.mode:
+        yield f"mode {expected.mode}", f"mode {actual.mode}"
+    if isinstance(expected, TreeFile) and isinstance(actual, TreeFile):
+        if expected.size != actual.size:
+            yield f"{expected.size} bytes", f"{actual.size} bytes"
+        elif expected.sha256 != actual.sha256:
+            yield f"sha256 {expected.sha256}", f"sha256 {actual.sha256}"
 
 
 def _shown(root: Path, path: str) -> str:
@@ -293,8 +293,8 @@ class _Walker:
         except OSError as error:
             self.refuse(path, "a file that can be read", error.strerror or str(error))
 
-    def refuse(self, path: str, expected: str, found: str) -> None:
-        self.refusals.append(Refusal("NV907", _shown(self.root, path), expected, found, self.cure))
+    def refuse(self, path: str, expected: str, problem: str) -> None:
+        self.refusals.append(Refusal("NV907", _shown(self.root, path), expected, problem, self.cure))
 
     def directory(self, descriptor: int, path: str, depth: int) -> None:
         before = os.fstat(descriptor)

@@ -120,7 +120,7 @@ def bless_command(
         app.remember_project()
         base = old.manifest if old is not None and extend else None
         owners.claim(app.project, app.places, found.plan.instance)
-        pin = stack.enter_context(Pins(app.places.pins).held())
+        pin = stack.enter_context(Pins(app.places.pins).pin())
         if pool is None or registry is None:
             held_locks = stack.enter_context(supervisor.hold_locks(found, app.places, _command(found)))
             result = Bless(found, app.places, held_locks, app.progress, pin).run(asked, base)

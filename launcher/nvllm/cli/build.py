@@ -252,7 +252,7 @@ def _check(app: App, build: Build, layers_only: bool) -> None:
 def _dry_run(app: App, build: Build) -> None:
     found = engine.connect()
     record = buildrecord.read(app.places.builds, build.build_hash)
-    if not isinstance(found, EngineProblem) and record is not None and buildrecord.held(record, found) is not None:
+    if not isinstance(found, EngineProblem) and record is not None and buildrecord.in_engine(record, found) is not None:
         _print_result(app, build, record.image_id, "already there")
     else:
         _print_result(app, build, record.image_id if record is not None else None, "would be built")

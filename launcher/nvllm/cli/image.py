@@ -62,8 +62,8 @@ def listed(found: Sequence[ImageDifference]) -> Json:
             "layer": one.layer,
             "path": one.path,
             "attribute": one.attribute,
-            "a": one.one,
-            "b": one.other,
+            "a": one.first,
+            "b": one.second,
             "lines": cast("Json", one.lines),
         }
         for one in found
@@ -79,7 +79,7 @@ def show(app: App, found: Sequence[ImageDifference]) -> None:
         if here != heading:
             app.out.line(here)
             heading = here
-        app.out.line(printable(f"  {one.attribute}\n    a  {one.one}\n    b  {one.other}"))
+        app.out.line(printable(f"  {one.attribute}\n    a  {one.first}\n    b  {one.second}"))
         for line in one.lines:
             app.out.line(printable(f"    {line}"))
     if not found:

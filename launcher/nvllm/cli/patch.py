@@ -98,7 +98,7 @@ def check(app: App, image: str | None, every: bool, against: str | None) -> None
     for spec in _specs(app) if every else [specfile.of(app.project, selected(app))]:
         series = seriesfile.of(app.project, spec.patches.series)
         refuse_any(seriesfile.other_commit(series, spec.vllm.commit, f"patches/{series.base}"))
-        tree, version = _source(app, series, patchcheck.wanted(series), against)
+        tree, version = _source(app, series, patchcheck.paths_read(series), against)
         diffs = seriesfile.diffs(app.project.series(series.base), series.patches, f"patches/{series.base}")
         report = patchcheck.report(series, diffs, spec.patches.enable, tree, version)
         reports.append((spec.name, report, _beside(app, series, version)))
@@ -133,7 +133,7 @@ def _check_text(app: App, reports: Sequence[tuple[str, Report, dict[str, tuple[C
         for one in report.outcomes:
             for conflict in (*one.conflicts, *one.tests):
                 place = " ".join(part for part in (conflict.file, conflict.hunk) if part)
-                app.out.line(f"    {one.id}: {place}: expected {conflict.expected}, found {conflict.found}")
+                app.out.line(f"    {one.id}: {place}: expected {conflict.expected}, found {conflict.actual}")
         for base, counterparts in others.items():
             app.out.line(f"patches/{report.base} beside patches/{base}")
             cells = [
@@ -242,7 +242,7 @@ def _fitted(app: App, series: Series, enabled: Collection[str], change: Change) 
     held = next((one for one in _locked_sources(app, series.version) if store.has(one.sha256)), None)
     if held is None:
         return change, False
-    tree = source.archive(store.path(held.sha256), patchcheck.wanted(series) | {*change.diff.paths})
+    tree = source.archive(store.path(held.sha256), patchcheck.paths_read(series) | {*change.diff.paths})
     below = [one for one in series.patches if one.id in enabled]
     diffs = seriesfile.diffs(app.project.series(series.base), below, f"patches/{series.base}")
     changed = Overlay(tree, patching.apply_all(tree, [diffs[one.id] for one in below if one.id in diffs]))
@@ -260,7 +260,7 @@ def refresh(app: App, patch_id: str, against: str | None, base: str | None) -> N
     base = _only(app, base)
     app.project.writable(app.project.series(base))
     series = seriesfile.of(app.project, base)
-    tree, version = _source(app, series, patchcheck.wanted(series), against)
+    tree, version = _source(app, series, patchcheck.paths_read(series), against)
     entry = patchedit.refresh(app.project.series(base), f"patches/{base}", patch_id, tree)
     moved = series.patch(patch_id) != entry
     text = f"patches/{base}/{entry.file}: {'written for' if moved else 'already exact for'} {version}"

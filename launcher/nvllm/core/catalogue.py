@@ -233,6 +233,37 @@ EXIT_CODES: Mapping[RefusalKind, int] = MappingProxyType({"failed": 1, "usage": 
 CODES: Mapping[str, RefusalCode] = MappingProxyType({code: RefusalCode(*row) for code, row in _CODES.items()})
 
 
+Blame = Literal["patch set", "image", "gate", "engine", "stuck engine", "cache", "moment"]
+"""What a refusal is laid on where a program goes on after it: the set of patches that was chosen, the making of its
+image, what the gate found in the container, an engine that did not start or died, one that is stuck, a blessed cache
+that the start did not use, or this host at this moment."""
+
+BLAMES: Mapping[str, Blame] = MappingProxyType(
+    {
+        "NV106": "patch set",
+        "NV208": "image",
+        "NV301": "patch set",
+        "NV306": "image",
+        "NV313": "image",
+        "NV314": "image",
+        "NV505": "moment",
+        "NV506": "moment",
+        "NV507": "moment",
+        "NV508": "moment",
+        "NV509": "moment",
+        "NV514": "moment",
+        "NV525": "moment",
+        "NV701": "gate",
+        "NV702": "engine",
+        "NV703": "engine",
+        "NV704": "engine",
+        "NV705": "cache",
+        "NV913": "stuck engine",
+    }
+)
+"""The blame of each code that has one. Whoever goes on after some refusals decides by their blame, never by codes."""
+
+
 def nearest(code: str) -> list[str]:
     """Return the codes that are most like CODE: at most three, the nearest first."""
     return get_close_matches(code, CODES, n=3, cutoff=0.5)

@@ -40,6 +40,10 @@ class Refusal:
     def kind(self) -> catalogue.RefusalKind:
         return catalogue.CODES[self.code].kind
 
+    @property
+    def blame(self) -> catalogue.Blame | None:
+        return catalogue.BLAMES.get(self.code)
+
 
 APART = 3
 """So many refusals with one code, finding and cure are shown one by one. More of them are one entry with a count."""

@@ -4,14 +4,3 @@ In: the environment and Docker's contexts; images as layers; launch plans. Out: 
 containers. Only this room imports docker. `images` and `containers` are what an engine has, `client` is the connection
 to it, `container` the value that it creates one from.
 """
-
-from typing import TYPE_CHECKING
-
-from nvllm.core import exports
-
-__all__ = ["Engine", "connect"]
-
-if TYPE_CHECKING:
-    from nvllm.engine.engine import Engine, connect
-else:
-    __getattr__ = exports.lazy(__name__, {"engine": ["Engine", "connect"]})

@@ -28,7 +28,7 @@ from nvllm.evidence.records import (
     LegVerdict,
     Outcome,
 )
-from nvllm.pages.page import shown
+from nvllm.pages.page import printable
 
 LEVEL = 0.95
 
@@ -264,7 +264,7 @@ def invalid_text(arm: ArmLegs) -> str:
     """Return that ARM is invalid, and why."""
     wrong = harness.broken(one for verdict, _ in arm.legs for one in verdict.checks)
     reasons = {verdict.reason for verdict, _ in arm.legs if verdict.outcome == "invalid" and verdict.reason}
-    why = shown(wrong or "; ".join(sorted(reasons))) if arm.legs else "no run of it is complete"
+    why = printable(wrong or "; ".join(sorted(reasons))) if arm.legs else "no run of it is complete"
     return f"{arm.name} is invalid, and left out of every effect: {why}"
 
 

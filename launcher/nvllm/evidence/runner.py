@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from nvllm.core import canonical, clock
 from nvllm.core.canonical import Json
+from nvllm.core.catalogue import Blame
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused
@@ -40,8 +41,8 @@ from nvllm.serve.rundir import RunDirectory
 from nvllm.serve.startup import EngineStart
 from nvllm.serve.supervisor import Supervisor
 
-_OF_THE_START = frozenset({"NV701", "NV702", "NV703", "NV704", "NV705"})
-"""Refusals of an engine that does not start. Any other is the host's fault and ends the run, which can go on later."""
+_OF_THE_START: Collection[Blame | None] = frozenset({"gate", "engine", "cache"})
+"""The blame of an engine that does not start. Any other is the host's fault and ends the run, which can go on later."""
 
 REST = 30.0
 """Seconds in which an engine without requests must come to rest."""
@@ -108,7 +109,7 @@ class Runner:
             try:
                 result = self._asked(start, arm, run)
             except Refused as refused:
-                if not {one.code for one in refused.refusals} <= _OF_THE_START:
+                if any(refusal.blame not in _OF_THE_START for refusal in refused.refusals):
                     raise
                 return self._finish(self._unstarted(arm, run, start, started, refused), ())
         return self._finish(self._verdict(arm, run, started, result), result.asked.answers)

@@ -58,9 +58,6 @@ GUARANTEES: Mapping[str, str] = {
 }
 """What `nvllm serve` holds, each in one line."""
 
-_PASSING = frozenset({"NV505", "NV506", "NV507", "NV508", "NV509", "NV514", "NV525"})
-"""Refusals that are about this host at this moment: an export is for another one, or for later."""
-
 NAMED = frozenset({"host-ipc", "host-network", "no-seccomp", "writable-root"})
 """The waivers that change how a container is made."""
 
@@ -144,8 +141,8 @@ def key(plan: LaunchPlan, mounted: str) -> Guarantee:
 
 
 def relevant(refusals: Sequence[Refusal]) -> list[Refusal]:
-    """Return those of the REFUSALS of an examination that count for an export."""
-    return [one for one in refusals if one.code not in _PASSING]
+    """Return those of the REFUSALS of an examination that count for an export: it is for another host, or for later."""
+    return [refusal for refusal in refusals if refusal.blame != "moment"]
 
 
 def refusals(source: ExportSource, platform: str) -> list[Refusal]:

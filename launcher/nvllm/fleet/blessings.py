@@ -129,7 +129,7 @@ def packed(
     NOTES are the annotations of the manifest. Raises Refused NV907 with CURE for a tree that has changed.
     """
     with (
-        Pins(places.pins).held() as pin,
+        Pins(places.pins).pin() as pin,
         tempfile.TemporaryDirectory(prefix="push-", dir=ensure(places.staged)) as scratch,
     ):
         pin.keep(Path(scratch).name)
@@ -242,7 +242,7 @@ def pull_blessing(
         return PulledBlessing(manifest, path, new=False)
     refuse_any(blessings.revocations.against(path, manifest))
     layer = only_layer(image, where, repository)
-    with Pins(places.pins).held() as pin:  # until the manifest is in force, nothing else keeps the tree
+    with Pins(places.pins).pin() as pin:  # until the manifest is in force, nothing else keeps the tree
         bring(repository, layer, manifest.tree, manifest.label, manifest.cure, places, progress, pin)
         if any(one.manifest == manifest for one in there):  # the project had the manifest, this host lacked the cache
             return PulledBlessing(manifest, path, new=False)

@@ -52,7 +52,7 @@ class TaskRunner:
             built = images.pull_image(
                 repository, manifest, build, self.project, self.places, self.engine, self.progress, tags
             ).record
-        stored = record.held(built, self.engine)
+        stored = record.in_engine(built, self.engine)
         return built.image_id if stored is None else stored.id
 
     def tried(self, task: TrialTask, build: Build, image: str) -> TrialAnswer:
@@ -94,7 +94,7 @@ class TaskRunner:
         """
         served, tree = task.served, task.compiled.tree
         label, repository = f"{served.image}-{served.profile}", self.repository(served.repository)
-        with Pins(self.places.pins).held() as pin:
+        with Pins(self.places.pins).pin() as pin:
             work = Bless(examination, self.places, taken, self.progress, pin)
             candidates.pull_candidate(
                 repository, task.candidate, tree, label, work.cure, self.places, self.progress, pin

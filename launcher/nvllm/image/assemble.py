@@ -165,9 +165,9 @@ def _compile(archive: Path | None, files: Mapping[str, str], root: Path, scheme:
         done = proc.run(argv, env=environment, timeout=_COMPILE_TIMEOUT, stdin=json.dumps(job).encode())
         if done.returncode != 0:
             cure = "use a BASE whose interpreter is the one that the lock names"
-            found = done.stderr.decode("utf-8", "replace").strip()[-300:]
+            problem = done.stderr.decode("utf-8", "replace").strip()[-300:]
             where = f"bytecode for {scheme.interpreter}"
-            raise refuse("NV512", where, "an interpreter that compiles", found, cure)
+            raise refuse("NV512", where, "an interpreter that compiles", problem, cure)
         with zipfile.ZipFile(out) as compiled:
             for name in compiled.namelist():
                 (root / name).unlink(missing_ok=True)

@@ -168,8 +168,8 @@ def _require_space(lock: Lock, places: Places) -> None:
     present = sum(path.stat().st_size for path in places.layers.glob("*.tar"))
     free = host.disk(places.layers).free
     if free < needed - present:
-        found, cure = f"{free / 2**30:.1f} GiB free", "nvllm gc"
-        raise refuse("NV506", str(places.layers), f"about {needed / 2**30:.1f} GiB for the layers", found, cure)
+        room, cure = f"{free / 2**30:.1f} GiB free", "nvllm gc"
+        raise refuse("NV506", str(places.layers), f"about {needed / 2**30:.1f} GiB for the layers", room, cure)
 
 
 class LayerBuilder:
@@ -247,8 +247,10 @@ class LayerBuilder:
         def make(path: Path) -> Layer:
             interpreter = self._unpacked(base)
             library = interpreter.tree / f"usr/lib/python{interpreter.python}"
-            found = {p: rootfs.followed(interpreter.tree, p) for p in sorted(library.rglob("*.py"))}
-            modules = {str(p.relative_to(interpreter.tree)): str(file) for p, file in found.items() if file is not None}
+            followed = {p: rootfs.followed(interpreter.tree, p) for p in sorted(library.rglob("*.py"))}
+            modules = {
+                str(p.relative_to(interpreter.tree)): str(file) for p, file in followed.items() if file is not None
+            }
             compiled = path.with_suffix(".bytecode.zip")
             interpreter.compile(None, modules, compiled)
             try:
@@ -346,8 +348,8 @@ class LayerBuilder:
             changed = self._patched
             with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
                 text = patchlayer.record(opened.text("RECORD"), changed.files)
-                place = f"{self.build.scheme.site}/{opened.dist_info}/RECORD"
-                return self._write("record", [tarlayer.blob(place, text.encode())], path)
+                record = f"{self.build.scheme.site}/{opened.dist_info}/RECORD"
+                return self._write("record", [tarlayer.blob(record, text.encode())], path)
 
         return self.cache.layer("record", self._patch_factors(self.build.patches), make)
 
@@ -375,16 +377,16 @@ class LayerBuilder:
         """
         if not self.build.spec.targets:
             return []
-        wanted, site = self.kernel_sources(), self.build.scheme.site
+        compiled, site = self.kernel_sources(), self.build.scheme.site
 
         def make(path: Path) -> Layer:
-            if wanted is None:
+            if compiled is None:
                 return self._write("kernels", [kernels.manager(site)], path)
             with self.kernel_compiler() as bench:
-                return self._write("kernels", list(bench.entries(wanted)), path)
+                return self._write("kernels", list(bench.entries(compiled)), path)
 
         managed: dict[str, Json] = {"manager": kernels.rules(), "site": site}
-        factors = managed if wanted is None else kernels.factors(self.build.lock, wanted)
+        factors = managed if compiled is None else kernels.factors(self.build.lock, compiled)
         return [self.cache.layer("kernels", self._factors(factors), make)]
 
     def kernel_compiler(self) -> KernelCompiler:

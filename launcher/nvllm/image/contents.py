@@ -80,7 +80,7 @@ class StoredLayer:
 class Contents:
     """An image as it is compared. CONFIGURATION is without layers and history; None for layers without an image."""
 
-    shown: str
+    label: str
     configuration: Mapping[str, Json] | None
     layers: tuple[StoredLayer, ...]
 
@@ -104,19 +104,19 @@ def stored(reference: str, scratch: Path) -> Contents | None:
         return _archive(path, reference, scratch)
     except _TORN as error:
         cure = "write it again: nvllm build IMAGE --layout DIR"
-        found = f"{type(error).__name__}: {error}"
-        raise refuse("NV306", str(path), "an OCI layout, or an archive of an image", found, cure) from error
+        problem = f"{type(error).__name__}: {error}"
+        raise refuse("NV306", str(path), "an OCI layout, or an archive of an image", problem, cure) from error
 
 
-def of_layers(shown: str, layers: Sequence[Layer]) -> Contents:
+def of_layers(label: str, layers: Sequence[Layer]) -> Contents:
     """Return LAYERS, just made or in the layer cache, without an image around them."""
-    return Contents(shown, None, tuple(StoredLayer(one.kind, one.diff_id, _whole(one.path)) for one in layers))
+    return Contents(label, None, tuple(StoredLayer(one.kind, one.diff_id, _whole(one.path)) for one in layers))
 
 
-def of_image(shown: str, image: oci.Image) -> Contents:
+def of_image(label: str, image: oci.Image) -> Contents:
     """Return IMAGE, all of whose own layers are in the layer cache."""
     config = cast("Mapping[str, Any]", canonical.decode(image.config))
-    return Contents(shown, _configuration(config), of_layers(shown, image.layers).layers)
+    return Contents(label, _configuration(config), of_layers(label, image.layers).layers)
 
 
 def of_engine(reference: str, engine: Engine, cache: LayerCache, scratch: Path) -> Contents:
@@ -144,8 +144,8 @@ def of_engine(reference: str, engine: Engine, cache: LayerCache, scratch: Path) 
 
     def tar(diff_id: str) -> Callable[[], FileRange]:
         def read() -> FileRange:
-            held = cache.holding(diff_id)
-            return _file(held) if held is not None else saved()[diff_id].tar()
+            cached = cache.holding(diff_id)
+            return _file(cached) if cached is not None else saved()[diff_id].tar()
 
         return read
 
@@ -172,10 +172,10 @@ def _file(path: Path) -> FileRange:
     return FileRange(path, 0, path.stat().st_size)
 
 
-def _archive(path: Path, shown: str, scratch: Path) -> Contents:
+def _archive(path: Path, label: str, scratch: Path) -> Contents:
     with reading.stream(path) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
-        found = archives.members(tar, archives.WHEEL)
-        members = {member.name.removeprefix("./"): member for member in found}
+        entries = archives.members(tar, archives.WHEEL)
+        members = {member.name.removeprefix("./"): member for member in entries}
 
     def blob(name: str) -> FileRange:
         member = members[name]
@@ -187,32 +187,32 @@ def _archive(path: Path, shown: str, scratch: Path) -> Contents:
             member = members["/".join(parts)]
         return FileRange(path, member.offset_data, member.size)
 
-    return _image(shown, blob, scratch)
+    return _image(label, blob, scratch)
 
 
-def _image(shown: str, blobs: Blobs, scratch: Path) -> Contents:
+def _image(label: str, blobs: Blobs, scratch: Path) -> Contents:
     """Return the image that the OCI index, or Docker's manifest, names among BLOBS."""
     try:
-        config, stored = _oci(shown, blobs)
+        config, stored = _oci(label, blobs)
     except (KeyError, FileNotFoundError):  # Docker's classic image store saves no index
-        (one, *others) = blobs("manifest.json").document()
-        _single(shown, len(others) + 1)
-        config, stored = blobs(one["Config"]).document(), one["Layers"]
+        (saved, *others) = blobs("manifest.json").document()
+        _single(label, len(others) + 1)
+        config, stored = blobs(saved["Config"]).document(), saved["Layers"]
     diff_ids = config["rootfs"]["diff_ids"]
     layers = [
-        StoredLayer(name, diff_id, _uncompressed(shown, blobs, place, diff_id, scratch))
+        StoredLayer(name, diff_id, _uncompressed(label, blobs, place, diff_id, scratch))
         for name, diff_id, place in zip(_names(config, len(diff_ids)), diff_ids, stored, strict=True)
     ]
-    return Contents(shown, _configuration(config), tuple(layers))
+    return Contents(label, _configuration(config), tuple(layers))
 
 
-def _oci(shown: str, blobs: Blobs) -> tuple[dict[str, Any], list[str]]:
+def _oci(label: str, blobs: Blobs) -> tuple[dict[str, Any], list[str]]:
     """Return the configuration of the one image in BLOBS, and the names of its layers."""
     manifests = blobs("index.json").document()["manifests"]
     while True:
         # An index of attestations beside the image: BuildKit calls their platform unknown.
         images = [one for one in manifests if one.get("platform", {}).get("os") != "unknown"]
-        _single(shown, len(images))
+        _single(label, len(images))
         manifest = blobs(oci.blob(images[0]["digest"])).document()
         if "manifests" not in manifest:
             break
@@ -221,10 +221,10 @@ def _oci(shown: str, blobs: Blobs) -> tuple[dict[str, Any], list[str]]:
     return config, [oci.blob(one["digest"]) for one in manifest["layers"]]
 
 
-def _single(shown: str, number: int) -> None:
+def _single(label: str, number: int) -> None:
     if number != 1:
-        cure = f"write one image alone: docker save TAG > {shown}"
-        raise Refused([Refusal("NV108", shown, "one image", f"{number} images", cure)])
+        cure = f"write one image alone: docker save TAG > {label}"
+        raise Refused([Refusal("NV108", label, "one image", f"{number} images", cure)])
 
 
 def _names(config: Mapping[str, Any], number: int) -> list[str]:
@@ -246,22 +246,22 @@ def _configuration(config: Mapping[str, Any]) -> dict[str, Json]:
 
     Layers are compared in their own right, and history only names them.
     """
-    found = {name: config[name] for name in _COMPARED if config.get(name)}
-    return {**found, "config": {name: value for name, value in found.get("config", {}).items() if value}}
+    known = {name: config[name] for name in _COMPARED if config.get(name)}
+    return {**known, "config": {name: value for name, value in known.get("config", {}).items() if value}}
 
 
-def _uncompressed(shown: str, blobs: Blobs, place: str, diff_id: str, scratch: Path) -> Callable[[], FileRange]:
+def _uncompressed(label: str, blobs: Blobs, name: str, diff_id: str, scratch: Path) -> Callable[[], FileRange]:
     def tar() -> FileRange:
         try:
-            blob = blobs(place)
+            blob = blobs(name)
             if blob.head(len(_GZIP)) != _GZIP:
                 return blob
             packed, out = (scratch / f"{diff_id.replace(':', '-')}{suffix}" for suffix in (".gz", ".tar"))
             blob.copy(packed)
             _unpack(packed, out)
         except (KeyError, FileNotFoundError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-            cure = f"write it again, and name that instead of {shown}"
-            raise refuse("NV306", f"{shown}: {place}", "a layer", f"{type(error).__name__}: {error}", cure) from error
+            cure = f"write it again, and name that instead of {label}"
+            raise refuse("NV306", f"{label}: {name}", "a layer", f"{type(error).__name__}: {error}", cure) from error
         return _file(out)
 
     return tar

@@ -153,8 +153,8 @@ def _licenses(metadata: WheelMetadata) -> list[License]:
 def _part(part: BundledPart, inside: str) -> Component:
     about: Json = [part.name, part.version, part.purl]
     try:
-        place = PackageURL.from_string(part.purl) if part.purl is not None else None
+        purl = PackageURL.from_string(part.purl) if part.purl is not None else None
     except ValueError:  # the wheel's mistake; the name is still worth having
-        place = None
+        purl = None
     unique = hashlib.sha256(canonical.encode(about)).hexdigest()[:12]
-    return Component(name=part.name, version=part.version, bom_ref=f"{inside}/{unique}", purl=place)
+    return Component(name=part.name, version=part.version, bom_ref=f"{inside}/{unique}", purl=purl)

@@ -41,14 +41,14 @@ class ImageDifference:
     """One attribute in which two images differ.
 
     LAYER is the name of the layer, or `CONFIGURATION`. PATH is the path of a file in it, "" for the layer as a whole.
-    ONE and OTHER are the values, LINES the lines of a unified diff of two contents, if there is one.
+    FIRST and SECOND are the values, LINES the lines of a unified diff of two contents, if there is one.
     """
 
     layer: str
     path: str
     attribute: str
-    one: str
-    other: str
+    first: str
+    second: str
     lines: tuple[str, ...] = ()
 
 
@@ -69,45 +69,45 @@ class _Layer:
             yield data
 
 
-def images(one: Contents, other: Contents) -> Iterator[ImageDifference]:
-    """Yield what differs between the images ONE and OTHER, from the configuration to the topmost layer.
+def images(first: Contents, second: Contents) -> Iterator[ImageDifference]:
+    """Yield what differs between the images FIRST and SECOND, from the configuration to the topmost layer.
 
     Of layers without an image around them, on either side, those are compared that both sides have. Raises Refused
     NV306 for a layer that is no tar.
     """
-    whole = one.configuration is not None and other.configuration is not None
-    if one.configuration is not None and other.configuration is not None:
-        for factor in explain.differences(one.configuration, other.configuration):
+    whole = first.configuration is not None and second.configuration is not None
+    if first.configuration is not None and second.configuration is not None:
+        for factor in explain.differences(first.configuration, second.configuration):
             yield ImageDifference(
                 CONFIGURATION, factor.path, "value", factor.before or "absent", factor.after or "absent"
             )
-    theirs, ours = ({layer.name: layer for layer in image.layers} for image in (one, other))
-    known = [{layer.diff_id for layer in image.layers} for image in (one, other)]
+    before, after = ({layer.name: layer for layer in image.layers} for image in (first, second))
+    known = [{layer.diff_id for layer in image.layers} for image in (first, second)]
     if whole:
-        for name in {**theirs, **ours}:
+        for name in {**before, **after}:
             for here, there, digests, sides in (
-                (theirs, ours, known[1], ("present", "absent")),
-                (ours, theirs, known[0], ("absent", "present")),
+                (before, after, known[1], ("present", "absent")),
+                (after, before, known[0], ("absent", "present")),
             ):
                 # A layer of the same bytes under another name is no difference: names only show what a layer is.
                 if name in here and name not in there and here[name].diff_id not in digests:
                     yield ImageDifference(name, "", "layer", *sides)
-    common = [[name for name in side if name in theirs and name in ours] for side in (theirs, ours)]
+    common = [[name for name in side if name in before and name in after] for side in (before, after)]
     if common[0] != common[1]:
         yield ImageDifference(CONFIGURATION, "", "order of the layers", ", ".join(common[0]), ", ".join(common[1]))
     details = itertools.count()
     for name in common[0]:
-        if theirs[name].diff_id != ours[name].diff_id:
-            yield from layers(theirs[name], ours[name], details)
+        if before[name].diff_id != after[name].diff_id:
+            yield from layers(before[name], after[name], details)
 
 
-def layers(one: StoredLayer, other: StoredLayer, details: Iterator[int]) -> Iterator[ImageDifference]:
-    """Yield what differs between the layers ONE and OTHER, at least one difference. DETAILS counts files with lines."""
-    blobs = one.tar(), other.tar()
-    with blobs[0].open() as first, blobs[1].open() as second:
-        sides = _open(one.name, first, blobs[0]), _open(other.name, second, blobs[1])
-        found = list(_entries(one.name, *sides, details))
-        yield from found or _archives(one, other, first, second, blobs)
+def layers(first: StoredLayer, second: StoredLayer, details: Iterator[int]) -> Iterator[ImageDifference]:
+    """Yield at least one difference between the layers FIRST and SECOND. DETAILS counts the files with lines."""
+    blobs = first.tar(), second.tar()
+    with blobs[0].open() as opened, blobs[1].open() as other_opened:
+        sides = _open(first.name, opened, blobs[0]), _open(second.name, other_opened, blobs[1])
+        differing = list(_entries(first.name, *sides, details))
+        yield from differing or _archives(first, second, opened, other_opened, blobs)
 
 
 def _open(layer: str, stream: IO[bytes], blob: FileRange) -> _Layer:
@@ -127,21 +127,23 @@ def _open(layer: str, stream: IO[bytes], blob: FileRange) -> _Layer:
     return _Layer(stream, entries, blob)
 
 
-def _entries(layer: str, one: _Layer, other: _Layer, details: Iterator[int]) -> Iterator[ImageDifference]:
-    for path in sorted({**one.entries, **other.entries}):
-        ours, theirs = one.entries.get(path), other.entries.get(path)
-        if ours is None or theirs is None:
-            yield ImageDifference(layer, path, "file", _kind(ours), _kind(theirs))
+def _entries(layer: str, first: _Layer, second: _Layer, details: Iterator[int]) -> Iterator[ImageDifference]:
+    for path in sorted({**first.entries, **second.entries}):
+        before_member, after_member = first.entries.get(path), second.entries.get(path)
+        if before_member is None or after_member is None:
+            yield ImageDifference(layer, path, "file", _kind(before_member), _kind(after_member))
             continue
-        before, after = _attributes(ours), _attributes(theirs)
+        before, after = _attributes(before_member), _attributes(after_member)
         for attribute in {**before, **after}:
             if before.get(attribute) != after.get(attribute):
                 yield ImageDifference(
                     layer, path, attribute, before.get(attribute, "absent"), after.get(attribute, "absent")
                 )
-        if ours.isreg() and theirs.isreg() and not _same(one, ours, other, theirs):
-            yield _content(layer, path, one, other, details)
-    orders = [[path for path in side.entries if path in other.entries and path in one.entries] for side in (one, other)]
+        if before_member.isreg() and after_member.isreg() and not _same(first, before_member, second, after_member):
+            yield _content(layer, path, first, second, details)
+    orders = [
+        [path for path in side.entries if path in second.entries and path in first.entries] for side in (first, second)
+    ]
     moved = next((number for number, (a, b) in enumerate(zip(*orders, strict=True)) if a != b), None)
     if moved is not None:
         yield ImageDifference(layer, "", f"order, from entry {moved + 1} on", orders[0][moved], orders[1][moved])
@@ -169,7 +171,7 @@ _OWN_NAMES = {"path", "linkpath", "size", "mtime", "uid", "gid", "uname", "gname
 
 def _attributes(member: tarfile.TarInfo) -> dict[str, str]:
     """Return the attributes of MEMBER beside its content, in the words of a report."""
-    found = {
+    attributes = {
         "type": _kind(member),
         "mode": f"{member.mode:04o}",
         "owner": str(member.uid),
@@ -180,28 +182,28 @@ def _attributes(member: tarfile.TarInfo) -> dict[str, str]:
         "size": str(member.size),
     }
     if member.linkname:
-        found["link"] = member.linkname
+        attributes["link"] = member.linkname
     if member.ischr() or member.isblk():
-        found["device"] = f"{member.devmajor}:{member.devminor}"
+        attributes["device"] = f"{member.devmajor}:{member.devminor}"
     for name, value in member.pax_headers.items():
         if name.startswith("SCHILY.xattr."):
-            found[f"xattr {name.removeprefix('SCHILY.xattr.')}"] = value
+            attributes[f"xattr {name.removeprefix('SCHILY.xattr.')}"] = value
         elif name not in _OWN_NAMES:
-            found[f"pax {name}"] = value
-    return found
+            attributes[f"pax {name}"] = value
+    return attributes
 
 
-def _same(one: _Layer, ours: tarfile.TarInfo, other: _Layer, theirs: tarfile.TarInfo) -> bool:
-    if ours.size != theirs.size:
+def _same(first: _Layer, member: tarfile.TarInfo, second: _Layer, other_member: tarfile.TarInfo) -> bool:
+    if member.size != other_member.size:
         return False
-    pairs = itertools.zip_longest(one.content(ours), other.content(theirs))
+    pairs = itertools.zip_longest(first.content(member), second.content(other_member))
     return all(data == another for data, another in pairs)
 
 
-def _content(layer: str, path: str, one: _Layer, other: _Layer, details: Iterator[int]) -> ImageDifference:
+def _content(layer: str, path: str, first: _Layer, second: _Layer, details: Iterator[int]) -> ImageDifference:
     """Return the difference between the contents of the file PATH."""
     digests, data = [], []
-    for side in (one, other):
+    for side in (first, second):
         digest, head = hashlib.sha256(), b""
         for chunk in side.content(side.entries[path]):
             digest.update(chunk)
@@ -226,54 +228,58 @@ def _header(before: bytes, after: bytes) -> Iterator[str]:
 
 def _texts(before: bytes, after: bytes) -> Iterator[str]:
     try:
-        one, other = (data.decode().splitlines(keepends=True) for data in (before, after))
+        lines, other_lines = (data.decode().splitlines(keepends=True) for data in (before, after))
     except UnicodeDecodeError:
-        one = other = []
-    if not one or not other or b"\0" in before + after:
+        lines = other_lines = []
+    if not lines or not other_lines or b"\0" in before + after:
         at = next(number for number, (a, b) in enumerate(itertools.zip_longest(before, after)) if a != b)
         values = (side[at : at + 8].hex() or "end" for side in (before, after))
         yield f"first different at byte {at}: {' and '.join(values)}"
         return
-    yield from _unified(one, other)
+    yield from _unified(lines, other_lines)
 
 
-def _unified(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
-    """Yield a unified diff of the lines ONE and OTHER without its head, cut to `_SHOWN` lines."""
-    lines = [line.rstrip("\n") for line in difflib.unified_diff(one, other, n=2)][2:]
+def _unified(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
+    """Yield a unified diff of the lines BEFORE and AFTER without its head, cut to `_SHOWN` lines."""
+    lines = [line.rstrip("\n") for line in difflib.unified_diff(before, after, n=2)][2:]
     yield from lines[:_SHOWN]
     if len(lines) > _SHOWN:
         yield f"... {len(lines) - _SHOWN} more lines"
 
 
 def _archives(
-    one: StoredLayer, other: StoredLayer, first: IO[bytes], second: IO[bytes], blobs: tuple[FileRange, FileRange]
+    first: StoredLayer,
+    second: StoredLayer,
+    opened: IO[bytes],
+    other_opened: IO[bytes],
+    blobs: tuple[FileRange, FileRange],
 ) -> Iterator[ImageDifference]:
     """Yield how two layers differ whose entries are the same: in the bytes of the archive around them."""
-    for stream, blob in zip((first, second), blobs, strict=True):
+    for stream, blob in zip((opened, other_opened), blobs, strict=True):
         stream.seek(blob.offset)
     if blobs[0].size != blobs[1].size:
-        yield ImageDifference(one.name, "", "size of the archive", str(blobs[0].size), str(blobs[1].size))
+        yield ImageDifference(first.name, "", "size of the archive", str(blobs[0].size), str(blobs[1].size))
     at = 0
     while at < min(blob.size for blob in blobs):
         length = min(_CHUNK, *(blob.size - at for blob in blobs))
-        a, b = first.read(length), second.read(length)
+        a, b = opened.read(length), other_opened.read(length)
         if a != b:
             inside = next((number for number, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
             values = [f"{side[inside : inside + 8].hex()} at byte {at + inside}" for side in (a, b)]
-            yield ImageDifference(one.name, "", "bytes of the archive", values[0], values[1])
+            yield ImageDifference(first.name, "", "bytes of the archive", values[0], values[1])
             return
         at += length
     if blobs[0].size == blobs[1].size:
-        yield ImageDifference(one.name, "", "digest", one.diff_id, other.diff_id)
+        yield ImageDifference(first.name, "", "digest", first.diff_id, second.diff_id)
 
 
-def refusals(found: Sequence[ImageDifference], code: str, where: str, cure: str) -> Iterator[Refusal]:
-    """Yield one refusal with CODE for each layer in FOUND: its first difference, and how many more there are.
+def refusals(differences: Sequence[ImageDifference], code: str, where: str, cure: str) -> Iterator[Refusal]:
+    """Yield one refusal with CODE for each layer in DIFFERENCES: its first difference, and how many more there are.
 
     WHERE and CURE are those of the whole comparison.
     """
-    for layer, some in itertools.groupby(found, key=lambda one: one.layer):
+    for layer, some in itertools.groupby(differences, key=lambda difference: difference.layer):
         first, *others = some
-        place = ": ".join(filter(None, (where, layer if layer == CONFIGURATION else f"layer {layer}", first.path)))
+        path = ": ".join(filter(None, (where, layer if layer == CONFIGURATION else f"layer {layer}", first.path)))
         more = f" (and {len(others)} more differences in this layer)" if others else ""
-        yield Refusal(code, place, f"{first.attribute} {first.one}", f"{first.attribute} {first.other}{more}", cure)
+        yield Refusal(code, path, f"{first.attribute} {first.first}", f"{first.attribute} {first.second}{more}", cure)

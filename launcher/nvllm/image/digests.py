@@ -80,32 +80,32 @@ def encode(digests: Digests) -> bytes:
     return documents.encode(FORM, digests)
 
 
-def decode(data: bytes, shown: str) -> Digests:
-    """Return the digests in DATA, the content of ``<image>.digests.json``, which messages call SHOWN.
+def decode(data: bytes, label: str) -> Digests:
+    """Return the digests in DATA, the content of ``<image>.digests.json``, which messages call LABEL.
 
     Raises Refused NV309 with everything that is wrong.
     """
-    image = Path(shown).name.partition(".")[0]
-    cure = f"git checkout -- {shlex.quote(shown)} || nvllm build {image} --record"
-    return documents.decode(FORM, data, lambda digests: _wrong(digests, image), code="NV309", shown=shown, cure=cure)
+    image = Path(label).name.partition(".")[0]
+    cure = f"git checkout -- {shlex.quote(label)} || nvllm build {image} --record"
+    return documents.decode(FORM, data, lambda digests: _wrong(digests, image), code="NV309", shown=label, cure=cure)
 
 
 def _wrong(digests: Digests, image: str) -> Iterator[tuple[str, str, str]]:
     """Yield path, expected and found for the rules that a schema cannot express."""
     if digests.image != image:
         yield ".image", f"{image}, the name of the file", digests.image
-    for platform, one in digests.platforms.items():
-        if len({layer.name for layer in one.layers}) < len(one.layers):
+    for platform, build in digests.platforms.items():
+        if len({layer.name for layer in build.layers}) < len(build.layers):
             yield f".platforms.{platform}.layers", "each layer once", "a layer more than once"
-        for layer in one.layers:
+        for layer in build.layers:
             try:
                 sketches.changes(layer.sketch or sketches.EMPTY, sketches.EMPTY)
             except ValueError as error:
                 yield f".platforms.{platform}: sketch of layer {layer.name}", "a sketch of files", str(error)
 
 
-def read(path: Path, shown: str) -> Digests | None:
-    """Return the digests at PATH, which messages call SHOWN, or None if there is no file.
+def read(path: Path, label: str) -> Digests | None:
+    """Return the digests at PATH, which messages call LABEL, or None if there is no file.
 
     Raises Refused NV109 if it is no file to read, as a link to nothing, NV309 if it is not exactly what nvllm writes.
     """
@@ -113,11 +113,11 @@ def read(path: Path, shown: str) -> Digests | None:
         data = reading.content(path, reading.LOCK)
     except FileNotFoundError:
         if os.path.islink(path):
-            raise reading.refused(shown, OSError(errno.ELOOP, "a link to nothing", str(path))) from None
+            raise reading.refused(label, OSError(errno.ELOOP, "a link to nothing", str(path))) from None
         return None
     except OSError as error:
-        raise reading.refused(shown, error) from error
-    return decode(data, shown)
+        raise reading.refused(label, error) from error
+    return decode(data, label)
 
 
 def write(path: Path, digests: Digests) -> None:
@@ -137,46 +137,46 @@ def recorded(before: Digests | None, image: str, platform: str, built: BuildDige
     return Digests(SCHEMA, image, dict(sorted(platforms.items())))
 
 
-def compare(wanted: BuildDigests | None, built: BuildDigests) -> tuple[Outcome, tuple[Deviation, ...]]:
-    """Compare BUILT with WANTED, the record for its platform; return the outcome, and what is not as recorded.
+def compare(recorded: BuildDigests | None, built: BuildDigests) -> tuple[Outcome, tuple[Deviation, ...]]:
+    """Compare BUILT with RECORDED, the record for its platform; return the outcome, and what is not as recorded.
 
     If one of them has only the layers of the patch set, these are compared.
     """
-    if wanted is None:
+    if recorded is None:
         return "not recorded", ()
-    if wanted.build_hash != built.build_hash:
+    if recorded.build_hash != built.build_hash:
         return "not recorded for this build hash", ()
-    deviations = tuple(_deviations(wanted, built))
+    deviations = tuple(_deviations(recorded, built))
     return "not as recorded" if deviations else "as recorded", deviations
 
 
-def compare_some(wanted: BuildDigests | None, built: BuildDigests) -> tuple[Outcome, tuple[Deviation, ...]]:
-    """Compare BUILT, only some layers of a build, with those of WANTED, the record for its platform, as `compare` does.
+def compare_some(recorded: BuildDigests | None, built: BuildDigests) -> tuple[Outcome, tuple[Deviation, ...]]:
+    """Compare BUILT, some layers of a build, with those of RECORDED, the record for its platform, as `compare` does.
 
     A record of the layers of the patch set says nothing of the others.
     """
     names = {layer.name for layer in built.layers}
-    if wanted is not None and not wanted.whole:
-        names &= {layer.name for layer in wanted.layers}
-    if wanted is None or not names:
+    if recorded is not None and not recorded.whole:
+        names &= {layer.name for layer in recorded.layers}
+    if recorded is None or not names:
         return "not recorded", ()
-    theirs, ours = (tuple(layer for layer in side.layers if layer.name in names) for side in (wanted, built))
-    return compare(replace(wanted, layers=theirs, image_id=None, manifest=None), replace(built, layers=ours))
+    before, after = (tuple(layer for layer in side.layers if layer.name in names) for side in (recorded, built))
+    return compare(replace(recorded, layers=before, image_id=None, manifest=None), replace(built, layers=after))
 
 
-def _deviations(wanted: BuildDigests, built: BuildDigests) -> Iterator[Deviation]:
-    theirs = {layer.name: layer.diff_id for layer in wanted.layers}
-    ours = {layer.name: layer.diff_id for layer in built.layers}
-    part = wanted.whole != built.whole
-    smaller = ours if part and wanted.whole else theirs
-    for name in smaller if part else {**theirs, **ours}:
-        if theirs.get(name) != ours.get(name):
-            yield Deviation(f"layer {name}", theirs.get(name), ours.get(name), name)
-    if not part and sorted(theirs) == sorted(ours) and list(theirs) != list(ours):
-        yield Deviation("order of the layers", ", ".join(theirs), ", ".join(ours))
-    for what, one, other in (
-        ("image id", wanted.image_id, built.image_id),
-        ("manifest", wanted.manifest, built.manifest),
+def _deviations(recorded: BuildDigests, built: BuildDigests) -> Iterator[Deviation]:
+    before = {layer.name: layer.diff_id for layer in recorded.layers}
+    after = {layer.name: layer.diff_id for layer in built.layers}
+    part = recorded.whole != built.whole
+    smaller = after if part and recorded.whole else before
+    for name in smaller if part else {**before, **after}:
+        if before.get(name) != after.get(name):
+            yield Deviation(f"layer {name}", before.get(name), after.get(name), name)
+    if not part and sorted(before) == sorted(after) and list(before) != list(after):
+        yield Deviation("order of the layers", ", ".join(before), ", ".join(after))
+    for what, old, new in (
+        ("image id", recorded.image_id, built.image_id),
+        ("manifest", recorded.manifest, built.manifest),
     ):
-        if one is not None and other is not None and one != other:
-            yield Deviation(what, one, other)
+        if old is not None and new is not None and old != new:
+            yield Deviation(what, old, new)

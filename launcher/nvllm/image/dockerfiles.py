@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from nvllm.core import archives, canonical, catalogue, durable, exports, proc, progress, reading, refusal
+from nvllm.core import archives, canonical, catalogue, durable, proc, progress, reading, refusal
 from nvllm.core.lock import LockedFile, LockedWheel
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, refuse_any
@@ -53,7 +53,6 @@ MODULES: Sequence[ModuleType] = (
     assemble,
     bytecompile,
     catalogue,
-    exports,
     proc,
     progress,
     reading,
@@ -99,12 +98,12 @@ def locked_line(wheel: LockedWheel) -> str:
     return f"{requirements([wheel]).rstrip()} # {wheel.file.filename} {wheel.file.size} bytes\n"
 
 
-def native_wheels(content: str, shown: str) -> tuple[LockedWheel, ...]:
-    """Return the locked wheels in CONTENT, a file of build requirements that messages call SHOWN.
+def native_wheels(content: str, label: str) -> tuple[LockedWheel, ...]:
+    """Return the locked wheels in CONTENT, a file of build requirements that messages call LABEL.
 
     Raises Refused NV101 for each line that `locked_line` would not write.
     """
-    found: list[LockedWheel] = []
+    wheels: list[LockedWheel] = []
     refusals: list[Refusal] = []
     for number, line in enumerate(content.splitlines(), start=1):
         if not line or line.startswith("#"):
@@ -113,12 +112,12 @@ def native_wheels(content: str, shown: str) -> tuple[LockedWheel, ...]:
         if match is None:
             expected = "NAME==VERSION --hash=sha256:HEX # FILE.whl SIZE bytes"
             cure = "python tools/lock_native.py"
-            refusals.append(Refusal("NV101", f"{shown}:{number}", expected, line, cure))
+            refusals.append(Refusal("NV101", f"{label}:{number}", expected, line, cure))
             continue
         file = LockedFile(match["filename"], match["sha256"], int(match["size"]), "pypi")
-        found.append(LockedWheel(match["name"], match["version"], file))
+        wheels.append(LockedWheel(match["name"], match["version"], file))
     refuse_any(refusals)
-    return tuple(found)
+    return tuple(wheels)
 
 
 def whole(build: Build) -> bool:
@@ -126,10 +125,10 @@ def whole(build: Build) -> bool:
     return not (build.uncompiled or any(seriesfile.native(patch) for patch in build.patches))
 
 
-def dockerfile(content: str, build: Build, shown: str) -> str:
+def dockerfile(content: str, build: Build, label: str) -> str:
     """Return the Dockerfile CONTENT with the values of BUILD filled in.
 
-    Raises Refused NV101 if CONTENT, of the file that messages call SHOWN, lacks a line that is to be replaced.
+    Raises Refused NV101 if CONTENT, of the file that messages call LABEL, lacks a line that is to be replaced.
     """
     places = {
         "ARG PYTHON": f"ARG PYTHON={build.lock.base.python}",
@@ -145,7 +144,7 @@ def dockerfile(content: str, build: Build, shown: str) -> str:
     }
     lines = content.splitlines()
     refuse_any(
-        Refusal("NV101", shown, f"the line {place!r}", "no such line", "restore it from version control")
+        Refusal("NV101", label, f"the line {place!r}", "no such line", "restore it from version control")
         for place in places
         if place not in lines
     )
@@ -182,15 +181,15 @@ def items(build: Build, store: Store, native: Sequence[LockedWheel], dockerfile:
 
 def module_files(modules: Iterable[ModuleType]) -> dict[str, Path]:
     """Return the files of MODULES and of their packages, by their path for an import."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for module in modules:
         assert module.__file__ is not None
         *packages, name = module.__name__.split(".")
         root = Path(module.__file__).parents[len(packages)]
         paths = ["/".join([*packages[:depth], "__init__.py"]) for depth in range(1, len(packages) + 1)]
         paths.append("/".join([*packages, f"{name}.py"]))
-        found.update((path, root / path) for path in paths)
-    return found
+        files.update((path, root / path) for path in paths)
+    return files
 
 
 def _stored(path: str, file: LockedFile, store: Store) -> Item:
@@ -251,14 +250,14 @@ def write(context: Sequence[Item], directory: Path) -> str:
     listing = text(SUMS, sums(context).encode())
     with durable.appearing(directory, "--context") as partial:
         for item in (*context, listing):
-            place = partial / item.path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _place(item.source, place)
+            path = partial / item.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _place(item.source, path)
     return listing.sha256
 
 
-def _place(content: Path | bytes, place: Path) -> None:
+def _place(content: Path | bytes, path: Path) -> None:
     if isinstance(content, bytes):
-        place.write_bytes(content)
+        path.write_bytes(content)
     else:
-        durable.link(content, place)
+        durable.link(content, path)

@@ -111,9 +111,9 @@ def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tu
     stale = lockdoc.fresh(lock, specfile.inputs(spec, project.platform), series)
     where = f"{project.show(project.spec(image))}: .patches.enable" if enable is None else "--patches"
     patches = patchset.choose(series, spec.patches.enable if enable is None else enable, where=where)
-    shown = project.show(project.series(spec.patches.series))
-    stale.extend(seriesfile.other_commit(series, spec.vllm.commit, shown))
-    stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, shown))
+    label = project.show(project.series(spec.patches.series))
+    stale.extend(seriesfile.other_commit(series, spec.vllm.commit, label))
+    stale.extend(seriesfile.touching(replace(series, patches=patches), spec.vllm.differs, label))
     stale.extend(arguments.unknown(spec, lock.vllm.arguments, project.show(project.spec(image))))
     return Build(spec, lock, patches), stale
 

@@ -38,8 +38,8 @@ def require(project: Project, build: Build) -> str:
     program = proc.require("nix", "nix-bin")
     name = build.spec.name
     if isinstance(build.lock.base, LockedRegistryBase):
-        found, cure = build.lock.base.image, f"nvllm build {name}"
-        raise refuse("NV316", "--builder nix", "a base whose layers nvllm writes", found, cure)
+        base, cure = build.lock.base.image, f"nvllm build {name}"
+        raise refuse("NV316", "--builder nix", "a base whose layers nvllm writes", base, cure)
     if not (project.root / FLAKE).is_file():
         cure = "write one, as docs/nix.md shows, or build without --builder nix"
         raise refuse("NV316", str(project.root / FLAKE), "the flake of the project", "no such file", cure)
@@ -64,9 +64,9 @@ class NixBuilder(ImageBuilder):
         self.progress.note(f"giving {len(paths)} files to Nix")
         _run([proc.require("nix-store", "nix-bin"), "--add-fixed", "sha256", *paths], flake)
         self.progress.note(f"nix build {flake}")
-        said = _run([program, *_FEATURES, "build", "--no-link", "--json", "--print-build-logs", flake], flake)
+        output = _run([program, *_FEATURES, "build", "--no-link", "--json", "--print-build-logs", flake], flake)
         try:
-            made = read(Path(_document(said)[0]["outputs"]["out"]))
+            made = read(Path(_document(output)[0]["outputs"]["out"]))
             label = _document(made.config)["config"]["Labels"].get("nvllm.build-hash")
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise _failed(flake, f"what nix says and builds has another form: {error}") from error
@@ -116,5 +116,5 @@ def _run(argv: Sequence[str], flake: str) -> bytes:
     return done.stdout
 
 
-def _failed(flake: str, found: str) -> Refused:
-    return refuse("NV316", flake, "a build that succeeds", found, shlex.join(["nix", "build", "-L", flake]))
+def _failed(flake: str, problem: str) -> Refused:
+    return refuse("NV316", flake, "a build that succeeds", problem, shlex.join(["nix", "build", "-L", flake]))

@@ -62,21 +62,21 @@ def built_digests(project: Project, places: Places, build: Build) -> BuildDigest
     Raises Refused NV317 if neither did, NV309 if the project's record is damaged.
     """
     path = project.digests(build.spec.name)
-    shown = project.show(path)
-    recorded = digests.read(path, shown)
-    found = recorded.platforms.get(project.platform) if recorded is not None else None
-    if found is not None and found.whole and found.build_hash == build.build_hash:
-        return found
+    label = project.show(path)
+    recorded = digests.read(path, label)
+    own = recorded.platforms.get(project.platform) if recorded is not None else None
+    if own is not None and own.whole and own.build_hash == build.build_hash:
+        return own
     record = buildrecord.read(places.builds, build.build_hash)
     if record is not None:
         return recording.of_record(record)
     expected = f"the digests of the image of build hash {build.build_hash[:12]} for {project.platform}"
-    if found is None:
+    if own is None:
         there = f"nothing for {project.platform}" if recorded is not None else "no such file"
     else:
-        there = "the layers of the patch set only" if not found.whole else f"build hash {found.build_hash[:12]}"
+        there = "the layers of the patch set only" if not own.whole else f"build hash {own.build_hash[:12]}"
     cure = f"nvllm build {build.spec.name}"
-    raise refuse("NV317", shown, expected, f"{there}, and no build of it on this host", cure)
+    raise refuse("NV317", label, expected, f"{there}, and no build of it on this host", cure)
 
 
 def _subjects(build: Build, built: BuildDigests) -> Iterator[Json]:

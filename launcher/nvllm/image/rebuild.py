@@ -82,9 +82,9 @@ def rebuilt(
         words = ["--project", str(copy), "--platform", project.platform, "--offline", "--quiet", "build", *arguments]
         done = _run(around, [*words, "--layout", str(layout)])
         if done.returncode != 0:
-            found = done.stderr.decode("utf-8", "replace").strip()[-600:] or f"exit status {done.returncode}"
+            problem = done.stderr.decode("utf-8", "replace").strip()[-600:] or f"exit status {done.returncode}"
             cure = "find which of these the build depends on: " + ", ".join(around.variation.varied)
-            raise refuse("NV310", f"second build of {build.spec.name}", "a build that ends as the first", found, cure)
+            raise refuse("NV310", f"second build of {build.spec.name}", "a build that ends as the first", problem, cure)
         yield layout, around.variation
 
 
@@ -96,11 +96,11 @@ def compare(first: Contents, layout: Path, kept: Path) -> list[ImageDifference]:
     with tempfile.TemporaryDirectory(prefix="nvllm-check-") as scratch:
         second = contents.stored(str(layout), Path(scratch))
         assert second is not None  # the build ended well
-        found = list(difference.images(first, second))
-        names = {one.layer for one in found}
-        if found:
+        differing = list(difference.images(first, second))
+        names = {one.layer for one in differing}
+        if differing:
             recording.keep(kept, {"first": _layers(first, names), "second": _layers(second, names)})
-    return found
+    return differing
 
 
 def _layers(image: Contents, names: Collection[str]) -> list[Layer]:
@@ -121,10 +121,10 @@ def _copy_project(project: Project, build: Build, copy: Path) -> None:
 
 def _link_files(files: Sequence[LockedFile], store: Store, other: Store) -> None:
     for sha256 in sorted({file.sha256 for file in files}):
-        place, source = other.path(sha256), store.path(sha256)
+        copy, source = other.path(sha256), store.path(sha256)
         if source.exists():  # one that no layer of this build is made from may never have been fetched
-            place.parent.mkdir(parents=True, exist_ok=True)
-            durable.link(source, place)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            durable.link(source, copy)
 
 
 def _give(scratch: Path, copy: Path, user: object) -> None:
@@ -198,10 +198,10 @@ def _surroundings(home: Path) -> Surroundings:
 def _packages() -> list[str]:
     """Return the directories of this process's packages, nvllm among them, without the standard library."""
     library = Path(sysconfig.get_path("stdlib"))
-    found = [Path(path) for path in sys.path if path]
+    folders = [Path(path) for path in sys.path if path]
     return [
         str(path)
-        for path in found
+        for path in folders
         if path.is_dir() and (path.name.endswith("-packages") or not path.is_relative_to(library))
     ]
 

@@ -50,10 +50,10 @@ class Record:
     def ids(self) -> tuple[str, ...]:
         return (self.image_id,) if self.manifest_id is None else (self.image_id, self.manifest_id)
 
-    def is_of(self, found: ImageFacts) -> bool:
-        """Return whether FOUND, an image of an engine, has the recorded id and layers."""
+    def is_of(self, image: ImageFacts) -> bool:
+        """Return whether IMAGE, an image of an engine, has the recorded id and layers."""
         own = tuple(one.diff_id for one in self.layers)
-        return found.id in self.ids and found.diff_ids[max(0, len(found.diff_ids) - len(own)) :] == own
+        return image.id in self.ids and image.diff_ids[max(0, len(image.diff_ids) - len(own)) :] == own
 
 
 def read(directory: Path, build_hash: str) -> Record | None:
@@ -74,18 +74,18 @@ def read(directory: Path, build_hash: str) -> Record | None:
 
 def write(directory: Path, record: Record) -> None:
     """Write RECORD below DIRECTORY, by one rename. Raises Refused NV920 if it cannot be written."""
-    place = directory / f"{record.build_hash}.json"
-    with durable.writing(place, "NV920"):
+    path = directory / f"{record.build_hash}.json"
+    with durable.writing(path, "NV920"):
         paths.ensure(directory)
-    durable.replace(place, canonical.pretty(dataclasses.asdict(record)).encode(), 0o600, code="NV920")
+    durable.replace(path, canonical.pretty(dataclasses.asdict(record)).encode(), 0o600, code="NV920")
 
 
 def use(where: Places, project: Project, build_hash: str) -> None:
     """Note that PROJECT needs the build of BUILD_HASH. Raises Refused NV920 if that cannot be written."""
-    place = where.work(project) / "builds" / build_hash
-    with durable.writing(place, "NV920"):
-        paths.ensure(place.parent)
-        place.touch(0o600)
+    path = where.work(project) / "builds" / build_hash
+    with durable.writing(path, "NV920"):
+        paths.ensure(path.parent)
+        path.touch(0o600)
 
 
 def makers(where: Places, build_hash: str) -> frozenset[str]:
@@ -108,7 +108,7 @@ def load(
     return record
 
 
-def held(record: Record, engine: Engine) -> ImageFacts | None:
+def in_engine(record: Record, engine: Engine) -> ImageFacts | None:
     """Return the recorded image if ENGINE holds it under either of its ids, else None."""
     named = (engine.image(one) for one in record.ids)
     return next((found for found in named if found is not None and record.is_of(found)), None)
@@ -120,10 +120,10 @@ def recorded(build: Build, project: Project, where: Places, engine: Engine, tags
     PROJECT is noted as one that needs the build.
     """
     record = read(where.builds, build.build_hash)
-    found = held(record, engine) if record is not None else None
-    if found is None:
+    image = in_engine(record, engine) if record is not None else None
+    if image is None:
         return None
     use(where, project, build.build_hash)
     for tag in tags:
-        engine.tag(found.id, tag)
+        engine.tag(image.id, tag)
     return record

@@ -75,10 +75,10 @@ def verify(layers: Sequence[Layer], progress: Progress) -> None:
     changed: list[Refusal] = []
     with progress.task("hash layers", sum(layer.size for layer in layers), "B") as task:
         for layer in layers:
-            found = "sha256:" + canonical.sha256_file(layer.path)
-            if found != layer.diff_id:
+            actual = "sha256:" + canonical.sha256_file(layer.path)
+            if actual != layer.diff_id:
                 cure = f"rm {shlex.quote(str(layer.path))}"
-                changed.append(Refusal("NV308", f"layer cache: layer {layer.kind}", layer.diff_id, found, cure))
+                changed.append(Refusal("NV308", f"layer cache: layer {layer.kind}", layer.diff_id, actual, cure))
             task.advance(layer.size)
     refuse_any(changed)
 
@@ -114,22 +114,22 @@ class Witness:
 
         Raises Refused NV308 for what is not as recorded, after keeping both sides of it as far as they are here.
         """
-        said, deviations = outcome(self.project, image, built)
+        result, deviations = outcome(self.project, image, built)
         self._refuse(image, built, layers, deviations)
-        return said
+        return result
 
     def hold_some(self, image: str, built: BuildDigests, layers: Sequence[Layer]) -> Outcome:
         """Do as `hold` does for LAYERS that are only some of those of a build."""
-        said, deviations = digests.compare_some(_of(self.project, image), built)
+        result, deviations = digests.compare_some(_of(self.project, image), built)
         self._refuse(image, built, layers, deviations)
-        return said
+        return result
 
     def _refuse(
         self, image: str, built: BuildDigests, layers: Sequence[Layer], deviations: Sequence[Deviation]
     ) -> None:
         if not deviations:
             return
-        differing = {one.layer: one for one in deviations if one.layer is not None}
+        differing = {deviation.layer: deviation for deviation in deviations if deviation.layer is not None}
         own = [layer for layer in layers if layer.kind in differing]
         with tempfile.TemporaryDirectory(prefix="nvllm-recorded-") as scratch:
             there = list(self._there(image, {layer.kind: differing[layer.kind] for layer in own}, Path(scratch)))
@@ -139,12 +139,12 @@ class Witness:
             LayerCache(self.places.layers).forget(layer)
         # Ids differ because a layer does; they are worth saying only where no layer does.
         rest = list(differing.values()) or list(deviations)
-        named = {one.where.partition(": ")[2].partition(": ")[0] for one in refusals}
-        shown, cure = self._shown(image), _elsewhere(image, kept)
-        for one in rest:
-            if one.what not in named:
-                expected, found = one.recorded or "no such layer", one.built or "no such layer"
-                refusals.append(Refusal("NV308", f"{shown}: {one.what}", expected, found, cure))
+        named = {deviation.where.partition(": ")[2].partition(": ")[0] for deviation in refusals}
+        label, cure = self._shown(image), _elsewhere(image, kept)
+        for deviation in rest:
+            if deviation.what not in named:
+                expected, made = deviation.recorded or "no such layer", deviation.built or "no such layer"
+                refusals.append(Refusal("NV308", f"{label}: {deviation.what}", expected, made, cure))
         raise Refused(refusals)
 
     def _shown(self, image: str) -> str:
@@ -155,10 +155,10 @@ class Witness:
 
         KEPT is where both are kept.
         """
-        shown, diff = self._shown(image), shlex.join(["nvllm", "image", "diff", f"{kept}/recorded", f"{kept}/built"])
+        label, diff = self._shown(image), shlex.join(["nvllm", "image", "diff", f"{kept}/recorded", f"{kept}/built"])
         recorded, made = contents.of_layers("recorded", there), contents.of_layers("built", own)
-        found = list(difference.images(recorded, made))
-        yield from difference.refusals(found, "NV308", shown, diff)
+        differing = list(difference.images(recorded, made))
+        yield from difference.refusals(differing, "NV308", label, diff)
         record = _of(self.project, image)
         sketches = {layer.name: layer.sketch for layer in record.layers} if record is not None else {}
         for layer in own:
@@ -166,31 +166,31 @@ class Witness:
             if text is not None and layer.kind not in {one.kind for one in there}:
                 rows = sketch.rows(FileRange(layer.path, 0, layer.size))
                 named = list(sketch.differences(layer.kind, text, rows))
-                yield from difference.refusals(named, "NV308", shown, _elsewhere(image, kept))
+                yield from difference.refusals(named, "NV308", label, _elsewhere(image, kept))
 
-    def _there(self, image: str, wanted: Mapping[str, Deviation], scratch: Path) -> Iterator[Layer]:
-        """Yield the recorded layers, WANTED by name, that the layer cache or the engine has."""
+    def _there(self, image: str, deviations: Mapping[str, Deviation], scratch: Path) -> Iterator[Layer]:
+        """Yield the recorded layers, DEVIATIONS by name, that the layer cache or the engine has."""
         cache, saved = LayerCache(self.places.layers), None
-        for name, one in wanted.items():
-            if one.recorded is None:
+        for name, deviation in deviations.items():
+            if deviation.recorded is None:
                 continue
-            path = cache.holding(one.recorded)
+            path = cache.holding(deviation.recorded)
             if path is None:
                 saved = self._saved(image, cache, scratch) if saved is None else saved
-                if one.recorded in saved:
-                    path = scratch / f"{one.recorded.replace(':', '-')}.layer"
-                    saved[one.recorded].tar().copy(path)
+                if deviation.recorded in saved:
+                    path = scratch / f"{deviation.recorded.replace(':', '-')}.layer"
+                    saved[deviation.recorded].tar().copy(path)
             if path is not None:
-                yield Layer(name, one.recorded, path.stat().st_size, path)
+                yield Layer(name, deviation.recorded, path.stat().st_size, path)
 
     def _saved(self, image: str, cache: LayerCache, scratch: Path) -> Mapping[str, StoredLayer]:
         """Return the layers of the recorded image by diff_id; none if the engine does not have it."""
         recorded, engine = _of(self.project, image), self.connect()
         if recorded is None or isinstance(engine, EngineProblem):
             return {}
-        for one in filter(None, (recorded.image_id, recorded.manifest)):
-            if engine.image(one) is not None:
-                layers = contents.of_engine(one, engine, cache, scratch).layers
+        for reference in filter(None, (recorded.image_id, recorded.manifest)):
+            if engine.image(reference) is not None:
+                layers = contents.of_engine(reference, engine, cache, scratch).layers
                 return {layer.diff_id: layer for layer in layers}
         return {}
 
@@ -204,5 +204,5 @@ def _elsewhere(image: str, kept: Path) -> str:
 def _of(project: Project, image: str) -> BuildDigests | None:
     """Return what PROJECT has recorded of IMAGE for its platform, if anything."""
     path = project.digests(image)
-    found = digests.read(path, project.show(path))
-    return found.platforms.get(project.platform) if found is not None else None
+    recorded = digests.read(path, project.show(path))
+    return recorded.platforms.get(project.platform) if recorded is not None else None

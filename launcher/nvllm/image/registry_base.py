@@ -28,19 +28,19 @@ def layers(
     Raises Refused NV305 if it is missing and cannot be pulled, or must not be because of OFFLINE; NV307 if the engine's
     image is for another platform, or has another digest.
     """
-    wanted = reference(base.image)
-    digest = wanted.partition("@")[2]
-    found, problem = engine.image(wanted), "not in the engine, and --offline"
-    if found is None and not offline:
-        problem = engine.pull(wanted, platform, progress) or "not in the engine after a pull"
-        found = engine.image(wanted)
-    if found is None:
-        cure = f"docker pull --platform {platform} {wanted}"
+    pinned = reference(base.image)
+    digest = pinned.partition("@")[2]
+    pulled, problem = engine.image(pinned), "not in the engine, and --offline"
+    if pulled is None and not offline:
+        problem = engine.pull(pinned, platform, progress) or "not in the engine after a pull"
+        pulled = engine.image(pinned)
+    if pulled is None:
+        cure = f"docker pull --platform {platform} {pinned}"
         raise refuse("NV305", "docker engine", base.image, problem[:400], cure)
-    cure = f"docker rmi {wanted} && docker pull --platform {platform} {wanted}"
-    if found.platform != platform:
-        raise refuse("NV307", f"docker engine: {wanted}", f"an image for {platform}", found.platform, cure)
-    if not any(one.endswith("@" + digest) for one in found.digests):
-        held = ", ".join(found.digests) or "no digest"
-        raise refuse("NV307", f"docker engine: {wanted}", digest, held, cure)
-    return engine.layers(wanted, found)
+    cure = f"docker rmi {pinned} && docker pull --platform {platform} {pinned}"
+    if pulled.platform != platform:
+        raise refuse("NV307", f"docker engine: {pinned}", f"an image for {platform}", pulled.platform, cure)
+    if not any(one.endswith("@" + digest) for one in pulled.digests):
+        names = ", ".join(pulled.digests) or "no digest"
+        raise refuse("NV307", f"docker engine: {pinned}", digest, names, cure)
+    return engine.layers(pinned, pulled)

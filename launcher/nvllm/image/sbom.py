@@ -28,9 +28,9 @@ def document(build: Build) -> dict[str, Json]:
         packages["base"] = _package(name, None, digest, None)
     if isinstance(lock.base, LockedDebianBase):
         for p in lock.base.packages:
-            place = f"deb/debian/{p.name}"
+            purl_path = f"deb/debian/{p.name}"
             packages[f"deb-{p.name}-{p.architecture}"] = _package(
-                p.name, p.version, p.file.sha256, place, f"?arch={p.architecture}"
+                p.name, p.version, p.file.sha256, purl_path, f"?arch={p.architecture}"
             )
     listed = {_identifier(name): package for name, package in sorted(packages.items())}
     return {
@@ -50,19 +50,21 @@ def _identifier(name: str) -> str:
     return "SPDXRef-" + re.sub(r"[^A-Za-z0-9-]", lambda other: f".{ord(other[0]):x}.", name)
 
 
-def _package(name: str, version: str | None, sha256: str, place: str | None, qualifier: str = "") -> dict[str, Json]:
-    """Return a package of the document. PLACE is type, namespace and name of its package URL, if it has one."""
-    found: dict[str, Json] = {
+def _package(
+    name: str, version: str | None, sha256: str, purl_path: str | None, qualifier: str = ""
+) -> dict[str, Json]:
+    """Return a package of the document. PURL_PATH is type, namespace and name of its package URL, if it has one."""
+    package: dict[str, Json] = {
         "name": name,
         "downloadLocation": "NOASSERTION",
         "filesAnalyzed": False,
         "checksums": [{"algorithm": "SHA256", "checksumValue": sha256}],
     }
     if version is not None:
-        found["versionInfo"] = version
-    if place is not None and version is not None:
-        purl = f"pkg:{quote(place)}@{quote(version, safe='')}{qualifier}"
-        found["externalRefs"] = [
+        package["versionInfo"] = version
+    if purl_path is not None and version is not None:
+        purl = f"pkg:{quote(purl_path)}@{quote(version, safe='')}{qualifier}"
+        package["externalRefs"] = [
             {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}
         ]
-    return found
+    return package

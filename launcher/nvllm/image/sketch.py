@@ -86,7 +86,7 @@ class Cell:
 
 def rows(blob: FileRange) -> Mapping[str, Row]:
     """Return the rows of the layer in BLOB by path."""
-    found: dict[str, Row] = {}
+    read: dict[str, Row] = {}
     with (
         blob.open() as stream,
         tarfile.open(fileobj=stream, mode="r:", encoding="utf-8", errors="surrogateescape") as tar,
@@ -96,7 +96,7 @@ def rows(blob: FileRange) -> Mapping[str, Row]:
             data = tar.extractfile(member) if member.isreg() else None
             while data is not None and (chunk := data.read(_CHUNK)):
                 content.update(chunk)
-            found[member.name] = Row(
+            read[member.name] = Row(
                 hashed(member.name),
                 member.type[0],
                 member.mode,
@@ -106,7 +106,7 @@ def rows(blob: FileRange) -> Mapping[str, Row]:
                 member.size,
                 content.digest(),
             )
-    return found
+    return read
 
 
 def hashed(path: str) -> bytes:
@@ -122,14 +122,14 @@ def _places(row: bytes) -> tuple[int, ...]:
 
 def _with(cells: list[Cell], row: bytes, sign: int) -> None:
     number = int.from_bytes(row, "big")
-    for place in _places(row):
-        cells[place] = Cell(cells[place].count + sign, cells[place].rows ^ number)
+    for index in _places(row):
+        cells[index] = Cell(cells[index].count + sign, cells[index].rows ^ number)
 
 
-def sketch(found: Iterable[Row]) -> str:
-    """Return the sketch of the rows FOUND as text, the same for any order of them."""
+def sketch(rows: Iterable[Row]) -> str:
+    """Return the sketch of the rows ROWS as text, the same for any order of them."""
     cells = [Cell()] * CELLS
-    for row in found:
+    for row in rows:
         _with(cells, row.packed(), 1)
     data = b"".join(cell.count.to_bytes(_COUNT, "big") + cell.rows.to_bytes(_LENGTH, "big") for cell in cells)
     return base64.b64encode(data).decode()
@@ -156,17 +156,17 @@ def _cells(text: str) -> list[Cell]:
 class Changes:
     """The rows that only one of two layers has; WHOLE says whether these are all of them."""
 
-    one: tuple[Row, ...]
-    other: tuple[Row, ...]
+    first: tuple[Row, ...]
+    second: tuple[Row, ...]
     whole: bool
 
 
-def changes(one: str, other: str) -> Changes:
-    """Return the rows that only one of two layers has, whose sketches are ONE and OTHER.
+def changes(first: str, second: str) -> Changes:
+    """Return the rows that only one of two layers has, whose sketches are FIRST and SECOND.
 
     Raises ValueError for a text that is no sketch.
     """
-    pairs = zip(_cells(one), _cells(other), strict=True)
+    pairs = zip(_cells(first), _cells(second), strict=True)
     cells = [Cell(a.count - b.count, a.rows ^ b.rows) for a, b in pairs]
     sides: dict[int, list[Row]] = {1: [], -1: []}
     while single := next(((cell.count, row) for cell in cells if (row := cell.row()) is not None), None):
@@ -181,24 +181,24 @@ def differences(layer: str, recorded: str, built: Mapping[str, Row]) -> Iterator
 
     Yields nothing if too much differs. Raises ValueError as `changes` does.
     """
-    found = changes(recorded, sketch(built.values()))
+    changed = changes(recorded, sketch(built.values()))
     paths = {row.path: path for path, row in built.items()}
-    ours, theirs = ({row.path: row for row in side} for side in (found.other, found.one))
-    named = sorted(ours.keys() | theirs.keys(), key=lambda key: paths.get(key, ""))
+    after_rows, before_rows = ({row.path: row for row in side} for side in (changed.second, changed.first))
+    named = sorted(after_rows.keys() | before_rows.keys(), key=lambda key: paths.get(key, ""))
     for key in named:
         path = paths.get(key, f"a path whose sha256 begins with {key.hex()}")
-        if key not in ours or key not in theirs:
+        if key not in after_rows or key not in before_rows:
             # With everything found, a row on one side alone is a file on one side alone.
-            if found.whole:
+            if changed.whole:
                 yield ImageDifference(
-                    layer, path, "file", *(("absent", "present") if key in ours else ("present", "absent"))
+                    layer, path, "file", *(("absent", "present") if key in after_rows else ("present", "absent"))
                 )
             continue
-        before, after = theirs[key].attributes, ours[key].attributes
+        before, after = before_rows[key].attributes, after_rows[key].attributes
         for attribute in {**before, **after}:
             if before.get(attribute) != after.get(attribute):
                 yield ImageDifference(
                     layer, path, attribute, before.get(attribute, "none"), after.get(attribute, "none")
                 )
-    if named and not found.whole:
+    if named and not changed.whole:
         yield ImageDifference(layer, "", "other files", "as recorded", "more than the record can name differ")

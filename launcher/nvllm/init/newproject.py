@@ -141,7 +141,7 @@ def draft(
     nodes, tests = _proofs(request.proofs, changes)
     fits: tuple[Fit, ...] = () if request.bare else tuple(Fit(name) for name in origin.spec.patches.enable)
     if archive is not None:
-        paths = {path for one in changes for path in one.diff.paths} | patchcheck.wanted(origin.series)
+        paths = {path for one in changes for path in one.diff.paths} | patchcheck.paths_read(origin.series)
         tree = source.archive(providers.path(archive.sha256), paths)
         diffs = seriesfile.diffs(origin.diffs, origin.series.patches, origin.project.show(origin.diffs))
         if other and fits:
@@ -183,8 +183,8 @@ def write(drafted: ProjectDraft, root: Path) -> Project:
     project = Project(root, drafted.template.project.platform)
     refuse_any(proofs.refusals(root, sorted({node for nodes in drafted.proofs.values() for node in nodes})))
     directory = project.series(drafted.values.series)
-    for one in drafted.changes:
-        edit.add(directory, project.show(directory), one.id, one.summary, drafted.proofs[one.id], one.diff)
+    for change in drafted.changes:
+        edit.add(directory, project.show(directory), change.id, change.summary, drafted.proofs[change.id], change.diff)
     series = seriesfile.of(project, drafted.values.series)
     spec = specfile.of(project, drafted.values.name)
     patchset.choose(series, spec.patches.enable, where=f"{drafted.spec}: .patches.enable")
@@ -197,8 +197,8 @@ def first_lock(drafted: ProjectDraft, project: Project, providers: Providers) ->
     inputs = read_inputs(project, drafted.values.name)
     spec = inputs.spec
     known = {(wheel.name, wheel.version) for wheel in drafted.wheels}
-    wanted = (requirement.split("==") for requirement in spec.python.requirements)
-    if known and all((canonicalize_name(name), version) in known for name, version in wanted):
+    pins = (requirement.split("==") for requirement in spec.python.requirements)
+    if known and all((canonicalize_name(name), version) in known for name, version in pins):
         # The requirements were taken from this solution: there is nothing to resolve again.
         providers = replace(providers, wheels=lambda *_: tuple(drafted.wheels))
     hashed, previous = specfile.inputs(spec, project.platform), drafted.template.lock
@@ -280,8 +280,8 @@ def _commit(
         raise refuse("NV209", "--commit", expected, "nobody here who knows the rest", cure)
     if recorded is None or not commit.startswith(recorded):
         cure = f"name the commit of the tag v{version}: {commits.command(version, env)}"
-        found = f"commit {recorded}" if recorded is not None else "no recorded commit"
-        raise refuse("NV207", f"{archive.filename}: vllm/_version.py", f"commit {commit}", found, cure)
+        there = f"commit {recorded}" if recorded is not None else "no recorded commit"
+        raise refuse("NV207", f"{archive.filename}: vllm/_version.py", f"commit {commit}", there, cure)
     return commit
 
 
@@ -297,30 +297,32 @@ def _proofs(asked: Sequence[str], changes: Sequence[Change]) -> tuple[Mapping[st
     The files are renamed to lie in ``tests`` of the project.
     Raises Refused NV108 for a patch without a test, and for a test of no patch, or in no file.
     """
-    ids = [one.id for one in changes]
+    ids = [change.id for change in changes]
     nodes: dict[str, list[str]] = {name: [] for name in ids}
     files: dict[str, bytes] = {}
     refusals: list[Refusal] = []
-    for one in asked:
-        named = _PROOF.fullmatch(one)
-        node = named[2] if named else one
+    for argument in asked:
+        named = _PROOF.fullmatch(argument)
+        node = named[2] if named else argument
         file, colons, test = node.partition("::")
-        place = f"tests/{Path(file).name}"
+        copy = f"tests/{Path(file).name}"
         if named is not None and named[1] not in ids:
             expected = f"one of {', '.join(ids)}" if ids else "a patch that is imported"
-            refusals.append(Refusal("NV108", f"--proved-by {one}", expected, named[1], "name the id of such a patch"))
+            refusals.append(
+                Refusal("NV108", f"--proved-by {argument}", expected, named[1], "name the id of such a patch")
+            )
         elif not colons or not Path(file).is_file():
             cure = "write the test first, then name it as pytest does: --proved-by FILE::TEST"
-            refusals.append(Refusal("NV108", f"--proved-by {one}", "FILE::TEST of a file", node, cure))
-        elif files.setdefault(place, content := reading.content(Path(file), reading.SOURCE)) != content:
+            refusals.append(Refusal("NV108", f"--proved-by {argument}", "FILE::TEST of a file", node, cure))
+        elif files.setdefault(copy, content := reading.content(Path(file), reading.SOURCE)) != content:
             cure = "give one of the files another name"
-            refusals.append(Refusal("NV108", f"--proved-by {one}", "files of different names", place, cure))
+            refusals.append(Refusal("NV108", f"--proved-by {argument}", "files of different names", copy, cure))
         else:
             for name in [named[1]] if named is not None else ids:
-                nodes[name].append(f"{place}::{test}")
+                nodes[name].append(f"{copy}::{test}")
     lacking = [name for name in ids if not nodes[name]]
     if lacking and not refusals:
-        cure = "name a test that fails without it: " + " ".join(f"--proved-by {one}=FILE::TEST" for one in lacking)
+        cure = "name a test that fails without it: " + " ".join(f"--proved-by {name}=FILE::TEST" for name in lacking)
         refusals.append(Refusal("NV108", "--proved-by", f"a test of {', '.join(lacking)}", "none", cure))
     refuse_any(refusals)
     return nodes, files
@@ -371,20 +373,20 @@ def _resolved(
     Each requirement of the template takes the version that vLLM's wheel resolves to, with the local part (``+cpu``).
     """
     spec, name = origin.spec, canonicalize_name(origin.spec.vllm.distribution)
-    wanted = f"{spec.vllm.distribution}=={values.version}"
+    pinned = f"{spec.vllm.distribution}=={values.version}"
     if origin.lock is None:
-        shown, cure = origin.project.show(origin.project.lock(spec.name)), "name another --target"
-        raise refuse("NV201", shown, f"the lock of {spec.name}, for its interpreter", "none", cure)
+        path, cure = origin.project.show(origin.project.lock(spec.name)), "name another --target"
+        raise refuse("NV201", path, f"the lock of {spec.name}, for its interpreter", "none", cure)
     target = resolve.target(spec.base, origin.lock.base, origin.project.platform)
-    resolved = providers.wheels([wanted], target, {})
+    resolved = providers.wheels([pinned], target, {})
     wheels = {wheel.name: wheel for wheel in resolved}
     requirements = []
     for requirement in spec.python.requirements:
         distribution, _, old = requirement.partition("==")
-        found = wheels.get(canonicalize_name(distribution))
+        locked = wheels.get(canonicalize_name(distribution))
         local = f"+{Version(old).local}" if Version(old).local else ""
-        new = Version(found.version).public + local if found is not None else old
-        requirements.append(wanted if canonicalize_name(distribution) == name else f"{distribution}=={new}")
+        new = Version(locked.version).public + local if locked is not None else old
+        requirements.append(pinned if canonicalize_name(distribution) == name else f"{distribution}=={new}")
     wheel = wheels[name]
     file = LockedFile(wheel.filename, wheel.sha256, providers.size(wheel.url), "pypi")
     providers.fetch([file])
@@ -415,7 +417,7 @@ def _files(
             )
     files[projectfile.NAME] = projectfile.written(name)
     files["Dockerfile"] = reading.content(root / "Dockerfile", reading.CONFIGURATION)
-    place = f"patches/{values.series}"
+    directory = f"patches/{values.series}"
     heading = [
         f"The patches for vLLM {values.version}, in the order in which they are applied. `nvllm patch check` tries",
         "them on the pinned source; `nvllm patch new` and `nvllm patch refresh` write files and hashes. The tests that",
@@ -430,8 +432,8 @@ def _files(
         kept=kept,
         heading=heading,
     )
-    files[f"{place}/{seriesfile.NAME}"] = series.encode()
+    files[f"{directory}/{seriesfile.NAME}"] = series.encode()
     for patch in origin.series.patches:
         if patch.id in kept and patch.file is not None:
-            files[f"{place}/{patch.file}"] = reading.content(origin.diffs / patch.file, reading.PATCH)
+            files[f"{directory}/{patch.file}"] = reading.content(origin.diffs / patch.file, reading.PATCH)
     return {**files, **tests}

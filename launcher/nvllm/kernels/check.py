@@ -56,7 +56,7 @@ def listed(files: Mapping[str, bytes]) -> tuple[Kernel, ...]:
         directory, _, name = path.rpartition("/")
         if name.endswith(".cubin"):
             compiled.append(Kernel(name.removesuffix(".cubin"), cubin_target(data) or "nothing", directory, len(data)))
-    return tuple(sorted(compiled, key=lambda one: (one.name, one.target)))
+    return tuple(sorted(compiled, key=lambda kernel: (kernel.name, kernel.target)))
 
 
 def cubin_target(data: bytes) -> str | None:

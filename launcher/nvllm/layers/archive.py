@@ -101,14 +101,14 @@ def blobs(saved: Iterator[bytes], diff_ids: Sequence[str]) -> tuple[Descriptor, 
                 left -= len(data)
             if left < 0:
                 raise tarfile.ReadError(f"more than {_DOCUMENTS} bytes of documents")
-    for one in list(documents.values()):
+    for document in list(documents.values()):
         with contextlib.suppress(KeyError, TypeError, IndexError, ValueError):  # another document or image
-            if isinstance(one, list):
-                config, found = one[0]["Config"], zip(diff_ids, one[0]["Layers"], strict=True)
-                listed = tuple(Descriptor(LAYER, diff_id, sizes[name]) for diff_id, name in found)
+            if isinstance(document, list):
+                config, layers = document[0]["Config"], zip(diff_ids, document[0]["Layers"], strict=True)
+                listed = tuple(Descriptor(LAYER, diff_id, sizes[name]) for diff_id, name in layers)
             else:
-                config, found = one["config"]["digest"], one["layers"]
-                listed = tuple(_descriptor(layer) for layer in found)
+                config, layers = document["config"]["digest"], document["layers"]
+                listed = tuple(_descriptor(layer) for layer in layers)
             if documents[config]["rootfs"]["diff_ids"] == list(diff_ids):
                 return listed
     return None

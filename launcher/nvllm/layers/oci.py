@@ -150,9 +150,11 @@ def assemble(
     return Image(canonical.encode(config), tuple(layers), tuple(below))
 
 
-def common(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return how many diff_ids ONE and OTHER have in common, from the bottom up."""
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+def common(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return how many diff_ids FIRST and SECOND have in common, from the bottom up."""
+    return next(
+        (n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )
 
 
 def write_layout(image: Image, reference: str, directory: Path) -> str:

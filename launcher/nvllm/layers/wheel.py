@@ -44,7 +44,7 @@ class Scheme:
     def interpreter(self) -> str:
         return f"/{self.prefix}/bin/python{self.python}"
 
-    def place(self, category: str, rest: str, distribution: str) -> str | None:
+    def path_of(self, category: str, rest: str, distribution: str) -> str | None:
         """Return where PATH of a ``.data`` CATEGORY goes, or None for an unknown category."""
         roots: Mapping[str, str] = {
             "purelib": self.site,
@@ -106,7 +106,7 @@ class Wheel:
             target: str | None = f"{scheme.site}/{info.filename}"
             if first.endswith(".data") and rest:
                 category, _, inner = rest.partition("/")
-                target = scheme.place(category, inner, first.split("-", 1)[0])
+                target = scheme.path_of(category, inner, first.split("-", 1)[0])
             member = f"{self.filename}: {info.filename}"
             if target is None or not tarlayer.safe(info.filename) or not tarlayer.safe(target):
                 refusals.append(_refusal(member, "a path inside the environment", "one outside it"))

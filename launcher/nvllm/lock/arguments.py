@@ -59,20 +59,20 @@ def _added(node: ast.AST) -> Iterator[str]:
                     yield line.target.id.replace("_", "-")
 
 
-def unknown(spec: ImageSpec, names: Sequence[str], shown: str) -> Iterator[Refusal]:
-    """Yield NV603 for each argument in a profile of SPEC, a file that messages call SHOWN, that is not in NAMES.
+def unknown(spec: ImageSpec, names: Sequence[str], label: str) -> Iterator[Refusal]:
+    """Yield NV603 for each argument in a profile of SPEC, a file that messages call LABEL, that is not in NAMES.
 
     Without NAMES, as in a lock of an earlier nvllm, nothing is refused. What follows a dot is a part of the value.
     """
-    for profile, one in spec.profiles.items():
-        if names and one.limits.drain_timeout and _DRAIN not in names:
+    for profile, profile_spec in spec.profiles.items():
+        if names and profile_spec.limits.drain_timeout and _DRAIN not in names:
             expected = f"0: vllm serve {spec.vllm.version} has no --{_DRAIN}"
-            found = str(one.limits.drain_timeout)
-            yield Refusal("NV603", f"{shown}: .profiles.{profile}.limits.drain-timeout", expected, found, "remove it")
-        for argument in one.arguments if names else ():
+            timeout = str(profile_spec.limits.drain_timeout)
+            yield Refusal("NV603", f"{label}: .profiles.{profile}.limits.drain-timeout", expected, timeout, "remove it")
+        for argument in profile_spec.arguments if names else ():
             head = argument.partition(".")[0]
             if head not in names and head.removeprefix("no-") not in names:
                 meant = schemas.nearest(head, list(names))
                 cure = f"write {meant}" if meant is not None else "remove it"
                 expected = f"an argument of vllm serve {spec.vllm.version}, in full"
-                yield Refusal("NV603", f"{shown}: .profiles.{profile}.arguments.{argument}", expected, head, cure)
+                yield Refusal("NV603", f"{label}: .profiles.{profile}.arguments.{argument}", expected, head, cure)

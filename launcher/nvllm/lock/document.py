@@ -22,24 +22,24 @@ def encode(lock: Lock) -> bytes:
     return documents.encode(FORM, lock)
 
 
-def decode(data: bytes, shown: str) -> Lock:
-    """Return the lock in DATA, the content of the file ``<image>.lock.json`` that messages call SHOWN.
+def decode(data: bytes, label: str) -> Lock:
+    """Return the lock in DATA, the content of the file ``<image>.lock.json`` that messages call LABEL.
 
     Raises Refused NV210 with everything that is wrong.
     """
-    cure = f"git checkout -- {shlex.quote(shown)} || {_command(shown)}"
-    rules = functools.partial(_wrong, image=_image(shown), name=Path(shown).name)
-    return documents.decode(FORM, data, rules, code="NV210", shown=shown, cure=cure)
+    cure = f"git checkout -- {shlex.quote(label)} || {_command(label)}"
+    rules = functools.partial(_wrong, image=_image(label), name=Path(label).name)
+    return documents.decode(FORM, data, rules, code="NV210", shown=label, cure=cure)
 
 
-def _image(shown: str) -> str:
-    return Path(shown).name.partition(".")[0]
+def _image(label: str) -> str:
+    return Path(label).name.partition(".")[0]
 
 
-def _command(shown: str) -> str:
-    """Return the command that writes the lock SHOWN, with the platform in its name."""
-    architecture = Path(shown).name.removesuffix(".lock.json").partition(".")[2]
-    return command(_image(shown), f"linux/{architecture}" if architecture else AMD64)
+def _command(label: str) -> str:
+    """Return the command that writes the lock LABEL, with the platform in its name."""
+    architecture = Path(label).name.removesuffix(".lock.json").partition(".")[2]
+    return command(_image(label), f"linux/{architecture}" if architecture else AMD64)
 
 
 def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
@@ -75,8 +75,8 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
         yield ".series.patches", "each patch once", f"{name} more than once"
 
 
-def read(path: Path, shown: str) -> Lock:
-    """Return the lock at PATH, which messages call SHOWN.
+def read(path: Path, label: str) -> Lock:
+    """Return the lock at PATH, which messages call LABEL.
 
     Raises Refused NV201 if there is none, NV109 if it is no file to read, NV210 if it is not exactly what `nvllm lock`
     writes.
@@ -84,17 +84,17 @@ def read(path: Path, shown: str) -> Lock:
     try:
         data = reading.content(path, reading.LOCK)
     except FileNotFoundError as error:
-        raise refuse("NV201", shown, "a lock", "no file", _command(shown)) from error
+        raise refuse("NV201", label, "a lock", "no file", _command(label)) from error
     except OSError as error:
-        raise reading.refused(shown, error) from error
-    return decode(data, shown)
+        raise reading.refused(label, error) from error
+    return decode(data, label)
 
 
-def without_models(lock: Lock, names: Iterable[str], shown: str) -> list[Refusal]:
-    """Return NV202 for each model of NAMES that LOCK, which messages call SHOWN, does not have."""
+def without_models(lock: Lock, names: Iterable[str], label: str) -> list[Refusal]:
+    """Return NV202 for each model of NAMES that LOCK, which messages call LABEL, does not have."""
     cure = command(lock.image, lock.platform)
     missing = [name for name in names if name not in lock.models]
-    return [Refusal("NV202", shown, f"the model {name}", "no such model in the lock", cure) for name in missing]
+    return [Refusal("NV202", label, f"the model {name}", "no such model in the lock", cure) for name in missing]
 
 
 def write(path: Path, lock: Lock) -> bool:

@@ -46,7 +46,7 @@ class Drift:
 
 def compare(old: Lock, new: Lock) -> tuple[Drift, ...]:
     """Return every difference between the locks OLD and NEW of one image, sorted; none if they are equal."""
-    found = (
+    drifts = (
         *_whole(old, new),
         *_base(old.base, new.base),
         *_vllm(old.vllm, new.vllm),
@@ -57,7 +57,7 @@ def compare(old: Lock, new: Lock) -> tuple[Drift, ...]:
         *_models(old.models, new.models),
         *_each("template-changed", _templates(old), _templates(new)),
     )
-    return tuple(sorted(found, key=lambda drift: (drift.kind, drift.name)))
+    return tuple(sorted(drifts, key=lambda drift: (drift.kind, drift.name)))
 
 
 def _whole(old: Lock, new: Lock) -> Iterator[Drift]:
@@ -120,7 +120,7 @@ class _Package:
         return f"sha256 {self.file.sha256}, {self.file.size} bytes"
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         return f"{self.file.index}: {self.file.path}"
 
 
@@ -160,7 +160,7 @@ def _packages(of: str, old: Mapping[str, _Package], new: Mapping[str, _Package])
             yield Drift(replaced, name, before.content, after.content)
         else:
             # The same bytes from another place: an index or a pool directory changed.
-            yield from _changed("index-changed", name, before.place, after.place)
+            yield from _changed("index-changed", name, before.address, after.address)
 
 
 def _base(old: LockedDebianBase | LockedRegistryBase, new: LockedDebianBase | LockedRegistryBase) -> Iterator[Drift]:

@@ -39,8 +39,8 @@ def read_inputs(project: Project, image: str) -> LockInputs:
     spec = specfile.of(project, image)
     refuse_any(specfile.other_platform(spec, project.platform))
     series = seriesfile.of(project, spec.patches.series)
-    shown = project.show(project.series(spec.patches.series))
-    refuse_any(seriesfile.other_commit(series, spec.vllm.commit, shown))
+    label = project.show(project.series(spec.patches.series))
+    refuse_any(seriesfile.other_commit(series, spec.vllm.commit, label))
     patchset.choose(series, spec.patches.enable, where=f"{project.show(project.spec(image))}: .patches.enable")
     return LockInputs(project, spec, series)
 
@@ -102,27 +102,27 @@ def lock_image(
     project, spec = inputs.project, inputs.spec
     connected = providers.connect(spec, places, compiled, offline=offline, progress=progress)
     kept = previous or _other_platform(inputs, progress)
-    shown, hashed = project.show(project.spec(spec.name)), specfile.inputs(spec, project.platform)
-    refuse_any(_unknown_model(spec, name, shown) for name in later if not isinstance(spec.models.get(name), HubModel))
-    refuse_any(_no_model(spec, name, shown) for name in again if name not in spec.models)
+    label, hashed = project.show(project.spec(spec.name)), specfile.inputs(spec, project.platform)
+    refuse_any(_unknown_model(spec, name, label) for name in later if not isinstance(spec.models.get(name), HubModel))
+    refuse_any(_no_model(spec, name, label) for name in again if name not in spec.models)
     pinned_templates = templates.of(project, spec)
     if kept is not None:
         left = {name: model for name, model in kept.models.items() if name not in again}
         kept = dataclasses.replace(kept, models=left)
     put_off = set(later) - (kept.models.keys() if kept is not None else set())
     spec = dataclasses.replace(spec, models={name: one for name, one in spec.models.items() if name not in put_off})
-    new = resolve.lock(spec, project.platform, shown, inputs.series, hashed, kept, frozenset(update), connected)
+    new = resolve.lock(spec, project.platform, label, inputs.series, hashed, kept, frozenset(update), connected)
     return dataclasses.replace(new, templates=pinned_templates)
 
 
-def _unknown_model(spec: ImageSpec, name: str, shown: str) -> Refusal:
+def _unknown_model(spec: ImageSpec, name: str, label: str) -> Refusal:
     known = ", ".join(name for name, one in spec.models.items() if isinstance(one, HubModel)) or "none"
-    return Refusal("NV107", f"{shown}: .models", f"a model of the hub: {known}", name, "leave --later out")
+    return Refusal("NV107", f"{label}: .models", f"a model of the hub: {known}", name, "leave --later out")
 
 
-def _no_model(spec: ImageSpec, name: str, shown: str) -> Refusal:
+def _no_model(spec: ImageSpec, name: str, label: str) -> Refusal:
     known = ", ".join(spec.models) or "none"
-    return Refusal("NV107", f"{shown}: .models", f"one of {known}", name, f"nvllm lock {spec.name}")
+    return Refusal("NV107", f"{label}: .models", f"one of {known}", name, f"nvllm lock {spec.name}")
 
 
 def _other_platform(inputs: LockInputs, progress: Progress) -> Lock | None:

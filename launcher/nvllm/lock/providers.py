@@ -87,8 +87,8 @@ def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: 
 
     def hub_model(model: HubModel) -> LockedModel:
         revision = model.revision or model.follow or "main"
-        found = hub.resolve(model.repo, revision, cache_dir=places.cache / "hub", progress=progress)
-        return replace(found, follow=model.follow)
+        resolved_model = hub.resolve(model.repo, revision, cache_dir=places.cache / "hub", progress=progress)
+        return replace(resolved_model, follow=model.follow)
 
     def directory_model(of: ImageSpec, name: str) -> tuple[ModelFile, ...]:
         directory = location.model_directory(of, name, places)
@@ -107,8 +107,8 @@ def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: 
         libraries=lambda file: devicecode.cached_libraries(
             store.path(file.sha256), file.filename, file.sha256, places.code
         ),
-        commit=lambda pin, shown: resolved(
-            "the commit", lambda: gitsource.bring(pin, shown, store, sources.client(), os.environ, progress)
+        commit=lambda pin, label: resolved(
+            "the commit", lambda: gitsource.bring(pin, label, store, sources.client(), os.environ, progress)
         ),
         compiled=None if compiled is None else wheelset.adopted(compiled, store),
     )

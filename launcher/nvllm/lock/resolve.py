@@ -50,7 +50,7 @@ class _Job:
 
     spec: ImageSpec
     platform: str
-    shown: str
+    label: str
     inputs: str
     previous: Lock | None
     update: frozenset[str]
@@ -69,14 +69,14 @@ class _Job:
 def lock(
     spec: ImageSpec,
     platform: str,
-    shown: str,
+    label: str,
     series: Series,
     inputs: str,
     previous: Lock | None,
     update: frozenset[str],
     providers: Providers,
 ) -> Lock:
-    """Return the lock of SPEC for PLATFORM. INPUTS is the hash of its lock-relevant part; messages call it SHOWN.
+    """Return the lock of SPEC for PLATFORM. INPUTS is the hash of its lock-relevant part; messages call it LABEL.
 
     What PREVIOUS names stays where SPEC still allows it, except for the parts in UPDATE (members of
     ``PARTS``, or ``all``). If the inputs are those of PREVIOUS and nothing is to be updated, no index, mirror
@@ -86,13 +86,13 @@ def lock(
     does not have, NV606 if its source does not say which it has, NV209 and NV206 from PROVIDERS.
     """
     refuse_any(_unknown_part(part) for part in update if part not in PARTS | {"all"})
-    job = _Job(spec, platform, shown, inputs, previous, PARTS if "all" in update else update, providers)
+    job = _Job(spec, platform, label, inputs, previous, PARTS if "all" in update else update, providers)
     refuse_any(_needless_wheel(job))
     _prove_commit(job)
     base = _base(job)
     wheels, excluded = _wheels(job, base)
     vllm, wheels = _commit(job, wheels) if spec.vllm.source is not None else (_vllm(job, wheels), wheels)
-    refuse_any(arguments.unknown(spec, vllm.arguments, shown))
+    refuse_any(arguments.unknown(spec, vllm.arguments, label))
     return Lock(
         schema=lockfmt.SCHEMA,
         image=spec.name,
@@ -131,8 +131,8 @@ def _interpreter(base: LockedDebianBase | LockedRegistryBase) -> str:
     for package in base.packages:
         if package.name == name:
             return package.version
-    found, cure = "no package of that name among the resolved ones", f"add {name} to base.packages of the spec"
-    raise refuse("NV209", "base.packages", f"{name}, the interpreter that base.python names", found, cure)
+    problem, cure = "no package of that name among the resolved ones", f"add {name} to base.packages of the spec"
+    raise refuse("NV209", "base.packages", f"{name}, the interpreter that base.python names", problem, cure)
 
 
 def _base(job: _Job) -> LockedDebianBase | LockedRegistryBase:
@@ -145,13 +145,13 @@ def _base(job: _Job) -> LockedDebianBase | LockedRegistryBase:
     old = _old_base(job.earlier("debs"), job.platform, base)
     architecture, _ = _MACHINES[job.platform]
     versions = {package.name: package.version for package in old.packages} if old is not None else {}
-    found = job.providers.debs(base, architecture, versions)
-    if old is not None and versions.keys() == {package.name for package in found.packages}:
+    resolved = job.providers.debs(base, architecture, versions)
+    if old is not None and versions.keys() == {package.name for package in resolved.packages}:
         # The same package names: the locked versions fitted together and still do, even if the mirror has newer
         # ones. Their files are in the store, or in Debian's archive of old versions.
         return LockedDebianBase("debian", base.suite, base.python, old.packages, base.security, old.snapshot)
-    packages = tuple(sorted(found.packages, key=lambda deb: deb.name))
-    return LockedDebianBase("debian", base.suite, base.python, packages, base.security, found.snapshot)
+    packages = tuple(sorted(resolved.packages, key=lambda deb: deb.name))
+    return LockedDebianBase("debian", base.suite, base.python, packages, base.security, resolved.snapshot)
 
 
 def _old_base(earlier: Lock | None, platform: str, base: DebianBase) -> LockedDebianBase | None:
@@ -162,11 +162,11 @@ def _old_base(earlier: Lock | None, platform: str, base: DebianBase) -> LockedDe
     return earlier.base if same else None
 
 
-def _glibc(wanted: DebianBase | RegistryBase, base: LockedDebianBase | LockedRegistryBase) -> int:
-    """Return the minor version of glibc on BASE, the lock of the spec's base WANTED."""
+def _glibc(spec: DebianBase | RegistryBase, base: LockedDebianBase | LockedRegistryBase) -> int:
+    """Return the minor version of glibc on BASE, the lock of the spec's base SPEC."""
     versions = [p.version for p in base.packages if p.name == "libc6"] if isinstance(base, LockedDebianBase) else []
-    if isinstance(wanted, RegistryBase):
-        versions = [wanted.glibc]
+    if isinstance(spec, RegistryBase):
+        versions = [spec.glibc]
     return int(versions[0].split("-")[0].split(".")[1])
 
 
@@ -175,10 +175,10 @@ def _python(base: LockedDebianBase | LockedRegistryBase) -> str:
     return f"{base.python}.0" if isinstance(base, LockedRegistryBase) else _interpreter(base).partition("-")[0]
 
 
-def target(wanted: DebianBase | RegistryBase, base: LockedDebianBase | LockedRegistryBase, platform: str) -> Target:
-    """Return what wheels must run on: PLATFORM with BASE, the lock of what is WANTED."""
+def target(spec: DebianBase | RegistryBase, base: LockedDebianBase | LockedRegistryBase, platform: str) -> Target:
+    """Return what wheels must run on: PLATFORM with BASE, the lock of what is SPEC."""
     _, machine = _MACHINES[platform]
-    return Target(_python(base), machine, _glibc(wanted, base))
+    return Target(_python(base), machine, _glibc(spec, base))
 
 
 def _wheels(
@@ -197,7 +197,7 @@ def _wheels(
     excluded = {canonicalize_name(exclusion.name) for exclusion in python.exclude}
     aliases: dict[str, str] = {canonicalize_name(name): alias for name, alias in python.indexes.items()}
     omitted = _omitted(python)
-    found: list[LockedWheel] = []
+    taken: list[LockedWheel] = []
     left_out: list[LockedWheel] = []
     for wheel in job.providers.wheels(python.requirements, target(job.spec.base, base, job.platform), versions):
         known = old.get(wheel.name)
@@ -208,23 +208,23 @@ def _wheels(
         if wheel.name in excluded:
             left_out.append(LockedWheel(wheel.name, wheel.version, file))
         else:
-            found.append(LockedWheel(wheel.name, wheel.version, file, omitted.pop(wheel.name, ())))
+            taken.append(LockedWheel(wheel.name, wheel.version, file, omitted.pop(wheel.name, ())))
     refuse_any(_omits_nothing(job, name) for name in sorted(omitted))
-    kept, excluded_wheels = (tuple(sorted(one, key=lambda wheel: wheel.name)) for one in (found, left_out))
+    kept, excluded_wheels = (tuple(sorted(one, key=lambda wheel: wheel.name)) for one in (taken, left_out))
     return kept, excluded_wheels
 
 
 def _omitted(python: PythonSet) -> dict[str, tuple[str, ...]]:
     """Return what `omit` leaves out, by distribution."""
-    found: dict[str, list[str]] = {}
-    for one in python.omit:
-        found.setdefault(canonicalize_name(one.distribution), []).append(one.path)
-    return {name: tuple(sorted(paths)) for name, paths in found.items()}
+    paths_of: dict[str, list[str]] = {}
+    for omission in python.omit:
+        paths_of.setdefault(canonicalize_name(omission.distribution), []).append(omission.path)
+    return {name: tuple(sorted(paths)) for name, paths in paths_of.items()}
 
 
 def _omits_nothing(job: _Job, name: str) -> Refusal:
     expected, cure = f"a wheel of {name} among the resolved ones", f"remove {name} from python.omit"
-    return Refusal("NV209", f"{job.shown}: .python.omit", expected, "none", cure)
+    return Refusal("NV209", f"{job.label}: .python.omit", expected, "none", cure)
 
 
 def _tools(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedWheel, ...]:
@@ -245,7 +245,7 @@ def _prove_commit(job: _Job) -> None:
         source = _source(job)
         job.providers.fetch([source])
         files = wheel_matches_source.source_files(job.providers.path(source.sha256))
-        refuse_any(wheel_matches_source.other_commit(files, source.filename, pin, job.shown))
+        refuse_any(wheel_matches_source.other_commit(files, source.filename, pin, job.label))
 
 
 def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
@@ -258,7 +258,7 @@ def _vllm(job: _Job, wheels: Sequence[LockedWheel]) -> LockedVllm:
     if wheel is None:
         expected = f"a wheel of {pin.distribution} among the resolved ones"
         cure = f"add {pin.distribution}=={pin.version} to python.requirements"
-        raise refuse("NV209", f"{job.shown}: .vllm.distribution", expected, "none", cure)
+        raise refuse("NV209", f"{job.label}: .vllm.distribution", expected, "none", cure)
     return _matching(job, source, wheel.file)
 
 
@@ -270,10 +270,10 @@ def _matching(job: _Job, source: LockedFile, wheel: LockedFile) -> LockedVllm:
     installed = wheel_matches_source.wheel_files(job.providers.path(wheel.sha256))
     sources = wheel_matches_source.digests(files)
     differs = wheel_matches_source.differences(sources, installed, pin.brings)
-    wrong = wheel_matches_source.unlisted(differs, pin.differs, wheel.filename, job.shown)
+    wrong = wheel_matches_source.unlisted(differs, pin.differs, wheel.filename, job.label)
     if pin.source is None:  # the archive of a commit that is compiled was checked when it was brought
-        refuse_any(wheel_matches_source.other_commit(files, source.filename, pin, job.shown))
-        wrong += wheel_matches_source.not_brought(sources, installed, pin.brings, wheel.filename, job.shown)
+        refuse_any(wheel_matches_source.other_commit(files, source.filename, pin, job.label))
+        wrong += wheel_matches_source.not_brought(sources, installed, pin.brings, wheel.filename, job.label)
     refuse_any(wrong)
     return LockedVllm(
         pin.version, pin.commit, source, pin.distribution, differs, arguments.known(files, source.filename)
@@ -285,29 +285,29 @@ def _device_code(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedLibrar
     unchanged = job.unchanged("wheels")
     if unchanged is not None:
         return unchanged.device_code
-    wanted = job.spec.device_code
-    if wanted is None:
+    required = job.spec.device_code
+    if required is None:
         return ()
     by_name = {wheel.name: wheel for wheel in wheels}
-    names = sorted(canonicalize_name(name) for name in wanted.wheels)
+    names = sorted(canonicalize_name(name) for name in required.wheels)
     if job.spec.vllm.source is not None and canonicalize_name(job.spec.vllm.distribution) not in by_name:
         names = [name for name in names if name != canonicalize_name(job.spec.vllm.distribution)]  # not compiled yet
     refuse_any(_no_wheel(job, name) for name in names if name not in by_name)
     job.providers.fetch([by_name[name].file for name in names])
-    found = tuple(
+    libraries = tuple(
         devicecode.locked(name, library, job.spec.targets)
         for name in names
         for library in job.providers.libraries(by_name[name].file)
         if not by_name[name].omits(library.path)
     )
-    refuse_any(devicecode.lacking(found, wanted, job.shown))
-    return found
+    refuse_any(devicecode.lacking(libraries, required, job.label))
+    return libraries
 
 
 def _no_wheel(job: _Job, name: str) -> Refusal:
     cure = f"remove {name} from device-code.wheels, or require it in python.requirements"
     return Refusal(
-        "NV209", f"{job.shown}: .device-code.wheels", f"a wheel of {name} among the resolved ones", "none", cure
+        "NV209", f"{job.label}: .device-code.wheels", f"a wheel of {name} among the resolved ones", "none", cure
     )
 
 
@@ -328,17 +328,17 @@ def _commit(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedVllm, tuple
     if earlier is not None and earlier.vllm.compiled and earlier.vllm.commit == pin.commit:
         source = earlier.vllm.source
         job.providers.fetch([source])
-        found = gitsource.contents(job.providers.path(source.sha256))
-        refuse_any(gitsource.other(found, pin, source.path, job.shown))
+        ids = gitsource.contents(job.providers.path(source.sha256))
+        refuse_any(gitsource.other(ids, pin, source.path, job.label))
     else:
-        source = job.providers.commit(pin, job.shown)
+        source = job.providers.commit(pin, job.label)
     wheel = job.providers.compiled or _still_compiled(job, others)
     if wheel is None:
         files = wheel_matches_source.source_files(job.providers.path(source.sha256))
         known = arguments.known(files, source.path)
         return LockedVllm(pin.version, pin.commit, source, pin.distribution, (), known), others
-    refuse_any(_other_wheel(wheel, pin, job.shown))
-    return _matching(job, source, wheel.file), tuple(sorted((*others, wheel), key=lambda one: one.name))
+    refuse_any(_other_wheel(wheel, pin, job.label))
+    return _matching(job, source, wheel.file), tuple(sorted((*others, wheel), key=lambda wheel: wheel.name))
 
 
 def _still_compiled(job: _Job, others: Sequence[LockedWheel]) -> LockedWheel | None:
@@ -354,18 +354,18 @@ def _still_compiled(job: _Job, others: Sequence[LockedWheel]) -> LockedWheel | N
     return next((wheel for wheel in previous.wheels if wheel.name == canonicalize_name(pin.distribution)), None)
 
 
-def _other_wheel(wheel: LockedWheel, pin: VllmPin, shown: str) -> Iterator[Refusal]:
-    expected = f"{canonicalize_name(pin.distribution)} {pin.version}, by .vllm of {shown}"
-    found = f"{wheel.name} {wheel.version}"
+def _other_wheel(wheel: LockedWheel, pin: VllmPin, label: str) -> Iterator[Refusal]:
+    expected = f"{canonicalize_name(pin.distribution)} {pin.version}, by .vllm of {label}"
+    actual = f"{wheel.name} {wheel.version}"
     if (wheel.name, wheel.version) != (canonicalize_name(pin.distribution), pin.version):
         cure = "compile the pinned commit, by the target native of: nvllm dockerfile IMAGE --context DIR --patches none"
-        yield Refusal("NV208", wheel.file.filename, expected, found, cure)
+        yield Refusal("NV208", wheel.file.filename, expected, actual, cure)
 
 
 def _needless_wheel(job: _Job) -> Iterator[Refusal]:
     if job.providers.compiled is not None and job.spec.vllm.source is None:
         cure = "leave --compiled out, or pin a repository in .vllm.source"
-        yield Refusal("NV108", "--compiled", f"no wheel: {job.shown} takes that of the index", "a wheel", cure)
+        yield Refusal("NV108", "--compiled", f"no wheel: {job.label} takes that of the index", "a wheel", cure)
 
 
 def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedModel:
@@ -381,7 +381,7 @@ def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedMode
         files = job.providers.directory_model(job.spec, name)
     tree = models.tree_hash(files)
     if model.tree not in {None, tree}:
-        raise Refused([recipes.other_tree(job.shown, name, model.tree, tree)])
+        raise Refused([recipes.other_tree(job.label, name, model.tree, tree)])
     return LockedModel("directory", tree, files)
 
 

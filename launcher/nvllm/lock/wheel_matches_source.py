@@ -71,17 +71,17 @@ def brought(path: str, brings: Sequence[str]) -> str | None:
     return next((directory for directory in brings if path.startswith(directory + "/")), None)
 
 
-def other_commit(sources: Mapping[str, bytes], filename: str, pin: VllmPin, shown: str) -> list[Refusal]:
-    """Return NV207 if SOURCES, of the archive FILENAME, record another commit than PIN, of the spec SHOWN."""
+def other_commit(sources: Mapping[str, bytes], filename: str, pin: VllmPin, label: str) -> list[Refusal]:
+    """Return NV207 if SOURCES, of the archive FILENAME, record another commit than PIN, of the spec LABEL."""
     recorded = recorded_commit(sources.get("vllm/_version.py", b""))
     if recorded is not None and pin.commit.startswith(recorded):
         return []
-    expected = f"commit {pin.commit} ({shown}: .vllm.commit)"
-    found = f"commit {recorded}" if recorded else "no recorded commit"
+    expected = f"commit {pin.commit} ({label}: .vllm.commit)"
+    actual = f"commit {recorded}" if recorded else "no recorded commit"
     tag = f"v{pin.version}"
     ask = f"git ls-remote https://github.com/vllm-project/vllm {tag} '{tag}^{{}}'"
-    cure = f"write the last id that `{ask}` prints into .vllm.commit of {shown}"
-    return [Refusal("NV207", f"{filename}: vllm/_version.py", expected, found, cure)]
+    cure = f"write the last id that `{ask}` prints into .vllm.commit of {label}"
+    return [Refusal("NV207", f"{filename}: vllm/_version.py", expected, actual, cure)]
 
 
 def recorded_commit(version_file: bytes) -> str | None:
@@ -106,10 +106,10 @@ def bringing(source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequen
 
 
 def not_brought(
-    source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str], filename: str, shown: str
+    source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str], filename: str, label: str
 ) -> list[Refusal]:
-    """Return NV208 for each directory of BRINGS, in the spec SHOWN, without a file that only the wheel FILENAME has."""
-    used, where = bringing(source, wheel, brings), f"{shown}: .vllm.brings"
+    """Return NV208 for each directory of BRINGS, in the spec LABEL, without a file that only the wheel FILENAME has."""
+    used, where = bringing(source, wheel, brings), f"{label}: .vllm.brings"
     expected = f"only directories with files that {filename} has and the source has not"
     return [
         Refusal("NV208", where, expected, f"no such file in {directory}", f"remove {directory} from vllm.brings")
@@ -118,22 +118,24 @@ def not_brought(
     ]
 
 
-def unlisted(found: Sequence[FileDifference], listed: Sequence[str], wheel: str, shown: str) -> list[Refusal]:
-    """Return NV208 for each difference FOUND between WHEEL and source that is not LISTED in the spec SHOWN.
+def unlisted(differences: Sequence[FileDifference], listed: Sequence[str], wheel: str, label: str) -> list[Refusal]:
+    """Return NV208 for each difference DIFFERENCES between WHEEL and source that is not LISTED in the spec LABEL.
 
     Also for each listed file that does not differ: a needless entry would hide a later difference.
     """
     refusals: list[Refusal] = []
-    paths = {difference.path for difference in found}
-    place = f"{shown}: .vllm.differs"
-    cure = f"use the wheel of the pinned commit; if this difference is known and harmless, list the file in {place}"
-    for one in found:
-        if one.path not in listed:
-            expected = f"the file of the commit, sha256 {one.source_sha256}"
-            refusals.append(Refusal("NV208", f"{wheel}: {one.path}", expected, f"sha256 {one.wheel_sha256}", cure))
+    paths = {difference.path for difference in differences}
+    where = f"{label}: .vllm.differs"
+    cure = f"use the wheel of the pinned commit; if this difference is known and harmless, list the file in {where}"
+    for differing in differences:
+        if differing.path not in listed:
+            expected = f"the file of the commit, sha256 {differing.source_sha256}"
+            refusals.append(
+                Refusal("NV208", f"{wheel}: {differing.path}", expected, f"sha256 {differing.wheel_sha256}", cure)
+            )
     expected = f"only files in which {wheel} differs from the source"
     for path in listed:
         if path not in paths:
             same = f"{path} is the same in both, or in neither"
-            refusals.append(Refusal("NV208", place, expected, same, f"remove {path} from vllm.differs"))
+            refusals.append(Refusal("NV208", where, expected, same, f"remove {path} from vllm.differs"))
     return refusals

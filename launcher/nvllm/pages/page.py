@@ -13,7 +13,7 @@ _LOCAL = re.compile(rf"(?:\bfile:/+|(?:(?<![\w./~…])|(?<=\s-[A-Za-z]))(?:~[\w.
 _PAINT = re.compile(r"[\x1b?]\[[0-9;]*[A-Za-z]")
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Return TEXT as others may see it: of each absolute path only the last part, and no control characters.
 
     Addresses (https://...) and relative paths stay.
@@ -29,7 +29,7 @@ def rendered(template: Path, **values: object) -> str:
     from markupsafe import Markup
 
     def finalize(value: object) -> object:  # a Markup is what a macro made of texts that were shown before
-        return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+        return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     environment = Environment(
         loader=PrefixLoader(

@@ -18,7 +18,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree as ET
 
-from nvllm.pages.page import shown
+from nvllm.pages.page import printable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -220,7 +220,7 @@ def _cropped(text: str, cells: int = _CELLS) -> str:
     """Return TEXT as others may see it in one line, without its middle if it needs more than CELLS columns."""
     from rich.cells import cell_len, set_cell_size
 
-    line = " ".join(shown(text).split())
+    line = " ".join(printable(text).split())
     if cell_len(line) <= cells:
         return line
     tail = set_cell_size(line[::-1], cells // 3)[::-1]
@@ -229,7 +229,7 @@ def _cropped(text: str, cells: int = _CELLS) -> str:
 
 def _title(text: str) -> str:
     """Return the id of what shows TEXT when a pointer is on it; `_inlined` makes a title of it."""
-    return f"{_TITLE}{' '.join(shown(text).split())}"
+    return f"{_TITLE}{' '.join(printable(text).split())}"
 
 
 def _paint(colour: str) -> str:

@@ -76,7 +76,7 @@ def beside(series: Series, other: Series) -> tuple[Counterpart, ...]:
     )
 
 
-def wanted(series: Series) -> frozenset[str]:
+def paths_read(series: Series) -> frozenset[str]:
     """Return every path that `report` reads, to be extracted from a source archive."""
     return frozenset(
         path for patch in series.patches for path in (*patch.touches, *(evidence.path for evidence in patch.evidence))
@@ -138,8 +138,8 @@ def _carried(
     tried, tried_tests = patching.attempt(here, code), patching.attempt(here, tests)
     if tried.conflicts:
         files = sorted({conflict.file for conflict in tried.conflicts})
-        found = outcome("conflicts", f"in {', '.join(files)}")
-        return replace(found, conflicts=tried.conflicts, tests=tried_tests.conflicts), {}
+        result = outcome("conflicts", f"in {', '.join(files)}")
+        return replace(result, conflicts=tried.conflicts, tests=tried_tests.conflicts), {}
     changes = dict(tried.changes)
     if tried_tests.conflicts:
         detail = f"applies, but not {len(tried_tests.conflicts)} of its hunks below tests/"
@@ -160,10 +160,10 @@ def requirements(series: Series, patch: Patch) -> tuple[Patch, ...]:
     needed: set[str] = set()
     waiting = list(patch.requires)
     while waiting:
-        found = series.patch(waiting.pop())
-        if found is not None and found.id not in needed and found.status == "carried":
-            needed.add(found.id)
-            waiting += found.requires
+        required = series.patch(waiting.pop())
+        if required is not None and required.id not in needed and required.status == "carried":
+            needed.add(required.id)
+            waiting += required.requires
     return tuple(other for other in series.patches if other.id in needed)
 
 

@@ -30,20 +30,20 @@ def write(archive: Path, diffs: Sequence[Diff], directory: Path) -> tuple[str, .
             if stream is None or ".." in PurePosixPath(path).parts or path.startswith("/"):
                 cure = "use the source archive that the lock names; this one was not made by a release"
                 raise refuse("NV306", f"{archive}: {member.name}", "a regular file below the root", "another", cure)
-            place = _place(directory, path)
-            with place.open("xb") as out:
+            target = _place(directory, path)
+            with target.open("xb") as out:
                 shutil.copyfileobj(stream, out, 1 << 20)
-            place.chmod(0o755 if member.mode & 0o100 else 0o644)
+            target.chmod(0o755 if member.mode & 0o100 else 0o644)
     for path, data in changes.items():
         if data is not None:
-            place = _place(directory, path)
-            mode = modes.get(path) or (place.stat().st_mode & 0o777 if place.exists() else 0o644)
-            place.write_bytes(data)
-            place.chmod(mode)
+            target = _place(directory, path)
+            mode = modes.get(path) or (target.stat().st_mode & 0o777 if target.exists() else 0o644)
+            target.write_bytes(data)
+            target.chmod(mode)
     return tuple(sorted(changes))
 
 
 def _place(directory: Path, path: str) -> Path:
-    place = directory / path
-    place.parent.mkdir(parents=True, exist_ok=True)
-    return place
+    target = directory / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target

@@ -40,7 +40,7 @@ class _File:
 
 def new(
     directory: Path,
-    shown: str,
+    label: str,
     patch_id: str,
     summary: str,
     proved_by: Sequence[str],
@@ -49,23 +49,23 @@ def new(
 ) -> Patch:
     """Write the patch from BEFORE to AFTER, two copies of the source, and add its entry to the series.
 
-    DIRECTORY is that of the series; messages call it SHOWN. PROVED_BY are pytest node ids. Returns the new entry.
+    DIRECTORY is that of the series; messages call it LABEL. PROVED_BY are pytest node ids. Returns the new entry.
     Raises Refused before anything is written: NV104 for an id that is taken, for no difference, or one that a patch
     cannot contain; NV108 for an id, a summary or tests that the schema forbids. NV920 if it cannot be written.
     """
-    return add(directory, shown, patch_id, summary, proved_by, compare(before, after, str(after)))
+    return add(directory, label, patch_id, summary, proved_by, compare(before, after, str(after)))
 
 
-def add(directory: Path, shown: str, patch_id: str, summary: str, proved_by: Sequence[str], diff: Diff) -> Patch:
+def add(directory: Path, label: str, patch_id: str, summary: str, proved_by: Sequence[str], diff: Diff) -> Patch:
     """Write DIFF as the last patch of the series in DIRECTORY, and add its entry.
 
     Returns the entry, and raises what `new` raises of the id, the summary, the tests and the paths; messages name the
     diff as DIFF does.
     """
-    series = seriesfile.load(directory, shown)
+    series = seriesfile.load(directory, label)
     if series.patch(patch_id) is not None:
         cure = f"choose another id, or run `nvllm patch refresh {patch_id}`"
-        raise refuse("NV104", f"{shown}/{seriesfile.NAME}", "a new id", patch_id, cure)
+        raise refuse("NV104", f"{label}/{seriesfile.NAME}", "a new id", patch_id, cure)
     refuse_any(seriesfile.outside(diff.paths, diff.name))
     number = 1 + max((int((patch.file or "0000")[:4]) for patch in series.patches), default=0)
     file = f"{number:04}-{patch_id}.patch"
@@ -82,37 +82,37 @@ def add(directory: Path, shown: str, patch_id: str, summary: str, proved_by: Seq
         "proved-by": list(proved_by),
     }
     _check_entry(series, entry)
-    text = extended(seriesfile.text(directory, shown), entry, f"{shown}/{seriesfile.NAME}")
+    text = extended(seriesfile.text(directory, label), entry, f"{label}/{seriesfile.NAME}")
     durable.replace(directory / file, data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
-    return _entry(seriesfile.load(directory, shown), patch_id, shown)
+    return _entry(seriesfile.load(directory, label), patch_id, label)
 
 
-def refresh(directory: Path, shown: str, patch_id: str, tree: SourceTree) -> Patch:
+def refresh(directory: Path, label: str, patch_id: str, tree: SourceTree) -> Patch:
     """Write patch PATCH_ID again with the line numbers of TREE, and its new sha256 into the series.
 
     It is applied on top of the patches that it requires. Returns the entry; an exact patch is left as it is. Raises
     Refused before anything is changed: NV107 for an unknown id, NV106 for a patch that is not carried or that TREE
     already has, NV301 with every hunk that does not apply. NV920 if it cannot be written.
     """
-    series = seriesfile.load(directory, shown)
-    patch = _entry(series, patch_id, shown)
+    series = seriesfile.load(directory, label)
+    patch = _entry(series, patch_id, label)
     needed = (*patchcheck.requirements(series, patch), patch)
-    diffs = seriesfile.diffs(directory, needed, shown)
+    diffs = seriesfile.diffs(directory, needed, label)
     below = Overlay(tree, patching.apply_all(tree, [diffs[other.id] for other in needed[:-1]]))
     diff = diffs[patch_id]
     if patching.reverses(below, diff):
         cure = f"give {patch_id} `status: upstream`, with evidence, and remove its file"
-        found = "a source that holds all of it"
-        raise refuse("NV106", f"{shown}/{patch.file}", "a change that the source lacks", found, cure)
+        state = "a source that holds all of it"
+        raise refuse("NV106", f"{label}/{patch.file}", "a change that the source lacks", state, cure)
     data = unified.render(exact(below, diff))
     digest = hashlib.sha256(data).hexdigest()
     if digest == patch.sha256:
         return patch
-    text = _rehashed(seriesfile.text(directory, shown), series, patch, digest, f"{shown}/{seriesfile.NAME}")
+    text = _rehashed(seriesfile.text(directory, label), series, patch, digest, f"{label}/{seriesfile.NAME}")
     durable.replace(directory / str(patch.file), data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
-    return _entry(seriesfile.load(directory, shown), patch_id, shown)
+    return _entry(seriesfile.load(directory, label), patch_id, label)
 
 
 def exact(tree: SourceTree, diff: Diff) -> Diff:
@@ -163,20 +163,20 @@ def _tree(root: Path) -> set[str]:
 
     Raises Refused NV104 if that is more than a copy of the source can be, such as a whole disk.
     """
-    found: set[str] = set()
+    paths: set[str] = set()
     size = 0
-    for place, directories, names in os.walk(root):
+    for folder, directories, names in os.walk(root):
         directories[:] = [name for name in directories if name not in (".git", "__pycache__")]
-        links = [name for name in directories if os.path.islink(os.path.join(place, name))]
+        links = [name for name in directories if os.path.islink(os.path.join(folder, name))]
         for name in (*names, *links):
-            full = os.path.join(place, name)
-            found.add(os.path.relpath(full, root))
+            full = os.path.join(folder, name)
+            paths.add(os.path.relpath(full, root))
             with contextlib.suppress(OSError):  # a file that has just gone, as in /proc
                 size += os.lstat(full).st_size
-            if len(found) > MOST_FILES or size > MOST_BYTES:
+            if len(paths) > MOST_FILES or size > MOST_BYTES:
                 expected = f"a copy of the source, of at most {MOST_FILES} files and {MOST_BYTES} bytes"
                 raise refuse("NV104", str(root), expected, "more", "name the two directories with copies of the source")
-    return found
+    return paths
 
 
 def _file(path: Path) -> _File:
@@ -210,16 +210,16 @@ def _read(tree: SourceTree, path: str | None) -> bytes:
     return (tree.read(path) if path is not None else None) or b""
 
 
-def _entry(series: Series, patch_id: str, shown: str) -> Patch:
+def _entry(series: Series, patch_id: str, label: str) -> Patch:
     patch = series.patch(patch_id)
     if patch is None:
         ids = ", ".join(other.id for other in series.patches) or "no patch"
         cure = f"nvllm patch list --series {series.base}"
-        raise refuse("NV107", f"{shown}/{seriesfile.NAME}", f"one of {ids}", patch_id, cure)
+        raise refuse("NV107", f"{label}/{seriesfile.NAME}", f"one of {ids}", patch_id, cure)
     if patch.status != "carried":
         cure = "only a carried patch has a file"
-        found = f"{patch_id}, which is {patch.status}"
-        raise refuse("NV106", f"{shown}/{seriesfile.NAME}", "a carried patch", found, cure)
+        state = f"{patch_id}, which is {patch.status}"
+        raise refuse("NV106", f"{label}/{seriesfile.NAME}", "a carried patch", state, cure)
     return patch
 
 
@@ -233,13 +233,13 @@ def _check_entry(series: Series, entry: dict[str, Json]) -> None:
     refuse_any(refusals)
 
 
-def extended(text: str, entry: dict[str, Json], shown: str) -> str:
+def extended(text: str, entry: dict[str, Json], label: str) -> str:
     """Return TEXT, a series file, with ENTRY after its last patch.
 
     Raises Refused NV104 if the result would not parse as the old document plus ENTRY, for example because the list of
     patches is not in block form.
     """
-    before = yamlnodes.parse(text, shown)
+    before = yamlnodes.parse(text, label)
     assert isinstance(before.value, dict)
     patches = before.value["patches"]
     assert isinstance(patches, list)
@@ -258,17 +258,17 @@ def extended(text: str, entry: dict[str, Json], shown: str) -> str:
     blank = [] if not lines[end - 1].strip() or not patches else ["\n"]
     lines[end:end] = [*blank, *_entry_lines(entry, indent)]
     result = "".join(lines)
-    if _value(result, shown) != {**before.value, "patches": [*patches, entry]}:
-        where = f"{shown}:{head}"
+    if _value(result, label) != {**before.value, "patches": [*patches, entry]}:
+        where = f"{label}:{head}"
         cure = "write the list as one `- id: ...` entry below the other, then run it again"
         raise refuse("NV104", where, "a list of patches in block form", "another form", cure)
     return result
 
 
-def _value(text: str, shown: str) -> Json:
+def _value(text: str, label: str) -> Json:
     """Return the document in TEXT, or None if it cannot be parsed."""
     try:
-        return yamlnodes.parse(text, shown).value
+        return yamlnodes.parse(text, label).value
     except Refused:
         return None
 
@@ -286,14 +286,14 @@ def _entry_lines(entry: dict[str, Json], indent: str) -> Iterator[str]:
             yield f"{lead}{key}: {yamledit.scalar(value)}\n"
 
 
-def _rehashed(text: str, series: Series, patch: Patch, digest: str, shown: str) -> str:
+def _rehashed(text: str, series: Series, patch: Patch, digest: str, label: str) -> str:
     """Return TEXT with only the sha256 of PATCH replaced by DIGEST."""
     at = yamlnodes.dotted(["patches", series.patches.index(patch), "sha256"])
     lines = text.splitlines(keepends=True)
-    number = yamlnodes.parse(text, shown).lines[at] - 1
+    number = yamlnodes.parse(text, label).lines[at] - 1
     old = str(patch.sha256)
     if old not in lines[number]:
         cure = "write `sha256:` and its value on one line"
-        raise refuse("NV104", f"{shown}:{number + 1}", "the sha256 on this line", "another form", cure)
+        raise refuse("NV104", f"{label}:{number + 1}", "the sha256 on this line", "another form", cure)
     lines[number] = lines[number].replace(old, digest)
     return "".join(lines)

@@ -46,66 +46,66 @@ def changes(files: Iterable[tuple[str, bytes]], taken: Collection[str]) -> tuple
     The subject of a mail gives the id and the summary, else the name of the file does. No id is one of TAKEN, or there
     twice. Raises Refused NV104 for what is no diff of text files.
     """
-    found: list[Change] = []
+    read: list[Change] = []
     for name, content in files:
         for number, (subject, text) in enumerate(_mails(content), 1):
-            shown = name if subject is None else f"{name}, mail {number}"
+            label = name if subject is None else f"{name}, mail {number}"
             stem = re.sub(r"^[0-9]+[-_]", "", PurePath(name).stem)
-            patch_id = _unused(_slug(subject or stem), [*taken, *(one.id for one in found)])
-            found.append(
-                Change(patch_id, subject or f"Imported from {PurePath(name).name}", unified.parse(text, shown))
-            )
-    return tuple(found)
+            patch_id = _unused(_slug(subject or stem), [*taken, *(one.id for one in read)])
+            read.append(Change(patch_id, subject or f"Imported from {PurePath(name).name}", unified.parse(text, label)))
+    return tuple(read)
 
 
 def only(name: str, content: bytes, taken: Collection[str]) -> Change:
     """Return the one change in the file NAME with CONTENT, as `changes` does. Raises Refused NV104 for several."""
-    found = changes([(name, content)], taken)
-    if len(found) != 1:
+    mails = changes([(name, content)], taken)
+    if len(mails) != 1:
         cure = "git mailsplit -o. " + shlex.quote(name)
-        raise refuse("NV104", name, "one patch", f"{len(found)} mails", cure)
-    return found[0]
+        raise refuse("NV104", name, "one patch", f"{len(mails)} mails", cure)
+    return mails[0]
 
 
-def exact(tree: SourceTree, wanted: Sequence[Change], version: str) -> tuple[Change, ...]:
-    """Return WANTED with the line numbers that each has on TREE, the source of VERSION, with those before it applied.
+def exact(tree: SourceTree, imported: Sequence[Change], version: str) -> tuple[Change, ...]:
+    """Return IMPORTED with the line numbers that each has on TREE, the source of VERSION, with those before it applied.
 
     Raises Refused for the first that cannot be applied: NV106 if the source holds all of it already, NV301 with each
     hunk that does not apply.
     """
     applied: dict[str, bytes | None] = {}
-    found: list[Change] = []
-    for one in wanted:
+    placed: list[Change] = []
+    for change in imported:
         below = Overlay(tree, applied)
-        if patching.reverses(below, one.diff):
+        if patching.reverses(below, change.diff):
             cure = "leave this diff out"
-            raise refuse("NV106", one.diff.name, f"a change that vLLM {version} lacks", "all of it", cure)
+            raise refuse("NV106", change.diff.name, f"a change that vLLM {version} lacks", "all of it", cure)
         try:
-            diff = edit.exact(below, one.diff)
+            diff = edit.exact(below, change.diff)
         except Refused as refused:
             cure = f"make the change on the source of vLLM {version}, with the patches before it, and name that diff"
             raise Refused(replace(refusal, cure=cure) for refusal in refused.refusals) from None
         applied |= patching.apply(below, diff)
-        found.append(replace(one, diff=diff))
-    return tuple(found)
+        placed.append(replace(change, diff=diff))
+    return tuple(placed)
 
 
-def fits(series: Series, wanted: Collection[str], report: patchcheck.Report) -> tuple[Fit, ...]:
-    """Return how each of WANTED, patches of SERIES, fits the source that REPORT is about.
+def fits(series: Series, ids: Collection[str], report: patchcheck.Report) -> tuple[Fit, ...]:
+    """Return how each of IDS, patches of SERIES, fits the source that REPORT is about.
 
     What requires a patch that cannot be carried cannot be carried either.
     """
-    found: dict[str, Fit] = {}
+    fits_by_id: dict[str, Fit] = {}
     for outcome in report.outcomes:
         patch = series.patch(outcome.id)
-        if patch is None or patch.id not in wanted:
+        if patch is None or patch.id not in ids:
             continue
-        missing = [name for name in patch.requires if name in wanted and (name not in found or found[name].fault)]
+        missing = [
+            name for name in patch.requires if name in ids and (name not in fits_by_id or fits_by_id[name].fault)
+        ]
         fault = None if outcome.outcome == "applies" and not outcome.tests else outcome.detail
         if fault is None and missing:
             fault = f"requires {', '.join(missing)}"
-        found[patch.id] = Fit(patch.id, fault)
-    return tuple(found.values())
+        fits_by_id[patch.id] = Fit(patch.id, fault)
+    return tuple(fits_by_id.values())
 
 
 def series_text(
@@ -135,12 +135,12 @@ def _mails(content: bytes) -> Iterator[tuple[str | None, bytes]]:
 def _slug(text: str) -> str:
     """Return TEXT as an id: words of a-z and 0-9, joined by -, and not longer than a file name likes."""
     words = re.findall(r"[a-z0-9]+", text.lower()) or ["change"]
-    found: str = words[0][:_ID_LENGTH]
+    slug: str = words[0][:_ID_LENGTH]
     for word in words[1:]:
-        if len(found) + 1 + len(word) > _ID_LENGTH:
+        if len(slug) + 1 + len(word) > _ID_LENGTH:
             break
-        found += f"-{word}"
-    return found
+        slug += f"-{word}"
+    return slug
 
 
 def _unused(patch_id: str, taken: Collection[str]) -> str:

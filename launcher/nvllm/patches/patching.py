@@ -27,7 +27,7 @@ class Conflict:
     file: str
     hunk: str
     expected: str
-    found: str
+    actual: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def refusal(name: str, conflict: Conflict) -> Refusal:
         "make the change again in a copy of this source, and write the patch with `nvllm patch new`; "
         "every patch that does not apply: nvllm patch check"
     )
-    return Refusal("NV301", where, conflict.expected, conflict.found, cure)
+    return Refusal("NV301", where, conflict.expected, conflict.actual, cure)
 
 
 def _path_conflict(tree: SourceTree, file: FileDiff, before: bytes | None) -> Conflict | None:
@@ -122,13 +122,13 @@ def _patched(file: FileDiff, before: bytes) -> tuple[bytes, list[Conflict]]:
     conflicts: list[Conflict] = []
     cursor = 0
     for hunk in file.hunks:
-        place = _place(old, hunk, cursor)
-        if isinstance(place, int):
-            new += old[cursor:place]
+        position = _place(old, hunk, cursor)
+        if isinstance(position, int):
+            new += old[cursor:position]
             new += hunk.new
-            cursor = place + len(hunk.old)
+            cursor = position + len(hunk.old)
         else:
-            conflicts.append(Conflict(file.path, hunk.header, *place))
+            conflicts.append(Conflict(file.path, hunk.header, *position))
     new += old[cursor:]
     return b"".join(new), conflicts
 
@@ -136,17 +136,17 @@ def _patched(file: FileDiff, before: bytes) -> tuple[bytes, list[Conflict]]:
 def _place(lines: Sequence[bytes], hunk: Hunk, cursor: int) -> int | tuple[str, str]:
     """Return the index in LINES, not before CURSOR, where HUNK applies, or (expected, found)."""
     old = hunk.old
-    stated = hunk.place
+    stated = hunk.position
     size = len(old)
     leading = sum(1 for _ in takewhile(lambda line: line[0] == " ", hunk.lines))
     trailing = sum(1 for _ in takewhile(lambda line: line[0] == " ", reversed(hunk.lines)))
     # A new line without newline can only be the last one of the file.
     at_end = trailing == 0 or not hunk.new or not hunk.new[-1].endswith(b"\n")
 
-    def fits(place: int) -> bool:
-        if (leading == 0 and place != 0) or (at_end and place + size != len(lines)):
+    def fits(start: int) -> bool:
+        if (leading == 0 and start != 0) or (at_end and start + size != len(lines)):
             return False
-        return tuple(lines[place : place + size]) == old
+        return tuple(lines[start : start + size]) == old
 
     if stated >= cursor and fits(stated):
         return stated
@@ -165,10 +165,10 @@ def _first_difference(lines: Sequence[bytes], hunk: Hunk, stated: int) -> tuple[
     """Return the first line of HUNK that differs from the lines at its place, and the line there."""
     for offset, expected in enumerate(hunk.old):
         at = stated + offset
-        found = lines[at] if at < len(lines) else None
-        if found != expected:
+        actual = lines[at] if at < len(lines) else None
+        if actual != expected:
             number = at + 1
-            return f"line {number}: {_show(expected)}", "the end of the file" if found is None else _show(found)
+            return f"line {number}: {_show(expected)}", "the end of the file" if actual is None else _show(actual)
     edge = "the end of the file" if stated + len(hunk.old) < len(lines) else "the start of the file"
     return f"the hunk at {edge}, since it has no context there", "other lines"
 

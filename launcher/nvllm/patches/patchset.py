@@ -60,12 +60,12 @@ def _not_carried(where: str, patches: Sequence[Patch]) -> Iterator[Refusal]:
     for patch in patches:
         if patch.status == "upstream":
             since = f" since {patch.upstream.since}" if patch.upstream.since else ""
-            found = f"{patch.id}, which is already upstream{since}"
+            state = f"{patch.id}, which is already upstream{since}"
         elif patch.status == "rejected":
-            found = f"{patch.id}, which is rejected: {patch.reason}"
+            state = f"{patch.id}, which is rejected: {patch.reason}"
         else:
             continue
-        yield Refusal("NV106", where, "patches that the series carries", found, f"take {patch.id} out")
+        yield Refusal("NV106", where, "patches that the series carries", state, f"take {patch.id} out")
 
 
 def _open(where: str, known: dict[str, Patch], enabled: set[str]) -> Iterator[Refusal]:

@@ -30,10 +30,10 @@ def refusals(root: Path, nodes: Sequence[str]) -> Iterator[Refusal]:
     Without pytest, it is enough that the file defines the test; its parameters are not checked.
     """
     for node in nodes:
-        found = _wrong(root, node)
-        if found is not None:
+        problem = _wrong(root, node)
+        if problem is not None:
             cure = f"write the test first; see it collected: python -m pytest --collect-only {shlex.quote(node)}"
-            yield Refusal("NV108", f"--proved-by {node}", "a test that pytest collects", found, cure)
+            yield Refusal("NV108", f"--proved-by {node}", "a test that pytest collects", problem, cure)
 
 
 def _wrong(root: Path, node: str) -> str | None:

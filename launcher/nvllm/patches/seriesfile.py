@@ -27,20 +27,20 @@ _BUILD_FILES = ("CMakeLists.txt", "pyproject.toml", "setup.py")
 _NATIVE = ("csrc/", "cmake/")
 
 
-def load(directory: Path, shown: str) -> Series:
-    """Return the series in DIRECTORY, which messages call SHOWN, such as ``patches/v0.28.0``.
+def load(directory: Path, label: str) -> Series:
+    """Return the series in DIRECTORY, which messages call LABEL, such as ``patches/v0.28.0``.
 
     Raises Refused with every problem at once: NV107 if there is no series, NV103 for what is not YAML, NV104
     for what does not fit the schema, the files or itself, NV105 for a changed patch file.
     """
-    document = yamlnodes.parse(text(directory, shown), f"{shown}/{NAME}")
+    document = yamlnodes.parse(text(directory, label), f"{label}/{NAME}")
     refusals: list[Refusal] = []
     for problem in schemas.validate(FORM, document.value):
-        where = f"{shown}/{NAME}:{document.line(problem.steps)}: {problem.path}"
+        where = f"{label}/{NAME}:{document.line(problem.steps)}: {problem.path}"
         refusals.append(Refusal(problem.code or "NV104", where, problem.allowed, problem.found, problem.cure))
     refuse_any(refusals)  # what follows reads fields that only a valid document has
     series = documents.structure(FORM, document.value)
-    refuse_any(_Checker(directory, shown, document, series).refusals())
+    refuse_any(_Checker(directory, label, document, series).refusals())
     return series
 
 
@@ -50,28 +50,28 @@ def of(project: Project, base: str) -> Series:
     return load(directory, project.show(directory))
 
 
-def text(directory: Path, shown: str) -> str:
+def text(directory: Path, label: str) -> str:
     """Return the text of the series file in DIRECTORY. Raises Refused NV107, NV103 or NV109."""
     try:
         return reading.text(directory / NAME, reading.SERIES)
     except (FileNotFoundError, NotADirectoryError):
         expected = f"a series: a directory below patches/ that holds {NAME}"
         near = [one.name for one in reading.listed(directory.parent, "*") if (one / NAME).exists()]
-        cure = f"name one of: {', '.join(near)}" if near else f"write {shown}/{NAME}"
-        raise refuse("NV107", shown, expected, "none", cure) from None
+        cure = f"name one of: {', '.join(near)}" if near else f"write {label}/{NAME}"
+        raise refuse("NV107", label, expected, "none", cure) from None
     except OSError as error:
-        raise reading.refused(f"{shown}/{NAME}", error) from error
+        raise reading.refused(f"{label}/{NAME}", error) from error
     except UnicodeDecodeError as error:
-        where = f"{shown}/{NAME}"
+        where = f"{label}/{NAME}"
         raise refuse("NV103", where, "UTF-8 text", str(error), "save the file as UTF-8") from None
 
 
-def diff(directory: Path, patch: Patch, shown: str) -> Diff:
+def diff(directory: Path, patch: Patch, label: str) -> Diff:
     """Return the diff of a carried PATCH of the series in DIRECTORY.
 
     The bytes that are parsed are the bytes that are hashed. Raises Refused NV104, NV105 or NV109.
     """
-    where = f"{shown}/{patch.file}"
+    where = f"{label}/{patch.file}"
     try:
         data = reading.content(directory / str(patch.file), reading.PATCH)
     except FileNotFoundError:
@@ -79,25 +79,25 @@ def diff(directory: Path, patch: Patch, shown: str) -> Diff:
         raise refuse("NV104", where, "a patch file", "no such file", cure) from None
     except OSError as error:
         raise reading.refused(where, error) from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != patch.sha256:
-        cure = f"restore it from version control; if the change is meant, write sha256: {found} into {NAME}"
-        raise refuse("NV105", where, f"sha256 {patch.sha256}", f"sha256 {found}", cure)
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != patch.sha256:
+        cure = f"restore it from version control; if the change is meant, write sha256: {digest} into {NAME}"
+        raise refuse("NV105", where, f"sha256 {patch.sha256}", f"sha256 {digest}", cure)
     return unified.parse(data, where)
 
 
-def diffs(directory: Path, patches: Collection[Patch], shown: str) -> dict[str, Diff]:
+def diffs(directory: Path, patches: Collection[Patch], label: str) -> dict[str, Diff]:
     """Return the diffs of the carried ones of PATCHES by id, as `diff` does, with all refusals at once."""
-    found: dict[str, Diff] = {}
+    parsed: dict[str, Diff] = {}
     refusals: list[Refusal] = []
     for patch in patches:
         if patch.status == "carried":
             try:
-                found[patch.id] = diff(directory, patch, shown)
+                parsed[patch.id] = diff(directory, patch, label)
             except Refused as refused:
                 refusals += refused.refusals
     refuse_any(refusals)
-    return found
+    return parsed
 
 
 def native(patch: Patch) -> bool:
@@ -105,7 +105,7 @@ def native(patch: Patch) -> bool:
     return any(path.startswith(_NATIVE) or path in _BUILD_FILES for path in patch.touches)
 
 
-def touching(series: Series, paths: Collection[str], shown: str) -> Iterator[Refusal]:
+def touching(series: Series, paths: Collection[str], label: str) -> Iterator[Refusal]:
     """Yield NV104 for each carried patch that touches one of PATHS.
 
     PATHS are the files in which the wheel is known to differ from the commit: a patch of the commit's file would make
@@ -116,13 +116,13 @@ def touching(series: Series, paths: Collection[str], shown: str) -> Iterator[Ref
         if patch.status == "carried":
             for path in sorted({*patch.touches} & {*paths}):
                 cure = f"take {path} out of the patch, or take {patch.id} out of the patch set"
-                yield Refusal("NV104", f"{shown}/{patch.file}", expected, path, cure)
+                yield Refusal("NV104", f"{label}/{patch.file}", expected, path, cure)
 
 
-def other_commit(series: Series, commit: str, shown: str) -> Iterator[Refusal]:
-    """Yield NV104 if SERIES, in the directory SHOWN, was written for another commit than COMMIT of an image spec."""
+def other_commit(series: Series, commit: str, label: str) -> Iterator[Refusal]:
+    """Yield NV104 if SERIES, in the directory LABEL, was written for another commit than COMMIT of an image spec."""
     if series.commit != commit:
-        where, cure = f"{shown}/{NAME}: .commit", f"name another series in the spec, or write commit: {commit}"
+        where, cure = f"{label}/{NAME}: .commit", f"name another series in the spec, or write commit: {commit}"
         yield Refusal("NV104", where, f"{commit}, the .vllm.commit of the image", series.commit, cure)
 
 
@@ -149,7 +149,7 @@ class _Checker:
     """Checks what concerns more than one field, and the files."""
 
     directory: Path
-    shown: str
+    label: str
     document: yamlnodes.Document
     series: Series
 
@@ -164,7 +164,7 @@ class _Checker:
         ]
 
     def _where(self, *steps: str | int) -> str:
-        return f"{self.shown}/{NAME}:{self.document.line(steps)}: {yamlnodes.dotted(steps)}"
+        return f"{self.label}/{NAME}:{self.document.line(steps)}: {yamlnodes.dotted(steps)}"
 
     def _base(self) -> Iterator[Refusal]:
         name = self.directory.name
@@ -181,9 +181,9 @@ class _Checker:
                     continue
                 where = self._where("patches", index, field)
                 if name in seen:
-                    found = f"{name}, which patch {seen[name] + 1} of the series has too"
+                    repeated = f"{name}, which patch {seen[name] + 1} of the series has too"
                     yield Refusal(
-                        "NV104", where, f"one {field} for each patch", found, f"give one of them another {field}"
+                        "NV104", where, f"one {field} for each patch", repeated, f"give one of them another {field}"
                     )
                 seen.setdefault(name, index)
 
@@ -196,17 +196,17 @@ class _Checker:
                     cure = f"take {name} out, or add its entry"
                     yield Refusal("NV104", where, "the id of an earlier patch", f"{name}, which is unknown", cure)
                 elif position[name] >= index:
-                    found = f"{name}, which comes later" if position[name] > index else f"{name}, which is itself"
+                    problem = f"{name}, which comes later" if position[name] > index else f"{name}, which is itself"
                     cure = f"move {name} before {patch.id}, or take it out"
-                    yield Refusal("NV104", where, "the id of an earlier patch", found, cure)
+                    yield Refusal("NV104", where, "the id of an earlier patch", problem, cure)
                 elif self.series.patches[position[name]].status == "rejected":
                     cure = f"take {name} out, or carry it"
                     yield Refusal("NV104", where, "a patch that can be had", f"{name}, which is rejected", cure)
             for at, name in enumerate(patch.conflicts):
                 if name not in position or name == patch.id:
                     where = self._where("patches", index, "conflicts", at)
-                    found = f"{name}, which is {'itself' if name == patch.id else 'unknown'}"
-                    yield Refusal("NV104", where, "the id of another patch", found, f"take {name} out")
+                    problem = f"{name}, which is {'itself' if name == patch.id else 'unknown'}"
+                    yield Refusal("NV104", where, "the id of another patch", problem, f"take {name} out")
 
     def _evidence(self) -> Iterator[Refusal]:
         for index, patch in enumerate(self.series.patches):
@@ -214,15 +214,15 @@ class _Checker:
                 wrong = unified.checked_path(evidence.path)
                 if wrong:
                     where = self._where("patches", index, "evidence", at, "path")
-                    found = f"{evidence.path!r}, which {wrong}"
-                    yield Refusal("NV104", where, "a path inside the source tree", found, "write it from the root")
+                    problem = f"{evidence.path!r}, which {wrong}"
+                    yield Refusal("NV104", where, "a path inside the source tree", problem, "write it from the root")
 
     def _files(self) -> Iterator[Refusal]:
         for index, patch in enumerate(self.series.patches):
             if patch.status != "carried":
                 continue
             try:
-                paths = diff(self.directory, patch, self.shown).paths
+                paths = diff(self.directory, patch, self.label).paths
             except Refused as refused:
                 yield from refused.refusals
                 continue
@@ -230,15 +230,15 @@ class _Checker:
                 where, names = self._where("patches", index, "touches"), ", ".join(paths)
                 expected, cure = f"the files of {patch.file}: {names}", f"write touches: [{names}]"
                 yield Refusal("NV104", where, expected, ", ".join(patch.touches), cure)
-            yield from outside(paths, f"{self.shown}/{patch.file}")
+            yield from outside(paths, f"{self.label}/{patch.file}")
 
     def _strays(self) -> Iterator[Refusal]:
         named = {patch.file for patch in self.series.patches}
-        expected, found = f"only patch files that {NAME} names", "a patch file that it does not name"
+        expected, stray = f"only patch files that {NAME} names", "a patch file that it does not name"
         cure = f"remove it (an interrupted `nvllm patch new` leaves such a file), or add it to {NAME}"
         for name in sorted(os.listdir(self.directory)):
             if name.endswith(".patch") and name not in named:
-                yield Refusal("NV104", f"{self.shown}/{name}", expected, found, cure)
+                yield Refusal("NV104", f"{self.label}/{name}", expected, stray, cure)
 
 
 def outside(paths: Collection[str], where: str) -> Iterator[Refusal]:

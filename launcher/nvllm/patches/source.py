@@ -59,13 +59,13 @@ class ArchiveTree:
         return self._files[path]
 
 
-def archive(path: Path, wanted: Collection[str]) -> ArchiveTree:
-    """Return the WANTED files of the source archive at PATH; the archive's one top directory is stripped.
+def archive(path: Path, paths: Collection[str]) -> ArchiveTree:
+    """Return the PATHS files of the source archive at PATH; the archive's one top directory is stripped.
 
     Raises Refused NV306 if a wanted path is not a regular file or is in it twice, and NV108 if PATH is not a complete
     tar archive.
     """
-    files: dict[str, bytes | None] = dict.fromkeys(wanted)
+    files: dict[str, bytes | None] = dict.fromkeys(paths)
     refusals: list[Refusal] = []
     whole = ArchiveName(str(path), "a whole source archive (.tar.gz)", "fetch the archive again", "NV108")
     with archives.tar(path, whole) as tar:
@@ -99,6 +99,6 @@ def texts(path: Path, suffixes: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def _unsafe(path: Path, member: tarfile.TarInfo) -> Refusal:
-    found = "a second member of that name" if member.isreg() else "a link or a special file"
+    kind = "a second member of that name" if member.isreg() else "a link or a special file"
     cure = "use the source archive that the lock names; this one was not made by a release"
-    return Refusal("NV306", f"{path}: {member.name}", "a regular file, once", found, cure)
+    return Refusal("NV306", f"{path}: {member.name}", "a regular file, once", kind, cure)

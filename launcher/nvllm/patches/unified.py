@@ -46,7 +46,7 @@ class Hunk:
         return tuple(text for tag, text in self.lines if tag != "-")
 
     @property
-    def place(self) -> int:
+    def position(self) -> int:
         """The index, from 0, of the line before which the hunk begins, in the file as it was."""
         return self.old_start - 1 if self.old else self.old_start
 
@@ -96,9 +96,9 @@ def reverse(diff: Diff) -> Diff:
     """Return the reverse of DIFF."""
     swap = {" ": " ", "-": "+", "+": "-"}
 
-    def hunk(one: Hunk) -> Hunk:
-        lines = tuple((swap[tag], text) for tag, text in one.lines)
-        return Hunk(one.new_start, one.old_start, lines)
+    def hunk(forward: Hunk) -> Hunk:
+        lines = tuple((swap[tag], text) for tag, text in forward.lines)
+        return Hunk(forward.new_start, forward.old_start, lines)
 
     return replace(
         diff,
@@ -131,9 +131,9 @@ def parse(data: bytes, name: str) -> Diff:
 
 def lines(data: bytes) -> list[bytes]:
     """Return DATA's lines with their newlines. Only LF ends a line: a CR is part of its text."""
-    found = [line + b"\n" for line in data.split(b"\n")]
-    last = found.pop()[:-1]
-    return [*found, last] if last else found
+    whole = [line + b"\n" for line in data.split(b"\n")]
+    last = whole.pop()[:-1]
+    return [*whole, last] if last else whole
 
 
 def hunks(old: bytes, new: bytes) -> tuple[Hunk, ...]:
@@ -144,16 +144,16 @@ def hunks(old: bytes, new: bytes) -> tuple[Hunk, ...]:
 
 
 def _compared(before: list[bytes], after: list[bytes], group: list[tuple[str, int, int, int, int]]) -> Hunk:
-    found: list[tuple[str, bytes]] = []
+    tagged: list[tuple[str, bytes]] = []
     for kind, old_from, old_to, new_from, new_to in group:
         if kind == "equal":
-            found += [(" ", line) for line in before[old_from:old_to]]
+            tagged += [(" ", line) for line in before[old_from:old_to]]
         else:
-            found += [("-", line) for line in before[old_from:old_to]]
-            found += [("+", line) for line in after[new_from:new_to]]
+            tagged += [("-", line) for line in before[old_from:old_to]]
+            tagged += [("+", line) for line in after[new_from:new_to]]
     old_from, old_to, new_from, new_to = group[0][1], group[-1][2], group[0][3], group[-1][4]
     # An empty side is named by the line before it, a side with lines by its first line.
-    return Hunk(old_from + (old_to > old_from), new_from + (new_to > new_from), tuple(found))
+    return Hunk(old_from + (old_to > old_from), new_from + (new_to > new_from), tuple(tagged))
 
 
 def render(diff: Diff) -> bytes:
@@ -238,10 +238,10 @@ class _Reader:
         self._name = name
         self._at = 0
 
-    def bad(self, expected: str, found: str, *, line: int | None = None) -> Refused:
+    def bad(self, expected: str, actual: str, *, line: int | None = None) -> Refused:
         number = self._at + 1 if line is None else line + 1
         where = f"{self._name}:{min(number, max(len(self._lines), 1))}"
-        return refuse("NV104", where, expected, found, _CURE)
+        return refuse("NV104", where, expected, actual, _CURE)
 
     def _peek(self) -> bytes | None:
         return self._lines[self._at] if self._at < len(self._lines) else None
@@ -390,12 +390,12 @@ class _Reader:
             at = self._at
             hunk = self._hunk(line)
             old, new = len(hunk.old), len(hunk.new)
-            if hunk.place < end or hunk.place == last:
+            if hunk.position < end or hunk.position == last:
                 raise self.bad("hunks in the order of their lines, not overlapping", hunk.header, line=at)
-            if hunk.new_start - (1 if new else 0) != hunk.place + shift:
-                expected = f"+{hunk.place + shift + (1 if new else 0)}, by the hunks before it"
+            if hunk.new_start - (1 if new else 0) != hunk.position + shift:
+                expected = f"+{hunk.position + shift + (1 if new else 0)}, by the hunks before it"
                 raise self.bad(expected, hunk.header, line=at)
-            last, end, shift = hunk.place, hunk.place + old, shift + new - old
+            last, end, shift = hunk.position, hunk.position + old, shift + new - old
             yield hunk
 
     def _hunk(self, line: bytes) -> Hunk:
@@ -413,8 +413,8 @@ class _Reader:
             text = self._peek()
             tag = text[:1].decode("latin-1") if text else ""
             if text is None or tag not in (" ", "-", "+"):
-                found = "the end of the file" if text is None else _show(text)
-                raise self.bad(f"{old_left} more old and {new_left} more new lines in the hunk", found)
+                end = "the end of the file" if text is None else _show(text)
+                raise self.bad(f"{old_left} more old and {new_left} more new lines in the hunk", end)
             old_left -= tag != "+"
             new_left -= tag != "-"
             if old_left < 0 or new_left < 0:

@@ -4,18 +4,3 @@ In: project, image, profile and host. Out: a launch plan; from it a running, sup
 `service` says in which order: `planner` makes the plan, `examine` decides whether it may start, `startup` starts it,
 `supervisor` watches it, `stopping` ends it.
 """
-
-from typing import TYPE_CHECKING
-
-from nvllm.core import exports
-
-__all__ = ["Preview", "Supervisor", "preview", "stop"]
-
-if TYPE_CHECKING:
-    from nvllm.serve.examine import Preview, preview
-    from nvllm.serve.stopping import stop
-    from nvllm.serve.supervisor import Supervisor
-else:
-    __getattr__ = exports.lazy(
-        __name__, {"examine": ["Preview", "preview"], "supervisor": ["Supervisor"], "stopping": ["stop"]}
-    )

@@ -79,7 +79,7 @@ def _needs(
 
 def _built(build: Build, places: Places, engine: Engine) -> bool:
     record = buildrecord.read(places.builds, build.build_hash)
-    return record is not None and buildrecord.held(record, engine) is not None
+    return record is not None and buildrecord.in_engine(record, engine) is not None
 
 
 def _profile(

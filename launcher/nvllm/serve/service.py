@@ -13,10 +13,11 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from nvllm.cache.blessings import Blessings
+from nvllm.core.catalogue import Blame
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
@@ -35,7 +36,7 @@ LONGEST_PAUSE = 600.0
 _LINE = 400
 """Characters of a line of a dead engine's log that are kept."""
 
-_DEATHS = frozenset({"NV702", "NV703", "NV704", "NV913"})
+_DEATHS: Collection[Blame | None] = frozenset({"engine", "stuck engine"})
 """What an engine is started again after: it ended, is stuck or silent, or a restart of it did not become ready.
 
 A refused check, a changed cache or a start that was not the blessed one ends the service."""
@@ -155,7 +156,7 @@ def _one_engine(
         except Refused as refused:
             started = running.ready is not None or bool(deaths)
             may = rules is not None and started and not running.run.asked_to_stop
-            if not may or {one.code for one in refused.refusals} - _DEATHS:
+            if not may or any(refusal.blame not in _DEATHS for refusal in refused.refusals):
                 raise
             lines = tuple(line[:_LINE] for line in running.tail)
             reasons = [f"{one.code} {one.title}: {one.found.splitlines()[0]}" for one in refused.refusals]

@@ -51,5 +51,5 @@ def mirror_list(url: str) -> str | None:
 def listed(text: str) -> tuple[str, ...]:
     """Return the base URLs in TEXT, a mirror list, in the order of their priorities."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    lines.sort(key=lambda line: int(found[1]) if (found := _PRIORITY.search(line)) else _LAST)
+    lines.sort(key=lambda line: int(priority[1]) if (priority := _PRIORITY.search(line)) else _LAST)
     return tuple(dict.fromkeys(line.split()[0].rstrip("/") + "/" for line in lines))

@@ -38,23 +38,23 @@ class Imported:
     new: int
 
 
-def write(files: Sequence[LockedFile], store: Store, place: Path, cure: str, progress: Progress) -> int:
-    """Write FILES of STORE as a tar to PLACE, by one rename, and return its size in bytes.
+def write(files: Sequence[LockedFile], store: Store, path: Path, cure: str, progress: Progress) -> int:
+    """Write FILES of STORE as a tar to PATH, by one rename, and return its size in bytes.
 
     Raises Refused NV204, with CURE, for each file that STORE lacks; NV205 for one that is damaged, which STORE then
-    loses; NV920 if PLACE cannot be written.
+    loses; NV920 if PATH cannot be written.
     """
     refuse_any(
         Refusal("NV204", str(store.root), f"{one.filename} (sha256 {one.sha256})", "not in the store", cure)
         for one in fetch.missing(files, store)
     )
-    wanted = sorted({one.sha256: one.size for one in files}.items())
-    with progress.task("export", sum(size for _, size in wanted), "B") as task, durable.writing(place, "NV920"):
-        descriptor, unnamed = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    members = sorted({one.sha256: one.size for one in files}.items())
+    with progress.task("export", sum(size for _, size in members), "B") as task, durable.writing(path, "NV920"):
+        descriptor, unnamed = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                    for sha, size in wanted:
+                    for sha, size in members:
                         store.verify(sha)
                         member = tarfile.TarInfo(f"sha256/{sha}")
                         member.size, member.mode = size, 0o444
@@ -64,64 +64,64 @@ def write(files: Sequence[LockedFile], store: Store, place: Path, cure: str, pro
                 stream.flush()
                 os.fchmod(stream.fileno(), 0o644)
                 os.fsync(stream.fileno())
-            os.replace(unnamed, place)
+            os.replace(unnamed, path)
         except BaseException:
             os.unlink(unnamed)
             raise
-        durable.sync_directory(place.parent)
-        return place.stat().st_size
+        durable.sync_directory(path.parent)
+        return path.stat().st_size
 
 
-def read(place: Path, store: Store, progress: Progress) -> Imported:
-    """Bring the files of the tar at PLACE into STORE, and return what it had.
+def read(path: Path, store: Store, progress: Progress) -> Imported:
+    """Bring the files of the tar at PATH into STORE, and return what it had.
 
     Raises Refused NV306 for a tar that `write` did not write, NV205 for a member whose bytes have another sha256. What
     came before it stays in STORE: those files are whole. A file that STORE has is hashed, and not written again.
     """
-    if not place.is_file():
-        raise _other(place, "a regular file", "another kind of file, or none")
-    size = place.stat().st_size  # also the bound: a compressed tar unpacks to more
-    name = ArchiveName(str(place), "a tar that nvllm store export wrote", _CURE)
+    if not path.is_file():
+        raise _other(path, "a regular file", "another kind of file, or none")
+    size = path.stat().st_size  # also the bound: a compressed tar unpacks to more
+    name = ArchiveName(str(path), "a tar that nvllm store export wrote", _CURE)
     files = new = total = end = 0
     before = ""
-    with progress.task("import", size, "B") as task, archives.tar(place, name, size) as archive:
+    with progress.task("import", size, "B") as task, archives.tar(path, name, size) as archive:
         for member in archives.members(archive, size):
             matched = _NAME.fullmatch(member.name)
             if matched is None or not member.isreg() or member.name <= before:
-                raise _other(place, "files that are called by their sha256, in order", f"{member.name[:100]!a}")
+                raise _other(path, "files that are called by their sha256, in order", f"{member.name[:100]!a}")
             content = archive.extractfile(member)
             assert content is not None  # it is a regular file
-            new += _bring(content, member.size, matched[1], store, place, task)
+            new += _bring(content, member.size, matched[1], store, path, task)
             files, total, before = files + 1, total + member.size, member.name
             end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
     # A tar that was cut between two members looks whole to tarfile, and so does one with something behind its end.
     whole = -(-(end + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
     if size != whole:
-        raise _other(place, f"{whole} bytes, as its members say", f"{size} bytes")
+        raise _other(path, f"{whole} bytes, as its members say", f"{size} bytes")
     return Imported(files, total, new)
 
 
-def _other(place: Path, expected: str, found: str) -> Refused:
-    return refuse("NV306", str(place), expected, found, _CURE)
+def _other(path: Path, expected: str, actual: str) -> Refused:
+    return refuse("NV306", str(path), expected, actual, _CURE)
 
 
-def _bring(content: IO[bytes], size: int, sha: str, store: Store, place: Path, task: Task) -> bool:
-    """Bring CONTENT, of SIZE bytes, into STORE as SHA; return whether STORE lacked it. Messages name PLACE."""
+def _bring(content: IO[bytes], size: int, sha: str, store: Store, bundle: Path, task: Task) -> bool:
+    """Bring CONTENT, of SIZE bytes, into STORE as SHA; return whether STORE lacked it. Messages name BUNDLE."""
     with store.locked(sha):
-        held = store.path(sha).is_file() and store.path(sha).stat().st_size == size
+        stored = store.path(sha).is_file() and store.path(sha).stat().st_size == size
         partial = store.partial(sha)
         hasher = hashlib.sha256()
         try:
-            with open(os.devnull if held else partial, "wb") as stream:
+            with open(os.devnull if stored else partial, "wb") as stream:
                 for chunk in iter(lambda: content.read(_CHUNK), b""):
                     hasher.update(chunk)
                     stream.write(chunk)
                     task.advance(len(chunk))
             if hasher.hexdigest() != sha:
-                found = f"sha256 {hasher.hexdigest()}"
-                raise refuse("NV205", f"{place}: sha256/{sha}", f"sha256 {sha}", found, _CURE)
-            if not held:
+                actual = f"sha256 {hasher.hexdigest()}"
+                raise refuse("NV205", f"{bundle}: sha256/{sha}", f"sha256 {sha}", actual, _CURE)
+            if not stored:
                 store.adopt(partial, sha)
         finally:
             partial.unlink(missing_ok=True)
-    return not held
+    return not stored

@@ -31,9 +31,9 @@ def tagged(version: str, env: Mapping[str, str]) -> str | None:
 def commit_in(refs: bytes, version: str) -> str | None:
     """Return the commit of the tag of VERSION in REFS, the output of ``git ls-remote``, None if it is not in it."""
     lines = (line.partition("\t") for line in refs.decode(errors="replace").splitlines())
-    found = {name: commit for commit, _, name in lines}
+    commits = {name: commit for commit, _, name in lines}
     # An annotated tag has an id of its own; what it points at stands under its name with ^{}.
-    commit = found.get(f"refs/tags/v{version}^{{}}") or found.get(f"refs/tags/v{version}")
+    commit = commits.get(f"refs/tags/v{version}^{{}}") or commits.get(f"refs/tags/v{version}")
     return commit if commit is not None and _HEX.fullmatch(commit) else None
 
 
@@ -83,10 +83,10 @@ def _git(checkout: Path, *arguments: str, expected: str) -> bytes:
     done = _run(checkout, *arguments)
     if done.returncode == 0:
         return done.stdout
-    said = done.stderr.decode(errors="backslashreplace").strip().splitlines()
-    found = said[-1] if said else f"`{shlex.join(done.args)}` ends with exit status {done.returncode}"
+    lines = done.stderr.decode(errors="backslashreplace").strip().splitlines()
+    problem = lines[-1] if lines else f"`{shlex.join(done.args)}` ends with exit status {done.returncode}"
     cure = shlex.join(["git", "-C", str(checkout), "log", "--oneline"])
-    raise refuse("NV108", f"--from-branch {checkout}", expected, found, cure)
+    raise refuse("NV108", f"--from-branch {checkout}", expected, problem, cure)
 
 
 def _run(checkout: Path, *arguments: str) -> proc.Completed:
@@ -94,8 +94,8 @@ def _run(checkout: Path, *arguments: str) -> proc.Completed:
     try:
         return proc.run(argv, env=_environment(), timeout=_SECONDS)
     except subprocess.TimeoutExpired:
-        said, cure = f"no answer in {_SECONDS:.0f} s", "name a branch with fewer commits after the release"
-        raise refuse("NV108", f"--from-branch {checkout}", "an answer of git", said, cure) from None
+        problem, cure = f"no answer in {_SECONDS:.0f} s", "name a branch with fewer commits after the release"
+        raise refuse("NV108", f"--from-branch {checkout}", "an answer of git", problem, cure) from None
 
 
 def _environment() -> dict[str, str]:

@@ -71,10 +71,10 @@ def resolve(
         listed = apt.run("apt-get", "--print-uris", "-y", "-qq", "install", *packages)
         try:
             released = apt.released()
-            wanted = sorted({_name_and_version(match["name"]) for match in _URI.finditer(listed)})
-            shown = apt.run("apt-cache", "show", *(f"{name}={version}" for name, version in wanted))
-            debs = {(deb.name, deb.version): deb for deb in _parse(shown)}
-            chosen = tuple(debs[pair] for pair in wanted)
+            versions = sorted({_name_and_version(match["name"]) for match in _URI.finditer(listed)})
+            paragraphs = apt.run("apt-cache", "show", *(f"{name}={version}" for name, version in versions))
+            debs = {(deb.name, deb.version): deb for deb in _parse(paragraphs)}
+            chosen = tuple(debs[pair] for pair in versions)
         except (ValueError, KeyError, OverflowError) as error:
             raise Refused([apt.refusal("apt-cache", f"an answer of another form: {error!r}"[:300])]) from error
     return Selection(chosen, f"{max(released) + _SETTLED:%Y%m%dT%H%M%SZ}" if released else None)
@@ -91,8 +91,10 @@ def updates(
         apt.install(packages)
         apt.run("apt-get", "-qq", "update")
         output = apt.run("apt-cache", "policy", *(package.name for package in packages))
-    found = (Update(match["name"], match["locked"], match["newer"]) for match in _POLICY.finditer(output))
-    return tuple(sorted((one for one in found if one.locked != one.newer), key=lambda one: one.name))
+    updated = (Update(match["name"], match["locked"], match["newer"]) for match in _POLICY.finditer(output))
+    return tuple(
+        sorted((update for update in updated if update.locked != update.newer), key=lambda update: update.name)
+    )
 
 
 def _require_apt() -> None:
@@ -160,7 +162,7 @@ class _Apt:
             reading.content(path, reading.LOCK).decode(errors="replace")
             for path in (self.root / "lists").glob("*Release")
         ]
-        return [parsedate_to_datetime(found[1]) for text in texts if (found := _DATE.search(text)) is not None]
+        return [parsedate_to_datetime(dated[1]) for text in texts if (dated := _DATE.search(text)) is not None]
 
     def run(self, *argv: str) -> str:
         """Run one command of apt and return its output. Raises Refused NV209 with its message if it fails."""
@@ -174,9 +176,9 @@ class _Apt:
             raise Refused([self.refusal(argv[0], " / ".join(output) or f"exit status {done.returncode}")])
         return done.stdout.decode(errors="replace")
 
-    def refusal(self, program: str, found: str) -> Refusal:
+    def refusal(self, program: str, problem: str) -> Refusal:
         cure = f"name packages that {self.suite} has, or a mirror that answers: apt-get update"
-        return Refusal("NV209", f"{program}, suite {self.suite}", "base.packages of the spec, resolved", found, cure)
+        return Refusal("NV209", f"{program}, suite {self.suite}", "base.packages of the spec, resolved", problem, cure)
 
 
 def _name_and_version(filename: str) -> tuple[str, str]:
@@ -184,10 +186,10 @@ def _name_and_version(filename: str) -> tuple[str, str]:
     return name, unquote(version)
 
 
-def _parse(shown: str) -> list[LockedDeb]:
-    """Return the packages that apt has SHOWN. Raises ValueError or KeyError for what is no list of packages."""
+def _parse(text: str) -> list[LockedDeb]:
+    """Return the packages that apt has TEXT. Raises ValueError or KeyError for what is no list of packages."""
     debs = []
-    for paragraph in shown.strip().split("\n\n"):
+    for paragraph in text.strip().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] != " ")
         if not _SHA256.fullmatch(fields["SHA256"]):
             raise ValueError(f"{fields['Package']}: no SHA256")

@@ -103,7 +103,7 @@ class Answer:
     Another attempt helps with neither a FINAL one, of a host that has no such file, nor an UNREACHED host.
     """
 
-    place: str
+    url: str
     problem: str
     final: bool = False
     unreached: bool = False
@@ -112,14 +112,14 @@ class Answer:
     def of(cls, url: str, error: Exception) -> Answer:
         """Return the answer for ERROR at URL, without the credentials that either may contain."""
         if isinstance(error, httpx2.HTTPStatusError):  # its message contains a URL
-            return cls(place(url), f"status {error.response.status_code}")
+            return cls(public_url(url), f"status {error.response.status_code}")
         if isinstance(error, SilentHostError):
-            return cls(place(url), str(error), unreached=True)
+            return cls(public_url(url), str(error), unreached=True)
         kind = f"{type(error).__name__}: " if isinstance(error, httpx2.HTTPError) else ""
-        return cls(place(url), f"{kind}{error}")
+        return cls(public_url(url), f"{kind}{error}")
 
 
-def place(url: str) -> str:
+def public_url(url: str) -> str:
     """Return URL for messages, without credentials."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
@@ -130,8 +130,8 @@ def usable(url: str, where: str) -> str:
     try:
         _ = urlsplit(url).port, httpx2.URL(url)
     except (ValueError, httpx2.InvalidURL) as error:
-        found = f"{url.rpartition('@')[2][:100]!a}: {error}"  # without credentials
-        raise refuse("NV108", where, "a URL such as https://host/path", found, f"correct {where}") from error
+        problem = f"{url.rpartition('@')[2][:100]!a}: {error}"  # without credentials
+        raise refuse("NV108", where, "a URL such as https://host/path", problem, f"correct {where}") from error
     return url
 
 
@@ -183,29 +183,29 @@ def fetch(files: Sequence[LockedFile], store: Store, source: Source, progress: P
     all downloads, raises Refused NV205 (wrong bytes) and NV206 (no longer offered, or not reachable) for every file
     that failed. An interrupted download is resumed by the next call.
     """
-    wanted = missing(files, store)
-    if not wanted:
+    absent = missing(files, store)
+    if not absent:
         return
     if offline:
-        names = (f"{file.filename} (sha256 {file.sha256})" for file in wanted)
-        found, cure = "not in the store, and --offline", "run the command once without --offline"
-        raise Refused(Refusal("NV204", str(store.root), name, found, cure) for name in names)
-    _require_space(wanted, store)
-    with progress.task("fetch", sum(file.size for file in wanted), "B") as task:
-        _fetch_all(wanted, _Work(store, source, Serial(task), threading.Event(), Waits(progress)))
+        names = (f"{file.filename} (sha256 {file.sha256})" for file in absent)
+        problem, cure = "not in the store, and --offline", "run the command once without --offline"
+        raise Refused(Refusal("NV204", str(store.root), name, problem, cure) for name in names)
+    _require_space(absent, store)
+    with progress.task("fetch", sum(file.size for file in absent), "B") as task:
+        _fetch_all(absent, _Work(store, source, Serial(task), threading.Event(), Waits(progress)))
 
 
-def _require_space(wanted: Sequence[LockedFile], store: Store) -> None:
-    there = sum(min(max(_size(store.partial(file.sha256)), 0), file.size) for file in wanted)
-    needed = int((sum(file.size for file in wanted) - there) * 1.05)
+def _require_space(files: Sequence[LockedFile], store: Store) -> None:
+    there = sum(min(max(_size(store.partial(file.sha256)), 0), file.size) for file in files)
+    needed = int((sum(file.size for file in files) - there) * 1.05)
     free = shutil.disk_usage(ensure(store.root)).free
     if free < needed:
-        raise Refused([_disk_too_small(store, f"{needed} bytes free for {len(wanted)} files", f"{free} bytes free")])
+        raise Refused([_disk_too_small(store, f"{needed} bytes free for {len(files)} files", f"{free} bytes free")])
 
 
-def _disk_too_small(store: Store, expected: str, found: str) -> Refusal:
+def _disk_too_small(store: Store, expected: str, free: str) -> Refusal:
     cure = "nvllm gc"
-    return Refusal("NV506", str(store.root), expected, found, cure)
+    return Refusal("NV506", str(store.root), expected, free, cure)
 
 
 class Serial:
@@ -255,10 +255,10 @@ class _Work:
     waits: Waits
 
 
-def _fetch_all(wanted: Sequence[LockedFile], work: _Work) -> None:
+def _fetch_all(files: Sequence[LockedFile], work: _Work) -> None:
     refusals: list[Refusal] = []
     with ThreadPoolExecutor(_AT_ONCE, "fetch") as pool:
-        futures = [pool.submit(_fetch_one, file, work) for file in wanted]
+        futures = [pool.submit(_fetch_one, file, work) for file in files]
         try:
             for future in futures:
                 try:
@@ -338,7 +338,7 @@ def _attempt(file: LockedFile, whom: _Whom, work: _Work) -> None:
         try:
             _download(url, file, work)
         except _NotThereError as error:
-            answers.append(Answer(place(url), str(error), final=True))
+            answers.append(Answer(public_url(url), str(error), final=True))
         except (httpx2.HTTPError, _BrokenError) as error:
             answers.append(Answer.of(url, error))
         else:
@@ -349,14 +349,14 @@ def _attempt(file: LockedFile, whom: _Whom, work: _Work) -> None:
 def not_offered(file: LockedFile, answers: Sequence[Answer]) -> Refusal:
     """Return the refusal for FILE of a package index that gave ANSWERS."""
     cure = "try again, or use another index, or lock again: nvllm lock IMAGE --update wheels"
-    found = ", ".join(dict.fromkeys(answer.problem for answer in answers)) or "no address"
-    return Refusal("NV206", f"index {file.index}: {file.filename}", f"a file with sha256 {file.sha256}", found, cure)
+    problems = ", ".join(dict.fromkeys(answer.problem for answer in answers)) or "no address"
+    return Refusal("NV206", f"index {file.index}: {file.filename}", f"a file with sha256 {file.sha256}", problems, cure)
 
 
-def _wrong_bytes(file: LockedFile, found: str) -> Refused:
+def _wrong_bytes(file: LockedFile, actual: str) -> Refused:
     cure = "do not use this index: it offers another file under the locked name; configure another one"
     where = f"index {file.index}: {file.filename}"
-    return refuse("NV205", where, f"sha256 {file.sha256}, {file.size} bytes", found, cure)
+    return refuse("NV205", where, f"sha256 {file.sha256}, {file.size} bytes", actual, cure)
 
 
 def _size(path: Path) -> int:
@@ -456,7 +456,7 @@ def _opened(url: str, start: int, work: _Work) -> Iterator[tuple[int, Iterator[b
     # A content coding would change the hashed bytes and make ranges meaningless.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     with ExitStack() as stack:
-        with work.waits.of(urlsplit(place(url)).netloc):
+        with work.waits.of(urlsplit(public_url(url)).netloc):
             response = stack.enter_context(
                 work.source.client().stream("GET", url, headers=headers, follow_redirects=True)
             )

@@ -54,9 +54,9 @@ def url(file: str, env: Mapping[str, str]) -> str:
 
 
 def bring(
-    pin: VllmPin, shown: str, store: Store, client: httpx2.Client, env: Mapping[str, str], progress: Progress
+    pin: VllmPin, label: str, store: Store, client: httpx2.Client, env: Mapping[str, str], progress: Progress
 ) -> LockedFile:
-    """Fetch the archive of PIN's commit into STORE and return its locked file. Messages call the spec SHOWN.
+    """Fetch the archive of PIN's commit into STORE and return its locked file. Messages call the spec LABEL.
 
     Raises Refused NV209 if the host does not give it, NV207 if it has another commit or tree than PIN.
     """
@@ -83,7 +83,7 @@ def bring(
             except httpx2.HTTPError as error:
                 raise Refused([_not_given(pin, file, Answer.of("", error).problem)]) from error
             size = stream.tell()
-        refusals = list(other(contents(Path(name)), pin, file, shown))
+        refusals = list(other(contents(Path(name)), pin, file, label))
         if refusals:
             raise Refused(refusals)
         store.adopt(Path(name), digest.hexdigest())
@@ -97,16 +97,16 @@ def _not_given(pin: VllmPin, file: str, problem: str) -> Refusal:
     return Refusal("NV209", f"index {REPOSITORY}: {file}", f"the archive of commit {pin.commit}", problem, cure)
 
 
-def other(found: ArchiveIds, pin: VllmPin, file: str, shown: str) -> Iterator[Refusal]:
-    """Yield NV207 if the archive FILE, which holds FOUND, has another commit or tree than PIN of the spec SHOWN."""
+def other(ids: ArchiveIds, pin: VllmPin, file: str, label: str) -> Iterator[Refusal]:
+    """Yield NV207 if the archive FILE, which holds IDS, has another commit or tree than PIN of the spec LABEL."""
     assert pin.source is not None
     cure = "use a mirror of the repository itself; if a pin is wrong, correct it: git rev-parse COMMIT COMMIT^{tree}"
-    if found.commit != pin.commit:
-        recorded = f"commit {found.commit}" if found.commit is not None else "no recorded commit"
-        yield Refusal("NV207", f"{file}: commit", f"commit {pin.commit} ({shown}: .vllm.commit)", recorded, cure)
-    if found.tree != pin.source.tree:
-        expected = f"tree {pin.source.tree} ({shown}: .vllm.source.tree)"
-        yield Refusal("NV207", f"{file}: files", expected, f"tree {found.tree}", cure)
+    if ids.commit != pin.commit:
+        recorded = f"commit {ids.commit}" if ids.commit is not None else "no recorded commit"
+        yield Refusal("NV207", f"{file}: commit", f"commit {pin.commit} ({label}: .vllm.commit)", recorded, cure)
+    if ids.tree != pin.source.tree:
+        expected = f"tree {pin.source.tree} ({label}: .vllm.source.tree)"
+        yield Refusal("NV207", f"{file}: files", expected, f"tree {ids.tree}", cure)
 
 
 def contents(archive: Path) -> ArchiveIds:

@@ -61,8 +61,8 @@ def resolve(
         info = api.model_info(repo, revision=revision, files_metadata=True)
     resolved = info.sha if isinstance(info.sha, str) else ""
     if not _REVISION.fullmatch(resolved) or (_REVISION.fullmatch(revision) and resolved != revision):
-        found = f"revision {resolved or 'of no name'}"
-        raise refuse("NV211", f"hub: {repo}", f"the commit of {revision}", found, _AGAIN)
+        answer = f"revision {resolved or 'of no name'}"
+        raise refuse("NV211", f"hub: {repo}", f"the commit of {revision}", answer, _AGAIN)
     refuse_any(refusal for sibling in info.siblings or () for refusal in _unusable(repo, sibling))
     siblings = {sibling.rfilename: sibling for sibling in info.siblings or ()}
     large = [ModelFile(path, sibling.lfs.size, sibling.lfs.sha256) for path, sibling in siblings.items() if sibling.lfs]
@@ -96,19 +96,19 @@ def download(
     with _client_errors(locked.repo, locked.revision):
         api.model_info(locked.repo, revision=locked.revision)
     sizes = {file.path: file.size for file in locked.files}
-    for place in _fetch(api, locked.repo, locked.revision, sizes, cache_dir, progress or Silent()).values():
-        _let_read(place)
+    for path in _fetch(api, locked.repo, locked.revision, sizes, cache_dir, progress or Silent()).values():
+        _let_read(path)
 
 
-def _let_read(place: Path) -> None:
-    """Make the file at PLACE readable for the container's user, which may be another one, if we own it.
+def _let_read(path: Path) -> None:
+    """Make the file at PATH readable for the container's user, which may be another one, if we own it.
 
     A strict umask makes files of the cache private. Their directories stay private, so other users of the host still
     cannot read them.
     """
-    info = place.stat()
+    info = path.stat()
     if info.st_uid == os.geteuid() and not info.st_mode & stat.S_IROTH:
-        place.chmod(stat.S_IMODE(info.st_mode) | 0o044)
+        path.chmod(stat.S_IMODE(info.st_mode) | 0o044)
 
 
 def _client(endpoint: str | None, token: str | None) -> HfApi:
@@ -147,13 +147,13 @@ def _inside(path: str) -> bool:
     return path.isprintable() and bool(parts.name) and ".." not in parts.parts and f"/{path}" == str("/" / parts)
 
 
-def _hashed(repo: str, sibling: RepoSibling, place: Path) -> ModelFile | Refusal:
-    """Return the small file at PLACE with its sha256, or NV211 if its git hash is not the hub's."""
-    content = reading.content(place, reading.LOG)
+def _hashed(repo: str, sibling: RepoSibling, path: Path) -> ModelFile | Refusal:
+    """Return the small file at PATH with its sha256, or NV211 if its git hash is not the hub's."""
+    content = reading.content(path, reading.LOG)
     git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
     if git != sibling.blob_id:
         where = f"hub: {repo}/{sibling.rfilename}"
-        cure = shlex.join(["rm", os.path.realpath(place)])
+        cure = shlex.join(["rm", os.path.realpath(path)])
         return Refusal("NV211", where, f"git hash {sibling.blob_id}", f"{git} ({len(content)} bytes)", cure)
     return ModelFile(sibling.rfilename, len(content), hashlib.sha256(content).hexdigest())
 
@@ -174,14 +174,14 @@ def _fetch(
     ):
         count = fetch.Serial(task).advance
 
-        def one(path: str) -> Path:
+        def download_file(path: str) -> Path:
             bar = _bar(count)
             with _client_errors(f"{repo}/{path}", revision):
-                place = api.hf_hub_download(repo, path, revision=revision, cache_dir=cache_dir, tqdm_class=bar)
+                file = api.hf_hub_download(repo, path, revision=revision, cache_dir=cache_dir, tqdm_class=bar)
             count(max(0, sizes[path] - bar.done))  # the part that was in the cache
-            return Path(place)
+            return Path(file)
 
-        under_way = {path: pool.submit(one, path) for path in sizes}
+        under_way = {path: pool.submit(download_file, path) for path in sizes}
         try:
             for path, future in under_way.items():
                 try:

@@ -111,9 +111,9 @@ def read_configuration() -> Configuration:
     env = proc.environment({}, passed=[name for name in os.environ if name.startswith("PIP_")])
     done = proc.run(argv, env=env, timeout=_PIP_TIMEOUT)
     if done.returncode != 0:
-        found = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
+        problem = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
         cure = shlex.join(argv)
-        raise refuse("NV209", "pip config", "pip's configuration", found, cure)
+        raise refuse("NV209", "pip config", "pip's configuration", problem, cure)
     return parse_configuration(done.stdout.decode(errors="replace"))
 
 
@@ -129,19 +129,19 @@ def parse_configuration(text: str) -> Configuration:
         if equals and dot and section in sections:
             # pip takes --timeout and --default-timeout as one option.
             sections[section][key.removeprefix("default-")] = _literal(value)
-    said: Mapping[str, str] = {**sections["global"], **sections["install"], **sections[":env:"]}
-    proxy = said.get("proxy", "")
-    named = (*said.get("index-url", _DEFAULT_INDEX).split(), *said.get("extra-index-url", "").split())
+    options: Mapping[str, str] = {**sections["global"], **sections["install"], **sections[":env:"]}
+    proxy = options.get("proxy", "")
+    named = (*options.get("index-url", _DEFAULT_INDEX).split(), *options.get("extra-index-url", "").split())
     indexes = tuple(fetch.usable(url, "pip config: index-url") for url in named)
     return Configuration(
-        index_urls=() if said.get("no-index", "").lower() in ("1", "true", "yes", "on") else indexes,
-        find_links=tuple(said.get("find-links", "").split()),
-        trusted_hosts=tuple(said.get("trusted-host", "").split()),
-        certificates=said.get("cert"),
+        index_urls=() if options.get("no-index", "").lower() in ("1", "true", "yes", "on") else indexes,
+        find_links=tuple(options.get("find-links", "").split()),
+        trusted_hosts=tuple(options.get("trusted-host", "").split()),
+        certificates=options.get("cert"),
         proxy=proxy if "://" in proxy else f"http://{proxy}" if proxy else None,
-        timeout=_number(said, "timeout", _ANSWER_TIMEOUT),
-        retries=int(_number(said, "retries", _RETRIES)),
-        keyring=said.get("keyring-provider") in ("import", "subprocess"),
+        timeout=_number(options, "timeout", _ANSWER_TIMEOUT),
+        retries=int(_number(options, "retries", _RETRIES)),
+        keyring=options.get("keyring-provider") in ("import", "subprocess"),
     )
 
 
@@ -152,15 +152,15 @@ def _literal(text: str) -> str:
         return text
 
 
-def _number(said: Mapping[str, str], key: str, otherwise: float) -> float:
-    """Return the number that SAID has for KEY, or OTHERWISE. Raises Refused NV108 for one that is no number."""
+def _number(options: Mapping[str, str], key: str, otherwise: float) -> float:
+    """Return the number that OPTIONS has for KEY, or OTHERWISE. Raises Refused NV108 for one that is no number."""
     try:
-        number = float(said.get(key, otherwise))
+        number = float(options.get(key, otherwise))
     except ValueError:
         number = -1
     if not 0 <= number < 10**6:
         where = f"pip config: {key}"
-        raise refuse("NV108", where, "a number from 0", ascii(said[key][:100]), f"pip config unset global.{key}")
+        raise refuse("NV108", where, "a number from 0", ascii(options[key][:100]), f"pip config unset global.{key}")
     return number
 
 
@@ -206,8 +206,8 @@ class Indexes:
             known = self._pages.get(name)
         if known is None:
             try:
-                found = [package.link for package in self._finder.find_all_packages(name, allow_yanked=True)]
-                known = tuple(link for link in found if self._is_usable(link))
+                offered = [package.link for package in self._finder.find_all_packages(name, allow_yanked=True)]
+                known = tuple(link for link in offered if self._is_usable(link))
             except fetch.OTHER_FORM as error:
                 raise httpx2.DecodingError(f"a page of another form: {str(error)[:200]}") from error
             with self._lock:
@@ -232,9 +232,9 @@ class Indexes:
         agreeing = [link for link in named if _sha256_of(link) in (None, file.sha256)]
         if not agreeing:
             where, expected = f"index {file.index}: {file.filename}", f"sha256 {file.sha256}"
-            found = "the index says sha256 " + ", ".join(sorted({str(_sha256_of(link)) for link in named}))
+            answer = "the index says sha256 " + ", ".join(sorted({str(_sha256_of(link)) for link in named}))
             cure = "do not use this index: it offers another file under the locked name; configure another one"
-            raise refuse("NV205", where, expected, found, cure)
+            raise refuse("NV205", where, expected, answer, cure)
         return tuple(link.url_without_fragment for link in agreeing)
 
     def sdist(self, name: str, version: str) -> Sdist:
@@ -246,9 +246,9 @@ class Indexes:
         for link, sha256 in self._hashed(name, filename):
             if link.filename == filename:
                 return Sdist(filename, sha256, link.url_without_fragment)
-        expected, found = f"the source archive {filename}, with its sha256", "no configured index offers it"
+        expected, problem = f"the source archive {filename}, with its sha256", "no configured index offers it"
         cure = f"pip index versions {name}"
-        raise refuse("NV209", f"index pypi: {name}", expected, found, cure)
+        raise refuse("NV209", f"index pypi: {name}", expected, problem, cure)
 
     def sdist_versions(self, name: str) -> tuple[str, ...]:
         """Return the versions of NAME whose source archive the indexes offer with a sha256, in no order.
@@ -266,19 +266,19 @@ class Indexes:
         Raises Refused NV209 if an index cannot be asked.
         """
         start = f"{name}-{version}-"
-        found = {
+        offered = {
             link.filename: Offered(link.filename, sha256, link.url_without_fragment)
             for link, sha256 in self._hashed(name, f"{start}*.whl")
             if link.filename.startswith(start) and link.filename.endswith(".whl")
         }
-        return tuple(found.values())
+        return tuple(offered.values())
 
-    def _hashed(self, name: str, shown: str) -> list[tuple[Link, str]]:
-        """Return what the indexes offer for NAME with its sha256. Raises Refused NV209, which calls it SHOWN."""
+    def _hashed(self, name: str, label: str) -> list[tuple[Link, str]]:
+        """Return what the indexes offer for NAME with its sha256. Raises Refused NV209, which calls it LABEL."""
         try:
             return [(link, sha256) for link in self.links(name) if (sha256 := _sha256_of(link)) is not None]
         except httpx2.HTTPError as error:
-            raise Refused([_unreachable(shown, error)]) from error
+            raise Refused([_unreachable(label, error)]) from error
 
     def size(self, url: str) -> int:
         """Return the size of the file at URL in bytes. Raises Refused NV209 if the server does not say it."""
@@ -308,8 +308,8 @@ def _raise_for_server_error(response: httpx2.Response) -> None:
 
 def _unreachable(filename: str, error: Exception) -> Refusal:
     cure = "pip config list"
-    expected, found = "an answer that says what is offered, and its size", Answer.of("", error).problem
-    return Refusal("NV209", f"index: {filename}", expected, found, cure)
+    expected, problem = "an answer that says what is offered, and its size", Answer.of("", error).problem
+    return Refusal("NV209", f"index: {filename}", expected, problem, cure)
 
 
 class Sources:
@@ -393,17 +393,17 @@ def _sha256_of(link: Link) -> str | None:
 
 def _nobody_offers(file: LockedFile) -> Refusal:
     where, expected = f"index {COMPILED}: {file.filename}", f"a file with sha256 {file.sha256}"
-    found = "it was compiled, so no index offers it, and it is not in the store of this host"
+    problem = "it was compiled, so no index offers it, and it is not in the store of this host"
     cure = (
         f"bring the file from the host that compiled it, and lock it here: nvllm lock IMAGE --compiled {file.filename}"
     )
-    return Refusal("NV206", where, expected, found, cure)
+    return Refusal("NV206", where, expected, problem, cure)
 
 
 def _not_found(file: LockedFile) -> Refusal:
-    found = "no index that pip is configured with offers it"
+    problem = "no index that pip is configured with offers it"
     cure = "see `pip config list`; add an index that has it: pip config set global.extra-index-url URL"
     if file.index in _EXTRA_INDEXES:
-        found = "the default index does not carry this wheel, and no other that pip is configured with offers it"
+        problem = "the default index does not carry this wheel, and no other that pip is configured with offers it"
         cure = index_cure(_EXTRA_INDEXES[file.index])
-    return Refusal("NV206", f"index {file.index}: {file.filename}", f"a file with sha256 {file.sha256}", found, cure)
+    return Refusal("NV206", f"index {file.index}: {file.filename}", f"a file with sha256 {file.sha256}", problem, cure)

@@ -19,7 +19,7 @@ from nvllm.core import reading
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import Refusal, refuse
 from nvllm.sources import aptsources, fetch
-from nvllm.sources.fetch import Answer, place
+from nvllm.sources.fetch import Answer, public_url
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 MIRROR_VARIABLE = "NVLLM_DEBIAN_MIRROR"
@@ -57,29 +57,29 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True)
 class Mirrors:
-    """The mirrors that were FOUND for SUITE and its security updates, and the archives that gave no answer (SILENT)."""
+    """The mirrors OFFERED for SUITE and its security updates, and the archives that gave no answer (SILENT)."""
 
     suite: str
-    found: tuple[Mirror, ...]
+    offered: tuple[Mirror, ...]
     silent: tuple[Answer, ...] = ()
 
     def of(self, *releases: str) -> tuple[Mirror, ...]:
         """Return the mirrors of RELEASES. Raises Refused NV206 if one of them has none."""
-        lacking = [release for release in releases if all(mirror.release != release for mirror in self.found)]
+        lacking = [release for release in releases if all(mirror.release != release for mirror in self.offered)]
         if lacking:
             expected = f"a Debian mirror with the suite {lacking[0]}"
             raise refuse("NV206", "index debian", expected, self.none(), _NAME_ONE)
-        return tuple(mirror for mirror in self.found if mirror.release in releases)
+        return tuple(mirror for mirror in self.offered if mirror.release in releases)
 
     def locate(self, file: LockedFile) -> tuple[str, ...]:
         """Return the URLs at which a mirror may have FILE, the most likely first."""
-        likely = sorted(self.found, key=lambda mirror: mirror.security != _is_security(file))
+        likely = sorted(self.offered, key=lambda mirror: mirror.security != _is_security(file))
         return tuple(dict.fromkeys(mirror.url + _quoted(file.path) for mirror in likely))
 
     def none(self) -> str:
         """Return why there is no mirror of a suite, as text."""
-        problems = [f"{place(mirror.url)}: {mirror.release} alone" for mirror in self.found]
-        problems += [f"{answer.place}: {answer.problem}" for answer in self.silent]
+        problems = [f"{public_url(mirror.url)}: {mirror.release} alone" for mirror in self.offered]
+        problems += [f"{answer.url}: {answer.problem}" for answer in self.silent]
         return "; ".join(problems) or "apt is not installed, or its configuration has no such mirror"
 
 
@@ -94,7 +94,7 @@ def archived(file: LockedFile, mirrors: Mirrors, snapshot: str, env: Mapping[str
         f"{url.rstrip('/')}/archive/{archive}/{_SNAPSHOT}"
         for url in _urls(env.get(SNAPSHOT_VARIABLE, ""), SNAPSHOT_VARIABLE)
     ]
-    offered = [mirror.snapshots for mirror in mirrors.found if mirror.snapshots and mirror.security == security]
+    offered = [mirror.snapshots for mirror in mirrors.offered if mirror.snapshots and mirror.security == security]
     urls = (base.replace(_SNAPSHOT, snapshot).rstrip("/") for base in named or offered)
     return tuple(dict.fromkeys(f"{url}/{_quoted(file.path)}" for url in urls))
 
@@ -103,15 +103,15 @@ def not_offered(
     file: LockedFile, mirrors: Mirrors, answers: Sequence[Answer], snapshot: str | None, env: Mapping[str, str]
 ) -> Refusal:
     """Return the refusal for FILE after ANSWERS of all MIRRORS and of the URLs that `archived` returned."""
-    configured = [Answer(answer.place.removesuffix(_quoted(file.path)), answer.problem) for answer in answers]
-    problems = [f"{answer.place}: {answer.problem}" for answer in (*configured, *mirrors.silent)]
+    configured = [Answer(answer.url.removesuffix(_quoted(file.path)), answer.problem) for answer in answers]
+    problems = [f"{answer.url}: {answer.problem}" for answer in (*configured, *mirrors.silent)]
     release = f"{mirrors.suite}-security"
     if mirrors.silent or any(not answer.final for answer in answers):
         cure = f"try again when all of them answer; if one never does, {_NAME_ONE}"
-    elif not mirrors.found:
+    elif not mirrors.offered:
         problems = problems or [mirrors.none()]
         cure = _NAME_ONE
-    elif _is_security(file) and not any(mirror.security for mirror in mirrors.found):
+    elif _is_security(file) and not any(mirror.security for mirror in mirrors.offered):
         problems.append(f"no configured mirror has the suite {release}")
         cure = f"give apt a source with the suite {release}, or {_NAME_ONE}"
     else:
@@ -144,13 +144,13 @@ def _named(suite: str, urls: Iterable[str]) -> Iterable[Mirror]:
 
 def among(archives: Iterable[str], suite: str, client: httpx2.Client) -> Mirrors:
     """Return those of ARCHIVES that are mirrors of SUITE or of its security updates, by their Release files."""
-    found: dict[Mirror, None] = {}
+    mirrors: dict[Mirror, None] = {}
     silent: list[Answer] = []
     with ThreadPoolExecutor(_AT_ONCE, "mirror") as pool:
         for answer in pool.map(lambda url: _mirrors_at(url, suite, client), archives):
-            found.update(dict.fromkeys(answer.found))
+            mirrors.update(dict.fromkeys(answer.offered))
             silent += answer.silent
-    return Mirrors(suite, tuple(found), tuple(silent))
+    return Mirrors(suite, tuple(mirrors), tuple(silent))
 
 
 def _mirrors_at(url: str, suite: str, client: httpx2.Client) -> Mirrors:

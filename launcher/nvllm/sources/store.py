@@ -93,13 +93,13 @@ class Store:
         PATH must be on the store's file system. Raises Refused NV205, and removes PATH, if it has another sha256:
         a resumed download would only fail again.
         """
-        place = self.path(sha)
-        found = sha256_file(path)
+        target = self.path(sha)
+        actual = sha256_file(path)
         durable.reached("hashed")
-        if found != sha:
+        if actual != sha:
             path.unlink()
             cure = "fetch again; if it fails again, the index serves another file under this name"
-            raise refuse("NV205", str(path), f"sha256 {sha}", f"sha256 {found}", cure)
+            raise refuse("NV205", str(path), f"sha256 {sha}", f"sha256 {actual}", cure)
         os.chmod(path, 0o444)
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -107,33 +107,33 @@ class Store:
         finally:
             os.close(descriptor)
         durable.reached("synced")
-        ensure(place.parent)
-        os.replace(path, place)
+        ensure(target.parent)
+        os.replace(path, target)
         durable.reached("renamed")
-        durable.sync_directory(place.parent)
-        return place
+        durable.sync_directory(target.parent)
+        return target
 
     def verify(self, sha: str, cure: str = "run the command again, which fetches the file") -> None:
         """Read the file of SHA again. Raises Refused NV204 if it is missing, NV205 with CURE if its bytes changed.
 
         A damaged file is removed, so that it is fetched again.
         """
-        place = self.path(sha)
+        path = self.path(sha)
         with self.locked(sha):
-            if not place.is_file():
-                raise refuse("NV204", str(place), f"sha256 {sha}", "no file", "run without --offline: it is fetched")
-            found = sha256_file(place)
-            if found == sha:
+            if not path.is_file():
+                raise refuse("NV204", str(path), f"sha256 {sha}", "no file", "run without --offline: it is fetched")
+            actual = sha256_file(path)
+            if actual == sha:
                 return
-            place.unlink()
-        raise refuse("NV205", str(place), f"sha256 {sha}", f"sha256 {found}; the damaged file was removed", cure)
+            path.unlink()
+        raise refuse("NV205", str(path), f"sha256 {sha}", f"sha256 {actual}; the damaged file was removed", cure)
 
     def remove(self, sha: str) -> int:
         """Remove the file of SHA, if it exists, and return the number of bytes freed."""
-        place = self.path(sha)
+        path = self.path(sha)
         try:
-            size = place.stat().st_size
-            place.unlink()
+            size = path.stat().st_size
+            path.unlink()
         except FileNotFoundError:
             return 0
         return size

@@ -113,8 +113,8 @@ def resolve(
             raise Refused([_unresolved(f"no answer in {error.timeout:.0f} s", kept, elsewhere)]) from error
     if done.returncode != 0:
         lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()]
-        said = " / ".join(line for line in lines if line)
-        raise Refused([_unresolved(said or f"exit status {done.returncode}", kept, elsewhere)])
+        output = " / ".join(line for line in lines if line)
+        raise Refused([_unresolved(output or f"exit status {done.returncode}", kept, elsewhere)])
     packages = tomllib.loads(done.stdout.decode())["packages"]
     ranks = _ranks(target)
     return tuple(sorted((_resolved(package, ranks) for package in packages), key=lambda wheel: wheel.name))
@@ -149,14 +149,14 @@ def uv_settings(configuration: Configuration) -> str:
     return "\n".join(lines)
 
 
-def _unresolved(found: str, kept: Mapping[str, str], elsewhere: Mapping[str, str]) -> Refusal:
+def _unresolved(output: str, kept: Mapping[str, str], elsewhere: Mapping[str, str]) -> Refusal:
     cure = "change python.requirements of the spec, or pip's indexes (`pip config list`), so that they can be met"
-    lacking = [index for name, index in elsewhere.items() if re.search(_LACKING.format(name=re.escape(name)), found)]
+    lacking = [index for name, index in elsewhere.items() if re.search(_LACKING.format(name=re.escape(name)), output)]
     if lacking:
         cure = index_cure(lacking[0])
     elif kept:
         cure = "let the locked versions move: nvllm lock IMAGE --update wheels"
-    return Refusal("NV209", "uv pip compile", "wheels that meet python.requirements of the spec", found, cure)
+    return Refusal("NV209", "uv pip compile", "wheels that meet python.requirements of the spec", output, cure)
 
 
 def _ranks(target: Target) -> Mapping[Tag, int]:
@@ -164,7 +164,7 @@ def _ranks(target: Target) -> Mapping[Tag, int]:
     minor, interpreter = [int(part) for part in target.python.split(".")], "cp" + target.python.replace(".", "")
     platforms = platform_tags(target)
     tags = [*cpython_tags(minor, [interpreter], platforms), *compatible_tags(minor, interpreter, platforms)]
-    return {tag: place for place, tag in enumerate(tags)}
+    return {tag: rank for rank, tag in enumerate(tags)}
 
 
 def _resolved(package: Mapping[str, Any], ranks: Mapping[Tag, int]) -> Resolved:
@@ -178,9 +178,9 @@ def _resolved(package: Mapping[str, Any], ranks: Mapping[Tag, int]) -> Resolved:
     filename = max(urls, key=fitness)
     sha256 = urls[filename]["hashes"].get("sha256")
     if sha256 is None or not _SHA256.fullmatch(sha256):
-        place, expected, found = f"index: {filename}", "a sha256 for the file", "an index that gives another hash"
+        where, expected, problem = f"index: {filename}", "a sha256 for the file", "an index that gives another hash"
         cure = "use an index that gives sha256, or download the wheel and name its directory in find-links"
-        raise refuse("NV209", place, expected, found, cure)
+        raise refuse("NV209", where, expected, problem, cure)
     return Resolved(package["name"], package["version"], filename, sha256, urls[filename]["url"])
 
 
@@ -196,5 +196,5 @@ def adopted(wheel: Path, store: Store) -> LockedWheel:
         raise refuse("NV108", "--compiled", "a wheel", str(error), cure) from error
     sha256 = sha256_file(wheel)
     shutil.copyfile(wheel, store.partial(sha256))
-    place = store.adopt(store.partial(sha256), sha256)
-    return LockedWheel(name, str(version), LockedFile(wheel.name, sha256, place.stat().st_size, COMPILED))
+    path = store.adopt(store.partial(sha256), sha256)
+    return LockedWheel(name, str(version), LockedFile(wheel.name, sha256, path.stat().st_size, COMPILED))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nvllm.core import canonical, proc, reading
 from nvllm.core.canonical import Json
+from nvllm.core.catalogue import Blame
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress, Silent
@@ -35,19 +36,13 @@ from nvllm.sources.store import Store
 from nvllm.trials import aot_load, probe
 from nvllm.trials.trial import BisectProbe, Built, Trial, TrialResult, TrialStage, evidenced
 
-_STAGE_OF: Mapping[str, TrialStage] = {
-    "NV106": "apply",
-    "NV301": "apply",
-    "NV208": "build",
-    "NV306": "build",
-    "NV313": "build",
-    "NV314": "build",
-    "NV701": "boot",
-    "NV702": "boot",
-    "NV703": "boot",
-    "NV704": "boot",
+_STAGE_OF: Mapping[Blame | None, TrialStage] = {
+    "patch set": "apply",
+    "image": "build",
+    "gate": "boot",
+    "engine": "boot",
 }
-"""The refusals that a set of patches can cause. Any other is the host's fault and stops the bisect."""
+"""The stage of refusals that a set of patches can cause. Any other is the host's fault and stops the bisect."""
 
 _PROBE_TIMEOUT = 3600.0
 """Seconds."""
@@ -177,7 +172,7 @@ class EngineBench:
         if built is None:
             builder = ImageBuilder(self.project, self.places, self.progress, offline=self.offline)
             built = builder.into_engine(build, self.engine, tags)
-        image = record.held(built, self.engine)
+        image = record.in_engine(built, self.engine)
         return built.image_id if image is None else image.id
 
     def _tree(self, build: Build) -> str:
@@ -235,7 +230,7 @@ def with_own_sentinels(build: Build, name: str, series: Series) -> Build:
 
 def blamed(refused: Refused, seconds: float) -> TrialResult:
     """Return the untestable trial of a set that caused REFUSED. Raises REFUSED if the set did not cause all of it."""
-    stages = {_STAGE_OF.get(refusal.code) for refusal in refused.refusals}
+    stages = {_STAGE_OF.get(refusal.blame) for refusal in refused.refusals}
     stage = next((one for one in ("apply", "build", "boot") if one in stages), None)
     if None in stages or stage is None:
         raise refused

@@ -20,7 +20,7 @@ import sys, time
 from pathlib import Path
 from nvllm.cache.pins import Pins
 
-with Pins(Path(sys.argv[1])).held() as pin:
+with Pins(Path(sys.argv[1])).pin() as pin:
     pin.keep("a tree")
     print("kept", flush=True)
     sys.stdin.read()
@@ -38,7 +38,7 @@ def test_nothing_is_kept_where_nothing_was_pinned(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_and_who_keeps_it(tmp_path: Path) -> None:
-    with Pins(tmp_path).held() as first, Pins(tmp_path).held() as second:
+    with Pins(tmp_path).pin() as first, Pins(tmp_path).pin() as second:
         first.keep("one")
         first.keep("two")
         second.keep("three")
@@ -67,7 +67,7 @@ def test_a_process_that_is_killed_keeps_nothing(tmp_path: Path) -> None:
 
 
 def test_a_pin_in_force_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with Pins(tmp_path).held() as pin:
+    with Pins(tmp_path).pin() as pin:
         for text in (b"", b"[]", b'{"names": 1}', b"\xff"):
             pin.path.write_bytes(text)
             with pytest.raises(Refused) as caught, Pins(tmp_path).still():

@@ -6,10 +6,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from nvllm.core.catalogue import CODES
+from nvllm.core.catalogue import BLAMES, CODES, Blame
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,3 +41,8 @@ def test_an_entry_is_a_short_title_and_a_sentence(code: str) -> None:
     assert len(entry.title.split()) <= 5
     assert not entry.title.endswith(".")
     assert entry.meaning.endswith(".")
+
+
+def test_only_codes_of_the_catalogue_have_a_blame() -> None:
+    assert BLAMES.keys() <= CODES.keys()
+    assert set(BLAMES.values()) == set(get_args(Blame))

@@ -37,7 +37,7 @@ class World:
 
     def pull(self, digest: str, tree: Tree | None = None) -> None:
         repository = self.kept.repository()
-        with Pins(self.other.pins).held() as pin:
+        with Pins(self.other.pins).pin() as pin:
             candidates.pull_candidate(
                 repository, digest, tree or self.tree, "demo-eager", CURE, self.other, Silent(), pin
             )

@@ -58,7 +58,7 @@ def test_a_tree_that_is_pinned_after_it_was_listed_stays(made: World) -> None:
     made.work.held_locks.release()
     pieces = list(garbage.files(made.places, garbage.referred([], made.places), (), time.time() + 60))
     assert "blessed cache" in {piece.kind for piece in pieces}
-    with Pins(made.places.pins).held() as pin:
+    with Pins(made.places.pins).pin() as pin:
         pin.keep(compiled.tree.hash)
         for piece in pieces:
             garbage.remove(piece, made.places)

@@ -98,7 +98,7 @@ def test_all_that_cannot_be_read_is_said_with_its_project(tmp_path: Path, where:
 
 def test_what_a_process_has_pinned_stays_and_a_lock_alone_keeps_no_tree(tmp_path: Path, where: Places) -> None:
     holder = Holder(1, "2026-11-20T10:00:00Z", "nvllm bless demo --profile eager", "nvllm-demo-eager")
-    with acquire_all(where.locks, [Key("serve", "0" * 64)], holder), Pins(where.pins).held() as pin:
+    with acquire_all(where.locks, [Key("serve", "0" * 64)], holder), Pins(where.pins).pin() as pin:
         pin.keep("a tree")
         found = garbage.referred([], where)
     assert (found.pinned, found.instances) == (frozenset({"a tree"}), frozenset({"nvllm-demo-eager"}))

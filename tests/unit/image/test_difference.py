@@ -51,7 +51,7 @@ def compared(one: StoredLayer, other: StoredLayer) -> list[ImageDifference]:
 
 
 def said(found: Sequence[ImageDifference]) -> list[tuple[str, str, str, str]]:
-    return [(one.path, one.attribute, one.one, one.other) for one in found]
+    return [(one.path, one.attribute, one.first, one.second) for one in found]
 
 
 def sha256(data: bytes) -> str:

@@ -43,16 +43,16 @@ def test_a_few_changed_files_are_found_with_both_rows(names: set[str], seed: int
     after = {**MANY, **{name: row(name, str(seed)) for name in names}}
     found = sketch.changes(ALL, sketch.sketch(after.values()))
     # Decoding fails for one set in some thousands of this size; it says so then, and invents nothing.
-    assert set(found.one) <= {MANY[name] for name in names}
-    assert set(found.other) <= {after[name] for name in names}
-    assert found.whole == (len(found.one) == len(found.other) == len(names))
+    assert set(found.first) <= {MANY[name] for name in names}
+    assert set(found.second) <= {after[name] for name in names}
+    assert found.whole == (len(found.first) == len(found.second) == len(names))
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 10])
 def test_ten_files_are_no_problem(number: int) -> None:
     after = {**MANY, **{f"file{one}": row(f"file{one}", "new") for one in range(number)}}
     found = sketch.changes(ALL, sketch.sketch(after.values()))
-    assert (len(found.one), len(found.other), found.whole) == (number, number, True)
+    assert (len(found.first), len(found.second), found.whole) == (number, number, True)
 
 
 def test_the_words_of_a_report() -> None:
@@ -62,7 +62,7 @@ def test_the_words_of_a_report() -> None:
     }
     gone = f"a path whose sha256 begins with {sketch.hashed('file7').hex()}"
     found = list(sketch.differences("wheels", ALL, after))
-    assert {(one.path, one.attribute, one.one, one.other) for one in found} == {
+    assert {(one.path, one.attribute, one.first, one.second) for one in found} == {
         ("file1", "mode", "0644", "0755"),
         ("file1", "mtime", "1", "2"),
         ("new", "file", "absent", "present"),
@@ -74,7 +74,7 @@ def test_the_words_of_a_report() -> None:
 def test_files_that_came_and_went() -> None:
     after = {name: one for name, one in MANY.items() if name != "file7"} | {"new": row("new")}
     found = sketch.changes(ALL, sketch.sketch(after.values()))
-    assert (found.one, found.other, found.whole) == ((MANY["file7"],), (row("new"),), True)
+    assert (found.first, found.second, found.whole) == ((MANY["file7"],), (row("new"),), True)
 
 
 def test_too_many_changes_are_said() -> None:

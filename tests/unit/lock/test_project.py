@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import nvllm.lock
 from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import REPOSITORY, Lock, LockedModel
 from nvllm.core.paths import Places, Project
@@ -18,9 +17,9 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import HubModel
 from nvllm.image import identity
-from nvllm.lock import compare, lock_image, read_inputs, read_lock, usable_lock
-from nvllm.lock.project import proved_digits
-from nvllm.models import tree_hash
+from nvllm.lock.drift import compare
+from nvllm.lock.project import lock_image, proved_digits, read_inputs, read_lock, usable_lock
+from nvllm.models.tree import tree_hash
 from nvllm.sources.store import Store
 from support import locks, own_files, plansamples
 from support.specs import COMMIT
@@ -84,12 +83,6 @@ def test_a_missing_lock_is_none_or_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused) as caught:
         read_lock(project, "cpu")
     assert [one.code for one in caught.value.refusals] == ["NV201"]
-
-
-def test_the_room_exports_only_names_that_exist() -> None:
-    assert all(vars(nvllm.lock).get(name) or getattr(nvllm.lock, name) for name in nvllm.lock.__all__)
-    with pytest.raises(AttributeError):
-        vars(nvllm.lock)["__getattr__"]("nothing")
 
 
 def sdist(path: Path, version_file: bytes) -> str:

@@ -26,15 +26,15 @@ from nvllm.pages import page
     ],
 )
 def test_of_an_absolute_path_only_the_last_part_is_shown(text: str, said: str | None) -> None:
-    assert page.shown(text) == (text if said is None else said)
+    assert page.printable(text) == (text if said is None else said)
 
 
 @given(before=st.text(st.sampled_from(" '\"(=:,;\n")), names=st.lists(st.sampled_from(["secret", "x.y", "ü-1"])))
 def test_no_directory_is_shown_whatever_stands_around_the_path(before: str, names: list[str]) -> None:
-    text = page.shown(f"{before}/{'/'.join(['secret', *names, 'last'])} after")
+    text = page.printable(f"{before}/{'/'.join(['secret', *names, 'last'])} after")
     assert "secret" not in text
     assert text.endswith("…/last after")
-    assert page.shown(text) == text
+    assert page.printable(text) == text
 
 
 def test_a_page_is_whole_and_its_texts_are_text(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_what_a_check_reads_is_known_beforehand(tmp_path: Path) -> None:
     directory = series_directory(tmp_path)
     listed = entry(directory, 1, "first", patch_text(SOURCE, changed(two=TWO)))
     series: Series = seriesfile.load(write(directory, listed, _UPSTREAM), SHOWN)
-    assert patchcheck.wanted(series) == {"vllm/one.py", "vllm/two.py"}
+    assert patchcheck.paths_read(series) == {"vllm/one.py", "vllm/two.py"}
 
 
 def test_two_series_side_by_side(tmp_path: Path) -> None:

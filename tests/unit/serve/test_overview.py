@@ -21,7 +21,7 @@ from support.plansamples import TEXT, places, project
 
 PROBLEM = EngineProblem("absent", "unix:///none", "no such file")
 ANSWERS = cast("Engine", object())
-"""An engine that answers; what it holds is `buildrecord.held`'s, which the tests replace."""
+"""An engine that answers; what it holds is `buildrecord.in_engine`'s, which the tests replace."""
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_what_is_locked_is_built_next(mine: Project, tmp_path: Path) -> None:
 def test_what_is_built_needs_its_model(mine: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = identity.load_build(mine, "demo", None)
     buildrecord.write(places(tmp_path).builds, Record("demo", made.build_hash, "sha256:" + "1" * 64, (), None))
-    monkeypatch.setattr(buildrecord, "held", lambda record, engine: object())
+    monkeypatch.setattr(buildrecord, "in_engine", lambda record, engine: object())
     one = look(mine, tmp_path)
     assert (one.built, lacking(one)) == (True, ([], ["NV401"]))
     assert one.next == (one.serve or ())[0].cure

@@ -66,7 +66,7 @@ def test_a_list_of_mirrors_stands_for_each_of_them(site: Site, tmp_path: Path, m
     urls = [says(site, name, "bookworm") for name in ("one", "two")]
     (tmp_path / "some.list").write_text("".join(f"{url}\tpriority:{5 - n}\n" for n, url in enumerate(urls)))
     configure(tmp_path, monkeypatch, f"deb mirror+file:{tmp_path}/some.list bookworm main\n")
-    assert [mirror.url for mirror in found().found] == [urls[1], urls[0]]
+    assert [mirror.url for mirror in found().offered] == [urls[1], urls[0]]
 
 
 def test_an_archive_on_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_an_archive_on_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     release.parent.mkdir(parents=True)
     release.write_text("Origin: Debian\n")
     configure(tmp_path, monkeypatch, f"deb file:{tmp_path}/local bookworm main\n")
-    assert [mirror.url for mirror in found().found] == [f"file:{tmp_path}/local/"]
+    assert [mirror.url for mirror in found().offered] == [f"file:{tmp_path}/local/"]
 
 
 def test_an_archive_that_is_busy_for_a_moment_is_asked_again(
@@ -83,7 +83,7 @@ def test_an_archive_that_is_busy_for_a_moment_is_asked_again(
     main = says(site, "debian", "bookworm")
     site.pages["/debian/dists/bookworm/Release"].failures = 1
     configure(tmp_path, monkeypatch, f"deb {main} bookworm main\n")
-    assert [mirror.url for mirror in found().found] == [main]
+    assert [mirror.url for mirror in found().offered] == [main]
 
 
 def test_who_gives_no_answer_is_remembered_without_credentials(
@@ -96,18 +96,18 @@ def test_who_gives_no_answer_is_remembered_without_credentials(
     lines = [f"deb {site.url}/busy bookworm main", f"deb {away.replace('//', '//user:secret@')}/debian bookworm main"]
     configure(tmp_path, monkeypatch, "\n".join([*lines, "deb cdrom:[Debian 12 _Bookworm_]/ bookworm main"]))
     answers = found().silent
-    said = {answer.place: answer.problem.partition(":")[0] for answer in answers}
+    said = {answer.url: answer.problem.partition(":")[0] for answer in answers}
     cdrom = "cdrom://Debian 12 _Bookworm_/"  # as apt prints it
     assert said == {f"{site.url}/busy/": "status 503", f"{away}/debian/": "ConnectError", cdrom: "UnsupportedProtocol"}
 
 
 @given(order=st.permutations([MAIN, SECURITY.rstrip("/")]))
 def test_named_mirrors_win_and_nobody_is_asked(order: list[str]) -> None:
-    assert set(found({mirrors.MIRROR_VARIABLE: " ".join(order)}).found) == set(BOTH.found)
+    assert set(found({mirrors.MIRROR_VARIABLE: " ".join(order)}).offered) == set(BOTH.offered)
 
 
 def test_each_address_is_named_once_and_the_likely_one_first() -> None:
-    twice = Mirrors("bookworm", (*BOTH.found, BOTH.found[0]))
+    twice = Mirrors("bookworm", (*BOTH.offered, BOTH.offered[0]))
     assert twice.locate(PLAIN) == tuple(url + "pool/main/a/a/a_1%2bb%7e1_amd64.deb" for url in (MAIN, SECURITY))
     assert twice.locate(FIXED) == (SECURITY + FIXED.path, MAIN + FIXED.path)
 
@@ -144,21 +144,21 @@ def test_a_mirror_that_gives_no_answer_may_have_it_later() -> None:
     found = refusal(BOTH, PLAIN, answered(BOTH, PLAIN, "ConnectError: refused", final=False))
     assert found.found == f"{MAIN}: ConnectError: refused; {SECURITY}: ConnectError: refused"
     assert found.cure.startswith("try again when all of them answer; if one never does, name one or more: export ")
-    silent = Mirrors("bookworm", BOTH.found, (Answer("http://away.test/", "ConnectTimeout: "),))
+    silent = Mirrors("bookworm", BOTH.offered, (Answer("http://away.test/", "ConnectTimeout: "),))
     found = refusal(silent, PLAIN, answered(silent, PLAIN, "status 404", final=True))
     assert found.found.endswith("; http://away.test/: ConnectTimeout: ")
     assert found.cure.startswith("try again")
 
 
 def test_a_security_update_without_a_mirror_of_the_security_suite() -> None:
-    main = Mirrors("bookworm", BOTH.found[:1])
+    main = Mirrors("bookworm", BOTH.offered[:1])
     found = refusal(main, FIXED, answered(main, FIXED, "status 404", final=True))
     assert found.found == f"{MAIN}: status 404; no configured mirror has the suite bookworm-security"
     assert found.cure.startswith("give apt a source with the suite bookworm-security, or name one or more: export ")
 
 
 def test_a_security_mirror_that_is_silent_may_be_the_one() -> None:
-    main = Mirrors("bookworm", BOTH.found[:1], (Answer(SECURITY, "ConnectTimeout: "),))
+    main = Mirrors("bookworm", BOTH.offered[:1], (Answer(SECURITY, "ConnectTimeout: "),))
     found = refusal(main, FIXED, answered(main, FIXED, "status 404", final=True))
     assert found.found == f"{MAIN}: status 404; {SECURITY}: ConnectTimeout: "
     assert found.cure.startswith("try again")
