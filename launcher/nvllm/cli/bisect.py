@@ -43,6 +43,7 @@ from nvllm.host.facts import HostFacts
 from nvllm.image import engine, identity
 from nvllm.patches import seriesfile
 from nvllm.serve import examine, hostclass
+from nvllm.spec.file import named_profile
 
 EXAMPLES = """
 Examples:
@@ -124,7 +125,7 @@ def start_command(
     older = None if discard else unowned(app, image)
     refuse_any([*stale, *([older] if older is not None else [])])
     chosen_profile = profile if profile is not None else next(iter(build.spec.profiles), "")
-    examine.named_profile(app.project, build.spec, chosen_profile)
+    named_profile(app.project, build.spec, chosen_profile)
     series = seriesfile.of(app.project, build.spec.patches.series)
     fix = find == "fix"
     enabled = build.spec.patches.enable
@@ -459,7 +460,7 @@ def _at_once(app: App, start: BisectStart, wanted: int, facts: HostFacts) -> int
     if start.probe.build_only:
         return wanted
     build, _ = identity.load_build(app.project, start.image, [])
-    jobs, why = trials.at_once(wanted, examine.named_profile(app.project, build.spec, start.profile), facts)
+    jobs, why = trials.at_once(wanted, named_profile(app.project, build.spec, start.profile), facts)
     if why:
         app.progress.note(f"--jobs {wanted} becomes {jobs}: {why}")
     return jobs

@@ -26,6 +26,7 @@ from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
 from nvllm.image.recording import Witness
 from nvllm.serve import examine
+from nvllm.spec.file import named_profile
 
 PUSH_EXAMPLES = """
 Examples:
@@ -120,7 +121,7 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
 
 def _named(app: App, build: Build, profile: str) -> str:
     """Return PROFILE. Raises Refused NV107 if BUILD has no such profile."""
-    examine.named_profile(app.project, build.spec, profile)
+    named_profile(app.project, build.spec, profile)
     return profile
 
 

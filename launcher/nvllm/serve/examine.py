@@ -23,7 +23,7 @@ from nvllm.core.lock import Lock, LockedModel, ModelFile
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse
+from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import Access, DirectoryModel, ImageSpec, Model, Profile
 from nvllm.host import checks, gate_records, locks
 from nvllm.host import facts as host
@@ -175,7 +175,7 @@ def _examined(
 ) -> Examination:
     """Do what `examine_unblessed` does. ALONE: only nvllm itself asks what is started, so no key is needed."""
     build, stale = identity.load_build(project, image, None)
-    served = named_profile(project, build.spec, profile)
+    served = specfile.named_profile(project, build.spec, profile)
     hashes = HashCache.none() if paranoid else HashCache.load(places.state / "verified.json")
     name = owners.instance_name(project, places, build.spec.name, profile)
     instance, engine = Instance(name, profile, served.port), connect()
@@ -289,15 +289,6 @@ def _for_instance(build: Build, instance: Instance) -> Build:
     return replace(build, spec=replace(build.spec, profiles={**profiles, instance.profile: moved}))
 
 
-def named_profile(project: Project, spec: ImageSpec, name: str) -> Profile:
-    """Return the profile NAME of SPEC. Raises Refused NV107, which lists the profiles, if there is none."""
-    if name not in spec.profiles:
-        where, known = f"{project.show(project.spec(spec.name))}: .profiles", ", ".join(spec.profiles)
-        cure = f"nvllm serve {spec.name} --profile {next(iter(spec.profiles), 'NAME')}"
-        raise refuse("NV107", where, f"one of {known}", name, cure)
-    return spec.profiles[name]
-
-
 def host_facts(places: Places, engine: Engine | EngineProblem) -> HostFacts:
     """Return the facts of this host and of ENGINE."""
     facts = replace(host.probe([places.runs]), locks=locks.probe(places.locks))
@@ -376,7 +367,7 @@ def preview(
     set.
     """
     spec = specfile.of(project, image)
-    named_profile(project, spec, profile)
+    specfile.named_profile(project, spec, profile)
     refusals = list(specfile.other_platform(spec, project.platform))
     if refusals:  # what it would be on a platform that it is build for
         project = replace(project, platform=spec.platforms[0])
