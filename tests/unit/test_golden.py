@@ -27,6 +27,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.plan import encode
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
+from nvllm.host import survey
 from nvllm.host.facts import DiskFacts, EngineProblem
 from nvllm.image import identity, oci, sbom
 from nvllm.layers.tar import Layer
@@ -159,7 +160,7 @@ def fixed() -> Iterator[None]:
         for name in absent:
             patch.delenv(name, raising=False)
         patch.setattr(examine, "connect", lambda: PROBLEM)
-        patch.setattr(examine, "host_facts", lambda *_: FACTS)
+        patch.setattr(survey, "host_facts", lambda *_: FACTS)
         yield
 
 
@@ -171,7 +172,7 @@ def test_what_must_not_change_has_not_changed(part: str) -> None:
 
 def test_the_host_of_the_plans_is_not_this_one() -> None:
     with fixed():
-        assert examine.host_facts(Places(Path(), Path()), PROBLEM).cpu == CPU
+        assert survey.host_facts(Places(Path(), Path()), PROBLEM).cpu == CPU
     assert not os.path.exists(HOME)
 
 

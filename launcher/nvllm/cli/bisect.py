@@ -39,10 +39,11 @@ from nvllm.cli.webpage import OPTIONS, WebPage
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.fleet.machines import RemoteMachines
+from nvllm.host import survey
 from nvllm.host.facts import HostFacts
 from nvllm.image import engine, identity
 from nvllm.patches import seriesfile
-from nvllm.serve import examine, hostclass
+from nvllm.serve import hostclass
 from nvllm.spec.file import named_profile
 
 EXAMPLES = """
@@ -154,7 +155,7 @@ def start_command(
         flaky=flaky,
         build_price=build_price,
         probe=judge,
-        host=hostclass.host_class(examine.host_facts(app.places, engine.connect())),
+        host=hostclass.host_class(survey.host_facts(app.places, engine.connect())),
         max_trials=max_trials,
         max_hours=max_hours,
         further=further,
@@ -231,7 +232,7 @@ def run_command(
     with held(app, path.parent.name):
         log = journal.load(path)  # under the lock, nobody else writes to it
         start = log.state.start
-        facts = examine.host_facts(app.places, engine.connect())
+        facts = survey.host_facts(app.places, engine.connect())
         now = replace(
             start,
             inputs=trials.inputs(app.project, start.image),

@@ -28,6 +28,7 @@ from nvllm.fleet.boots import BootMachines
 from nvllm.fleet.machines import Carrier, MachinePool
 from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import ServedProfile
+from nvllm.host import survey
 from nvllm.image import engine
 from nvllm.image.builder import ImageBuilder
 from nvllm.serve import examine, hostclass, owners, supervisor
@@ -141,7 +142,7 @@ def _command(found: Examination) -> str:
 
 def _pool(app: App, found: Examination, carrier: Carrier) -> MachinePool:
     """Return the machines of CARRIER that are of this host's class. Raises Refused NV343 if there is none."""
-    host = hostclass.host_class(examine.host_facts(app.places, found.engine or engine.require()))
+    host = hostclass.host_class(survey.host_facts(app.places, found.engine or engine.require()))
     pool = MachinePool(carrier, host, app.progress, f"{_command(found)}, here alone; or add a machine: docs/fleet.md")
     app.progress.note(f"machines of class {host}: {len(pool.fitting())}")
     return pool

@@ -23,7 +23,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.gc import garbage
 from nvllm.gc.garbage import Piece
 from nvllm.gc.projects import Projects
-from nvllm.host import checks
+from nvllm.host import checks, survey
 from nvllm.host.checks import Outcome, Subject
 from nvllm.host.facts import EngineProblem
 from nvllm.image import engine, identity
@@ -72,7 +72,7 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
     every: tuple[ImageNeeds, ...] = ()
     if image is None or profile is None:
         found: engine.Engine | EngineProblem = engine.connect()
-        facts = examine.host_facts(app.places, found)
+        facts = survey.host_facts(app.places, found)
         outcomes = checks.outcomes(Subject(None, facts))
         every = overview.needs(app.project, app.places, found, facts)
         refusals = [refusal for outcome in outcomes for refusal in outcome.refusals]

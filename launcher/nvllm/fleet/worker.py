@@ -44,14 +44,14 @@ from nvllm.fleet.tasks import (
     TrialAnswer,
     TrialTask,
 )
-from nvllm.host import engines, locks
+from nvllm.host import engines, locks, survey
 from nvllm.host.facts import TASK_LABEL, ContainerFact, EngineProblem, HostFacts
 from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
-from nvllm.serve import examine, hostclass
+from nvllm.serve import hostclass
 from nvllm.serve.examine import Examination
 from nvllm.serve.fresh import FreshInstances
 
@@ -79,7 +79,7 @@ class Worker:
     @property
     def facts(self) -> HostFacts:
         """What this host is now."""
-        return examine.host_facts(self.places, self.connect())
+        return survey.host_facts(self.places, self.connect())
 
     @property
     def host(self) -> str:

@@ -12,45 +12,33 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from nvllm.cache.blessings import BlessingQuery, Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.store import TreeStore
-from nvllm.core import canonical
-from nvllm.core.gaterules import GateRules
-from nvllm.core.lock import Lock, LockedModel, ModelFile
+from nvllm.core.lock import LockedModel
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.core.spec import Access, DirectoryModel, ImageSpec, Model, Profile
-from nvllm.host import checks, gate_records, locks
-from nvllm.host import facts as host
-from nvllm.host.checks import DiskNeed, Outcome, Subject
+from nvllm.core.spec import Access, ImageSpec
+from nvllm.host import checks, survey
+from nvllm.host.checks import Outcome, Subject
 from nvllm.host.facts import EngineProblem, HostFacts
-from nvllm.host.gates import GateState
-from nvllm.image import identity
-from nvllm.image import record as buildrecord
+from nvllm.image import identity, presence
 from nvllm.image.engine import Engine, connect
 from nvllm.image.identity import Build
 from nvllm.lock import document, templates
 from nvllm.lock.project import read_lock
-from nvllm.models import location
-from nvllm.models import tree as models
+from nvllm.lock.templates import LocalTemplate
+from nvllm.models import local as models
+from nvllm.models.local import LocalModel
 from nvllm.models.memo import HashCache
 from nvllm.patches import patchset, seriesfile
-from nvllm.patches.series import Patch
 from nvllm.serve import access, owners, planner, servehash, stopping
-from nvllm.serve.planner import LocalModel, LocalTemplate, PlannedImage
+from nvllm.serve.planner import PlannedImage
 from nvllm.serve.stopping import Orphan
 from nvllm.spec import file as specfile
-
-_RUN_BYTES = 200 * 2**20
-"""Disk space for a run directory: two rotated logs of the engine, evidence and sentinels."""
-
-ADAPTER_FILE = "adapter_config.json"
-"""The file that every LoRA adapter has, in the form of the library peft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +172,7 @@ def _examined(
     try:
         found = examine_build(project, places, build, instance, engine, hashes, progress)
     except Refused as refused:  # there is no plan; what this host lacks in any case is said all the same
-        lacking = checks.outcomes(Subject(None, host_facts(places, engine)))
+        lacking = checks.outcomes(Subject(None, survey.host_facts(places, engine)))
         raise Refused([*stale, *refused.refusals, *(one for each in lacking for one in each.refusals)]) from refused
     return replace(found, refusals=(*stale, *found.refusals))
 
@@ -204,43 +192,29 @@ def examine_build(
     """
     build = _for_instance(build, instance)
     refusals: list[Refusal] = []
-    record = buildrecord.read(places.builds, build.build_hash)
-    if not isinstance(engine, EngineProblem):
-        refusals.extend(image_refusals(build, record, engine))
+    image = presence.of_build(build, places, engine)
+    refusals.extend(image.refusals)
     profile = build.spec.profiles[instance.profile]
     missing = document.without_models(build.lock, profile.models, project.show(project.lock(build.lock.image)))
     if missing:
         raise Refused([*refusals, *missing])
     local: dict[str, LocalModel] = {}
     for name in profile.models:
-        files, wrong = _model_files(build, name, build.lock.models[name], places, hashes, progress)
-        refusals.extend(wrong)
-        local[name] = LocalModel(build.lock.models[name], files)
-    refusals += _no_adapters(project, build, profile)
-    template = None
-    if profile.chat_template is not None:
-        template = LocalTemplate(templates.locked(build.lock, profile), project.root / profile.chat_template)
-        refusals += templates.changed(project, build.lock, profile)
-    facts = host_facts(places, engine)
-    image = PlannedImage(build.spec, build.build_hash, build.scheme, record.ids if record else ())
-    plan = _plan(image, instance, local, template, facts, places)
+        local[name], problems = models.verified(build.spec, name, build.lock.models[name], places, hashes, progress)
+        refusals.extend(problems)
+    lock = project.show(project.lock(build.spec.name))
+    refusals += models.no_adapters(profile.adapters, build.lock.models, build.spec.name, lock)
+    template, problems = templates.of_profile(project, build.lock, profile)
+    refusals += problems
+    facts = survey.host_facts(places, engine)
+    planned = PlannedImage(build.spec, build.build_hash, build.scheme, image.ids)
+    plan = _plan(planned, instance, local, template, facts, places)
     refusals += access.refusals(plan.access, plan.user, project.root)
     of_plan = tuple(build.lock.models[one.name] for one in plan.models)
-    outcomes = host_outcomes(plan, facts, build.patches, places, profile.gates)
+    outcomes = survey.outcomes(plan, facts, patchset.sentinels(build.patches), places, profile.gates)
     refusals.extend(refusal for outcome in outcomes for refusal in outcome.refusals)
     answering = None if isinstance(engine, EngineProblem) else engine
     return Examination(build, plan, of_plan, outcomes, tuple(refusals), answering)
-
-
-def _no_adapters(project: Project, build: Build, profile: Profile) -> list[Refusal]:
-    """Return NV404 for each adapter of PROFILE whose locked files are not those of a LoRA adapter."""
-    where = f"{project.show(project.lock(build.spec.name))}: .models"
-    expected, found = f"a LoRA adapter, with {ADAPTER_FILE}", f"no {ADAPTER_FILE}"
-    return [
-        Refusal("NV404", f"{where}.{name}", expected, found, f"nvllm lock {build.spec.name} --model {name}")
-        for name in profile.adapters
-        if all(file.path != ADAPTER_FILE for file in build.lock.models[name].files)
-    ]
 
 
 def _plan(
@@ -268,84 +242,11 @@ def _plan(
     return replace(planner.plan(request), instance=instance.name)
 
 
-def host_outcomes(
-    plan: LaunchPlan, facts: HostFacts, patches: Sequence[Patch], places: Places, required: GateRules
-) -> tuple[Outcome, ...]:
-    """Return the outcome of every host check for PLAN, whose image has PATCHES, on the host that FACTS describe.
-
-    REQUIRED are the gates that its profile requires.
-    """
-    read = patchset.sentinels(patches)
-    need = DiskNeed(str(places.runs), _RUN_BYTES, "logs and evidence of the run")
-    filed = gate_records.filed(places.gates) if required != GateRules() else ()
-    state = GateState(required, filed, time.time())
-    return checks.outcomes(Subject(plan, facts, disk=(need,), sentinels=read, gates=state))
-
-
 def _for_instance(build: Build, instance: Instance) -> Build:
     """Return BUILD with port and access of INSTANCE in its profile: the engine's command depends on both."""
     profiles = build.spec.profiles
     moved = replace(profiles[instance.profile], port=instance.port, access=instance.access)
     return replace(build, spec=replace(build.spec, profiles={**profiles, instance.profile: moved}))
-
-
-def host_facts(places: Places, engine: Engine | EngineProblem) -> HostFacts:
-    """Return the facts of this host and of ENGINE."""
-    facts = replace(host.probe([places.runs]), locks=locks.probe(places.locks))
-    if isinstance(engine, EngineProblem):
-        return replace(facts, engine_problem=engine)
-    return replace(facts, engine=engine.facts(), containers=engine.containers())
-
-
-def image_refusals(build: Build, record: buildrecord.Record | None, engine: Engine) -> list[Refusal]:
-    """Return why the image of BUILD in ENGINE is not the one that RECORD, its build record, describes.
-
-    NV302: there is no such image. NV303: another image has its tag. NV304: its identity file names another build.
-    """
-    tag, _ = build.tags
-    cure = f"nvllm build {build.spec.name}"
-    where = f"docker engine: {tag}"
-    found = engine.image(tag)
-    if record is None or found is None:
-        said = "no such image" if found is None else "an image without a build record on this host"
-        return [Refusal("NV302", where, f"the image of build hash {build.build_hash[:12]}", said, cure)]
-    if found.id not in record.ids:
-        return [Refusal("NV303", where, " or ".join(record.ids), found.id, f"docker rmi {tag} && {cure}")]
-    if not record.is_of(found):
-        expected, said = f"{len(record.layers)} layers, as recorded", f"{len(found.diff_ids)} layers, not the same ones"
-        return [Refusal("NV303", where, expected, said, f"docker rmi {tag} && {cure}")]
-    says = _says(engine.read_file(found.id, "/" + identity.IDENTITY_PATH))
-    if says != build.build_hash:
-        # All tags of the image must go: nvllm does not build again what the engine still has.
-        cure = f"docker rmi --force {found.id} && {cure}"
-        return [Refusal("NV304", f"{where}: /{identity.IDENTITY_PATH}", build.build_hash, says, cure)]
-    return []
-
-
-def _says(identity_file: bytes | None) -> str:
-    """Return the build hash in IDENTITY_FILE, or the reason why there is none."""
-    if identity_file is None:
-        return "no identity file"
-    try:
-        document = canonical.decode(identity_file)
-    except ValueError:
-        return "an identity file that is not JSON"
-    if not isinstance(document, dict) or "build_hash" not in document:
-        return "an identity file without a build hash"
-    return str(document["build_hash"])
-
-
-def _model_files(
-    build: Build, name: str, locked: LockedModel, places: Places, hashes: HashCache, progress: Progress
-) -> tuple[Sequence[tuple[str, Path]], list[Refusal]]:
-    directory, cure = location.model_directory(build.spec, name, places), location.model_cure(build.spec, name)
-    changed = location.changed_cure(build.spec, name)
-    refusals = models.verify(locked, directory, hashes, cure=cure, changed=changed, progress=progress)
-    try:
-        return models.located(locked, directory, cure=cure), refusals
-    except Refused as refused:
-        said = {one.where for one in refusals}  # both functions report a missing file
-        return (), [*refusals, *(one for one in refused.refusals if one.where not in said)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,11 +275,13 @@ def preview(
     try:
         lock = read_lock(project, image)
     except Refused as refused:
-        return _unlocked(project, places, spec, profile, [*refusals, *refused.refusals, *_no_image(spec, connect())])
+        return _unlocked(
+            project, places, spec, profile, [*refusals, *refused.refusals, *presence.without_lock(image, connect())]
+        )
     missing = document.without_models(lock, spec.profiles[profile].models, project.show(project.lock(image)))
     if missing:
         build, stale = identity.load_build(project, image, None)
-        wrong = _image_refusals(build, places)
+        wrong = presence.of_build(build, places, connect()).refusals
         return _unlocked(project, places, spec, profile, [*refusals, *stale, *wrong, *missing])
     found = examine(project, places, image, profile, paranoid=paranoid, progress=progress)
     return Preview(found.plan, found.outcomes, (*refusals, *found.refusals))
@@ -390,69 +293,23 @@ def _unlocked(project: Project, places: Places, spec: ImageSpec, profile: str, r
     patches = patchset.choose(series, spec.patches.enable, where=f"{shown}: .patches.enable")
     served, name = spec.profiles[profile], owners.instance_name(project, places, spec.name, profile)
     instance = Instance(name, profile, served.port, served.access)
-    facts = host_facts(places, connect())
-    local = {name: LocalModel(_unlocked_model(spec.models[name]), ()) for name in spec.profiles[profile].models}
+    facts = survey.host_facts(places, connect())
+    local = {name: models.unlocked(spec.models[name]) for name in served.models}
     planned = PlannedImage(spec, "", identity.scheme(spec.base.python), ())
-    file = spec.profiles[profile].chat_template
-    template = None if file is None else LocalTemplate(ModelFile(file, 0, ""), project.root / file)
+    template, _ = templates.of_profile(project, None, served)
     plan = replace(_plan(planned, instance, local, template, facts, places), serve_hash="")
-    outcomes = host_outcomes(plan, facts, patches, places, spec.profiles[profile].gates)
+    outcomes = survey.outcomes(plan, facts, patchset.sentinels(patches), places, spec.profiles[profile].gates)
     return Preview(
         plan,
         outcomes,
         (
             *refusals,
-            *missing_models(spec, profile, None, places),
+            *models.missing(spec, served.models, {}, places),
             *_no_blessing(project, places, spec, profile),
             *access.refusals(plan.access, plan.user, project.root),
             *(refusal for outcome in outcomes for refusal in outcome.refusals),
         ),
     )
-
-
-def _unlocked_model(model: Model) -> LockedModel:
-    """Return what is known of MODEL before a lock: a directory's tree, or a hub model's pinned revision."""
-    if isinstance(model, DirectoryModel):
-        return LockedModel("directory", model.tree or "", ())
-    return LockedModel("huggingface", "", (), model.repo, model.follow, model.revision)
-
-
-def _image_refusals(build: Build, places: Places) -> list[Refusal]:
-    engine = connect()
-    record = buildrecord.read(places.builds, build.build_hash)
-    return [] if isinstance(engine, EngineProblem) else image_refusals(build, record, engine)
-
-
-def _no_image(spec: ImageSpec, engine: Engine | EngineProblem) -> list[Refusal]:
-    """Return NV302 if ENGINE has no image of SPEC at all. Which one it must be, only a lock says."""
-    if isinstance(engine, EngineProblem) or engine.image(f"nvllm:{spec.name}") is not None:
-        return []
-    return [unbuilt(spec.name)]
-
-
-def unbuilt(image: str) -> Refusal:
-    """Return the refusal NV302 of IMAGE, which is locked and not built."""
-    cure = f"nvllm build {image}"
-    return Refusal("NV302", f"docker engine: nvllm:{image}", f"the image of the lock of {image}", "no such image", cure)
-
-
-def missing_models(spec: ImageSpec, profile: str, lock: Lock | None, places: Places) -> list[Refusal]:
-    """Return what PROFILE of SPEC lacks of its models on this host, by LOCK as far as that has them. Reads no bytes."""
-    locked = lock.models if lock is not None else {}
-    names = spec.profiles[profile].models
-    wanted = {name: locked.get(name) or _unlocked_model(spec.models[name]) for name in names}
-    return [one for name, model in wanted.items() for one in _no_model(spec, name, model, places)]
-
-
-def _no_model(spec: ImageSpec, name: str, model: LockedModel, places: Places) -> list[Refusal]:
-    """Return NV401 if the model NAME is not on this host at all. Only a lock lists the files that it must have."""
-    if model.kind == "huggingface" and model.revision is None:
-        return []  # its revision is not known before the lock
-    try:
-        models.located(model, location.model_directory(spec, name, places), cure=location.model_cure(spec, name))
-    except Refused as refused:
-        return list(refused.refusals)
-    return []
 
 
 def _no_blessing(project: Project, places: Places, spec: ImageSpec, profile: str) -> list[Refusal]:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from nvllm.cache.tree import Tree
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
-from nvllm.core.lock import LockedModel, ModelFile
+from nvllm.core.lock import LockedModel
 from nvllm.core.plan import (
     ACCESS,
     ACCESS_ARGUMENTS,
@@ -45,6 +45,8 @@ from nvllm.core.spec import ImageSpec, Missing, Profile
 from nvllm.host.facts import Cpu, Gpu
 from nvllm.image import identity
 from nvllm.layers.wheel import Scheme
+from nvllm.lock.templates import LocalTemplate
+from nvllm.models.local import LocalModel
 from nvllm.serve import access, servehash
 from nvllm.spec import speculative
 
@@ -66,22 +68,6 @@ class PlannedImage:
     build_hash: str
     scheme: Scheme
     ids: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class LocalModel:
-    """A model on this host: its LOCKED form, and its FILES: the path in the model, and the regular file."""
-
-    locked: LockedModel
-    files: Sequence[tuple[str, Path]]
-
-
-@dataclass(frozen=True, slots=True)
-class LocalTemplate:
-    """A chat template: its LOCKED form, and the FILE of the project."""
-
-    locked: ModelFile
-    file: Path
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from nvllm.fleet.images import Pushed
 from nvllm.fleet.machines import ClusterNode
 from nvllm.fleet.tasks import BootTask, ReadyAnswer, ReadyTask
 from nvllm.gc.projects import Projects
+from nvllm.host import survey
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.engine import Engine
 from nvllm.serve import examine, hostclass, startup
@@ -89,7 +90,7 @@ def test_a_bless_as_text(world: World, capsys: pytest.CaptureFixture[str], tmp_p
 @pytest.fixture
 def spread(world: World, monkeypatch: pytest.MonkeyPatch) -> PlayedMachines:
     """A cluster with a machine of this class and one of another, and a registry that takes everything."""
-    host = hostclass.host_class(examine.host_facts(places(world.root.parent), cast("Engine", world.engine)))
+    host = hostclass.host_class(survey.host_facts(places(world.root.parent), cast("Engine", world.engine)))
 
     def answer(machine: ClusterNode, task: BootTask | ReadyTask) -> bytes:
         if isinstance(task, ReadyTask):

@@ -28,7 +28,7 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.host import facts as host
 from nvllm.host.facts import ImageFacts
-from nvllm.image import engine, identity
+from nvllm.image import engine, identity, presence
 from nvllm.image.engine import Engine
 from nvllm.image.record import Record, RecordedLayer
 from nvllm.models.memo import HashCache
@@ -235,7 +235,7 @@ def test_the_image_is_the_one_on_record_by_either_id_and_by_its_layers(
     layers = (RecordedLayer("one", "sha256:one", 1),)
     record = Record("demo", made.build_hash, "sha256:config", layers, "sha256:manifest")
     held = Holding(ImageFacts(name, diff_ids, (), 1), made.build_hash)
-    assert [one.code for one in examine.image_refusals(made, record, held)] == said
+    assert [one.code for one in presence.refusals(made, record, held)] == said
 
 
 def test_an_image_by_a_detour_is_no_image(demo: Project, places: Places) -> None:

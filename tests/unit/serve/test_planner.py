@@ -25,9 +25,10 @@ from nvllm.core.refusal import Refused
 from nvllm.core.spec import Access, GpuNeed, ImageSpec, ResourceLimits, Waiver
 from nvllm.host.facts import INSTANCE_LABEL, Product
 from nvllm.image import engine
+from nvllm.models.local import LocalModel
 from nvllm.runtime import gate
 from nvllm.serve import planner, servehash
-from nvllm.serve.planner import LocalModel, engine_arguments
+from nvllm.serve.planner import engine_arguments
 from nvllm.spec import file as specfile
 from nvllm.spec.waivers import WAIVERS
 from support import blessings_world, locks, plansamples
