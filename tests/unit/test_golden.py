@@ -32,7 +32,8 @@ from nvllm.host.facts import DiskFacts, EngineProblem
 from nvllm.image import identity, oci, sbom
 from nvllm.layers.tar import Layer
 from nvllm.lock import document as lockdoc
-from nvllm.serve import examine
+from nvllm.serve import examination
+from nvllm.serve.examination import Look
 from nvllm.serve.servehash import serve_hash
 from support import blessings_world, locks
 from support.host_samples import CPU, GIB, HOST
@@ -85,8 +86,8 @@ def plans() -> dict[str, Any]:
     """Of profiles of image cpu, on a host of fixed facts: the launch plan, and its serve hash."""
     found = {}
     for profile in ("tiny-eager", "tiny-compiled"):
-        examined = examine.examine_unblessed(
-            Project(ROOT), Places(Path(HOME, "cache"), Path(HOME, "state")), "cpu", profile,
+        examined = examination.examine(
+            Project(ROOT), Places(Path(HOME, "cache"), Path(HOME, "state")), "cpu", profile, Look.UNBLESSED,
             paranoid=False, progress=Silent(),
         )  # fmt: skip
         plan = examined.plan
@@ -159,7 +160,7 @@ def fixed() -> Iterator[None]:
             patch.setenv(name, value)
         for name in absent:
             patch.delenv(name, raising=False)
-        patch.setattr(examine, "connect", lambda: PROBLEM)
+        patch.setattr(examination, "connect", lambda: PROBLEM)
         patch.setattr(survey, "host_facts", lambda *_: FACTS)
         yield
 

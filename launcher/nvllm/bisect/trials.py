@@ -32,7 +32,7 @@ from nvllm.image.identity import Build
 from nvllm.patches import patching, patchset, seriesfile, source
 from nvllm.patches.series import Series
 from nvllm.serve import fresh, health, supervisor
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 from nvllm.serve.fresh import FreshInstances
 from nvllm.sources.store import Store
 

@@ -35,7 +35,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host.locks import HeldLocks
 from nvllm.runtime import seed
 from nvllm.serve import planner, servehash, slow_start, staged_cache
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 from nvllm.serve.health import NotReady
 from nvllm.serve.rundir import RunDirectory, private_directory
 from nvllm.serve.startup import EngineStart, labels
@@ -122,7 +122,7 @@ class Bless:
         self.engine = found.engine
         self.found = found
         self.plan = found.plan
-        self.profile = found.build.spec.profiles[found.plan.profile]
+        self.profile = found.profile
         self.held_locks = held_locks
         self.progress = progress
         self.places = places
@@ -329,7 +329,7 @@ def new_manifest(
 
     Raises Refused NV905 if the expiry that was asked for is over before the trials are.
     """
-    ends = manifest.expiry(now, request.expires, found.build.spec.profiles[found.plan.profile].bless.valid_days)
+    ends = manifest.expiry(now, request.expires, found.profile.bless.valid_days)
     if ends is not None and ends <= now:
         cure = f"nvllm bless {found.plan.image} --profile {found.plan.profile} --expires 30d"
         expected = f"an end after {clock.stamp(now)}, when the trials were over"

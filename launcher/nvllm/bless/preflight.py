@@ -15,7 +15,7 @@ from nvllm.core import clock
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.serve import servehash
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def preflight(
     nobody in SIGNERS; and what forbids to serve the blessing that REQUEST would extend, but not its age or few trials.
     """
     plan, refusals = found.plan, list(found.refusals)
-    profile = found.build.spec.profiles[plan.profile]
+    profile = found.profile
     if not profile.blessed:
         expected, cure = "a profile with `blessed: true`", f"add it to the profile {plan.profile}"
         refusals.append(Refusal("NV108", "--profile", expected, plan.profile, cure))

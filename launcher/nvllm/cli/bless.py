@@ -31,8 +31,8 @@ from nvllm.fleet.tasks import ServedProfile
 from nvllm.host import survey
 from nvllm.image import engine
 from nvllm.image.builder import ImageBuilder
-from nvllm.serve import examine, hostclass, owners, supervisor
-from nvllm.serve.examine import Examination
+from nvllm.serve import hostclass, owners, supervisor
+from nvllm.serve.examination import Examination, Look, examine
 from nvllm.serve.kernel_reports import KernelReports
 
 EXAMPLES = """
@@ -106,8 +106,8 @@ def bless_command(
     ends = manifest.parse_expiry(expires, time.time()) if expires is not None else None
     asked = BlessRequest(number, claim, unsafe, rebless, extend, sign, ends)
     blessings = Blessings.of_project(app.project, app.places)
-    found = examine.examine_unblessed(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
-    signers = app.project.signers(found.build.spec.profiles[profile].bless.signers)
+    found = examine(app.project, app.places, image, profile, Look.UNBLESSED, paranoid=paranoid, progress=app.progress)
+    signers = app.project.signers(found.profile.bless.signers)
     old = preflight.preflight(found, blessings, asked, signers, time.time())
     for waiver in found.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
@@ -177,9 +177,10 @@ def _spread(
 
     PIN keeps tree and evidence meanwhile.
     """
-    plan = found.plan
+    assert found.build is not None  # without a lock there was no examination
+    plan, build = found.plan, found.build
     builder = ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
-    pushed = fleet_images.push_image(builder.image(found.build), fleet_images.tag_of(found.build), registry)
+    pushed = fleet_images.push_image(builder.image(build), fleet_images.tag_of(build), registry)
     served = ServedProfile(
         plan.image, plan.profile, plan.build_hash, str(registry.name), pushed.digest, pool.host, plan.serve_hash
     )
@@ -189,7 +190,7 @@ def _spread(
         work = Bless(found, app.places, held_locks, app.progress, pin)
         made, trials = work.begin(1, asked.boots, base)
     # Without these locks: this host may be one of the machines.
-    label, platform = f"{plan.image}-{plan.profile}", found.build.lock.platform
+    label, platform = f"{plan.image}-{plan.profile}", build.lock.platform
     candidate = candidates.push_candidate(made.tree, label, work.cure, platform, app.places, registry, app.progress)
     machines = BootMachines(pool, served, work.evidence)
     return work.result(made, (*trials, *machines.boots(made, candidate, trials[0], asked.boots - 1)))

@@ -21,8 +21,7 @@ from nvllm.fleet import compose, kubernetes, quadlet, registry, systemd
 from nvllm.fleet import export as exporting
 from nvllm.fleet.export import GUARANTEES, Export, ExportSource
 from nvllm.fleet.systemd import Service
-from nvllm.serve import examine
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination, Look, examine
 
 EXAMPLES = """
 Examples:
@@ -93,7 +92,7 @@ def export(
     if out is not None:
         durable.absent(out, "--out")
     app.remember_project()
-    found = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
+    found = examine(app.project, app.places, image, profile, Look.WHOLE, paranoid=False, progress=app.progress)
     refuse_any(exporting.relevant(found.refusals))
     source = _source(app, found, repository, models_at)
     made = _made(app, target, source, server)
@@ -131,7 +130,7 @@ def _repository(repo: str) -> str:
 
 def _source(app: App, found: Examination, repository: str, models_at: str) -> ExportSource:
     manifest, platform = found.manifest, app.project.platform
-    restart = found.build.spec.profiles[found.plan.profile].restart
+    restart = found.profile.restart
     if manifest is None:
         return ExportSource(
             found.plan, found.models, platform, repository=repository, models_at=models_at, restart=restart

@@ -32,7 +32,8 @@ from nvllm.lock.project import read_lock
 from nvllm.lock.updates import Reminder
 from nvllm.models import memory
 from nvllm.models.memory import Memory
-from nvllm.serve import examine, overview, servehash
+from nvllm.serve import overview, servehash
+from nvllm.serve.examination import Look, examine
 from nvllm.serve.overview import ImageNeeds
 from nvllm.spec import file as specfile
 
@@ -77,7 +78,7 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
         every = overview.needs(app.project, app.places, found, facts)
         refusals = [refusal for outcome in outcomes for refusal in outcome.refusals]
     else:
-        seen = examine.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
+        seen = examine(app.project, app.places, image, profile, Look.SHOW, paranoid=True, progress=app.progress)
         outcomes, refusals = seen.outcomes, list(seen.refusals)
         reminder, needed = _reminder(app, image), _memory(app, image, profile, seen.plan)
         rules = specfile.of(app.project, image).profiles[profile]
@@ -233,7 +234,7 @@ def _side(app: App, name: str) -> Side:
     """Return the hash of NAME and its factors. Raises Refused NV107 if NAME has no hash."""
     image, slash, profile = name.partition("/")
     if image in app.project.image_names() and slash:
-        examined = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
+        examined = examine(app.project, app.places, image, profile, Look.WHOLE, paranoid=False, progress=app.progress)
         return Side(name, "serve", examined.plan.serve_hash, servehash.factors(examined.plan))
     if image in app.project.image_names():
         build, _ = identity.load_build(app.project, image, None)

@@ -25,7 +25,7 @@ from nvllm.image import engine, identity, recording
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
 from nvllm.image.recording import Witness
-from nvllm.serve import examine
+from nvllm.serve.examination import Look, examine
 from nvllm.spec.file import named_profile
 
 PUSH_EXAMPLES = """
@@ -178,13 +178,14 @@ def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> Non
 
 def _blessing(app: App, repository: Repository, build: Build, profile: str) -> PulledBlessing:
     """Bring the blessing of PROFILE of BUILD for this host into force."""
-    found = examine.examine_unblessed(
-        app.project, app.places, build.spec.name, profile, paranoid=False, progress=app.progress
+    image = build.spec.name
+    examination = examine(
+        app.project, app.places, image, profile, Look.UNBLESSED, paranoid=False, progress=app.progress
     )
-    rules = found.build.spec.profiles[profile].bless
+    rules = examination.profile.bless
     return fleet_blessings.pull_blessing(
         repository,
-        found.plan.serve_hash,
+        examination.plan.serve_hash,
         app.project.signers(rules.signers),
         Blessings.of_project(app.project, app.places),
         app.places,

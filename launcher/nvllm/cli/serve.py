@@ -27,7 +27,8 @@ from nvllm.core.spec import LOOPBACK
 from nvllm.host import facts, gate_records, gates
 from nvllm.image import engine, identity
 from nvllm.image.engine import Engine
-from nvllm.serve import detach, examine, exposition, health, instances, owners, planner, service, stopping
+from nvllm.serve import detach, exposition, health, instances, owners, planner, service, stopping
+from nvllm.serve.examination import Look, examine
 from nvllm.serve.instances import SeenInstance
 from nvllm.serve.rundir import RunDirectory, all_below
 from nvllm.serve.supervisor import Supervisor
@@ -72,7 +73,7 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         _detach(app, image, profile, paranoid=paranoid)
         return
     if dry_run:
-        seen = examine.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+        seen = examine(app.project, app.places, image, profile, Look.SHOW, paranoid=paranoid, progress=app.progress)
         app.show("serve --dry-run", plan_encode(seen.plan), lambda: _plan_text(app, seen.plan), seen.refusals)
         return
     command = shlex.join(["nvllm", "serve", image, "--profile", profile])

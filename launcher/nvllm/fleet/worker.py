@@ -52,7 +52,7 @@ from nvllm.image import record as buildrecord
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.serve import hostclass
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 from nvllm.serve.fresh import FreshInstances
 
 _CHECK_OUT = "check out the commit of the project that the driver has"

@@ -1,21 +1,22 @@
 """Serving a profile: an engine that answers, or every reason at once why it must not start.
 
 In: project, image, profile and host. Out: a launch plan; from it a running, supervised engine and its run directory.
-`service` says in which order: `planner` makes the plan, `examine` decides whether it may start, `startup` starts it,
-`supervisor` watches it, `stopping` ends it.
+`service` says in which order: `examination` decides whether it may start, and asks `planner` for the plan; `startup`
+starts it, `supervisor` watches it, `stopping` ends it.
 """
 
 from typing import TYPE_CHECKING
 
 from nvllm.core import exports
 
-__all__ = ["Preview", "Supervisor", "preview", "stop"]
+__all__ = ["Examination", "Look", "Supervisor", "examine", "stop"]
 
 if TYPE_CHECKING:
-    from nvllm.serve.examine import Preview, preview
+    from nvllm.serve.examination import Examination, Look, examine
     from nvllm.serve.stopping import stop
     from nvllm.serve.supervisor import Supervisor
 else:
     __getattr__ = exports.lazy(
-        __name__, {"examine": ["Preview", "preview"], "supervisor": ["Supervisor"], "stopping": ["stop"]}
+        __name__,
+        {"examination": ["Examination", "Look", "examine"], "supervisor": ["Supervisor"], "stopping": ["stop"]},
     )

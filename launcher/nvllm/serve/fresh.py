@@ -10,7 +10,7 @@ import itertools
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
@@ -21,8 +21,8 @@ from nvllm.host.locks import HeldLocks
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.models.memo import HashCache
-from nvllm.serve import examine, planner, supervisor
-from nvllm.serve.examine import Examination, Instance
+from nvllm.serve import planner, supervisor
+from nvllm.serve.examination import Examination, Instance, Look, examine_build
 
 
 @dataclass
@@ -42,26 +42,24 @@ class FreshInstances:
 
         Raises Refused as `supervisor.hold_locks` does.
         """
-        return self._held(build, profile, lambda found: found)
+        return self._held(build, profile, Look.UNBLESSED)
 
     def examined_as_served(self, build: Build, profile: str) -> AbstractContextManager[tuple[Examination, HeldLocks]]:
         """Do what `examined` does; a blessed profile must also have a blessing, whose cache it then loads."""
-        return self._held(build, profile, lambda found: examine.blessed(self.project, self.places, found))
+        return self._held(build, profile, Look.BLESSED)
 
     @contextlib.contextmanager
-    def _held(
-        self, build: Build, profile: str, completed: Callable[[Examination], Examination]
-    ) -> Iterator[tuple[Examination, HeldLocks]]:
+    def _held(self, build: Build, profile: str, look: Look) -> Iterator[tuple[Examination, HeldLocks]]:
         with contextlib.ExitStack() as stack:
             with self._ports:  # one thread at a time: two instances must not choose the same port
                 name = f"{self._prefix(build.spec.name, profile)}{os.getpid()}-{next(self._numbers)}"
                 instance = Instance(name, profile, free_port())
                 hashes = HashCache.load(self.places.state / "verified.json")
-                found = completed(
-                    examine.examine_build(self.project, self.places, build, instance, self.engine, hashes, Silent())
+                examination = examine_build(
+                    self.project, self.places, build, instance, self.engine, look, hashes, Silent()
                 )
-                taken = stack.enter_context(supervisor.hold_locks(found, self.places, self.command))
-            yield found, taken
+                held_locks = stack.enter_context(supervisor.hold_locks(examination, self.places, self.command))
+            yield examination, held_locks
 
     def clear(self, image: str, profile: str) -> None:
         """Remove the containers of all instances of PROFILE of IMAGE for this purpose, also those of a killed process.

@@ -22,8 +22,8 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import RestartRules
 from nvllm.host.locks import HeldLocks
-from nvllm.serve import examine, owners, staged_cache, startup, stopping, supervisor
-from nvllm.serve.examine import Examination
+from nvllm.serve import owners, staged_cache, startup, stopping, supervisor
+from nvllm.serve.examination import Examination, Look, examine
 from nvllm.serve.health import Generation
 from nvllm.serve.rundir import Death, RunDirectory
 from nvllm.serve.staged_cache import MountedCache
@@ -55,17 +55,13 @@ class ServiceRequest:
 
 
 def examined(service: ServiceRequest) -> Examination:
-    """Examine SERVICE; the bytes of its cache only if something else is refused, to show all refusals at once.
-
-    They are hashed while they are copied. Raises Refused if there is nothing to examine, such as no lock.
-    """
+    """Examine SERVICE for a start. Raises Refused if there is nothing to examine, such as no lock."""
     arguments = (service.project, service.places, service.image, service.profile)
     try:
-        examination = examine.examine_without_cache(*arguments, paranoid=service.paranoid, progress=service.progress)
+        return examine(*arguments, Look.START, paranoid=service.paranoid, progress=service.progress)
     except Refused:  # what else is missing is said with it
-        refuse_any(examine.preview(*arguments, paranoid=service.paranoid, progress=service.progress).refusals)
+        refuse_any(examine(*arguments, Look.SHOW, paranoid=service.paranoid, progress=service.progress).refusals)
         raise
-    return examine.examine_cache(examination, service.places) if examination.refusals else examination
 
 
 def run(service: ServiceRequest, examination: Examination, announce: Callable[[Supervisor, Generation], None]) -> None:
@@ -75,8 +71,6 @@ def run(service: ServiceRequest, examination: Examination, announce: Callable[[S
     `Supervisor.serve` raises, and after a death NV706 (too many) and NV707 (a restart would serve something else).
     """
     instance, left = examination.plan.instance, examination.orphan
-    if left is not None and not examination.refusals:  # it works, and is not ended for one that may not start
-        examination = examine.examine_cache(examination, service.places)
     with supervisor.hold_locks(examination, service.places, service.command) as held_locks:
         owners.claim(service.project, service.places, instance)
         if left is not None and examination.engine is not None:
@@ -137,7 +131,7 @@ def _one_engine(
 
     DEATHS are those of the engines before it. Raises Refused for every other end, as `Supervisor.serve` does.
     """
-    rules = examination.build.spec.profiles[service.profile].restart
+    rules = examination.profile.restart
     with staged_cache.staged(examination, service.places) as cache:
         running = Supervisor(examination, service.places, held_locks, service.progress, cache, deaths=deaths)
         if cache is not None:
@@ -195,7 +189,7 @@ def _paused(service: ServiceRequest, examination: Examination, deaths: tuple[Dea
     Returns early if `nvllm stop` asks for the end. Raises Refused NV706 if there were too many.
     """
     plan, run = examination.plan, RunDirectory(service.places.run(examination.plan.instance))
-    rules = examination.build.spec.profiles[service.profile].restart or RestartRules()
+    rules = examination.profile.restart or RestartRules()
     last = deaths[-1]
     recent = tuple(one for one in deaths if one.when > last.when - rules.within)
     run.say(last.when, "death", {"instance": plan.instance, "reason": last.reason, "lines": list(last.lines)})

@@ -17,7 +17,7 @@ from nvllm.core.paths import Places
 from nvllm.core.plan import CACHE, LaunchPlan
 from nvllm.core.refusal import Refusal
 from nvllm.serve import planner, rundir, slow_start
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 from nvllm.serve.timeline import Timeline
 
 _CODE = frozenset({".c", ".cpp", ".cu", ".cubin", ".gch", ".h", ".o", ".ptx", ".py", ".so"})

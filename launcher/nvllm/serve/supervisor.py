@@ -22,7 +22,7 @@ from nvllm.core.spec import LOOPBACK
 from nvllm.host import locks
 from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.serve import health
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 from nvllm.serve.health import StallDetector
 from nvllm.serve.kernel_reports import KernelReports
 from nvllm.serve.rundir import Death, RunDirectory, Stage
@@ -89,7 +89,7 @@ class Supervisor(EngineStart):
         run = run or RunDirectory(places.run(plan.instance))
         cache = None if mounted is None else mounted.manifest.tree
         label = "" if mounted is None else mounted.manifest.label
-        floor = examination.build.spec.profiles[plan.profile].campaign.memory_floor
+        floor = examination.profile.campaign.memory_floor
         super().__init__(
             examination.engine, plan, examination.models, run, held_locks, progress, cache, label, floor, deaths
         )

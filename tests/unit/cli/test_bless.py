@@ -27,8 +27,8 @@ from nvllm.gc.projects import Projects
 from nvllm.host import survey
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.engine import Engine
-from nvllm.serve import examine, hostclass, startup
-from nvllm.serve.examine import Examination
+from nvllm.serve import hostclass, startup
+from nvllm.serve.examination import Examination
 from support.bless_world import FakeEngine, examined
 from support.plansamples import FrontEnd, places
 from support.task_samples import LOG, PlayedMachines, booted
@@ -54,7 +54,7 @@ def rules() -> BlessRules:
 def world(tmp_path: Path, front: FrontEnd, rules: BlessRules, monkeypatch: pytest.MonkeyPatch) -> World:
     found, engine = examined(front, rules)
     monkeypatch.setattr(startup, "POLL", 0.005)
-    monkeypatch.setattr(examine, "examine_unblessed", lambda *_, **__: found)
+    monkeypatch.setattr("nvllm.cli.bless.examine", lambda *_, **__: found)
     for directory in ("images", "manifests"):
         (tmp_path / "project" / directory).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "project")

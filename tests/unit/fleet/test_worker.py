@@ -47,7 +47,7 @@ from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.image.oci import Image
 from nvllm.serve import startup
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 from nvllm.serve.fresh import FreshInstances
 from support import bless_world, oci_registry
 from support.buildable import IMAGE, Buildable

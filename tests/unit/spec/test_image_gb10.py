@@ -19,8 +19,8 @@ from nvllm.core.spec import RegistryBase
 from nvllm.image import identity
 from nvllm.kernels import layer as kernels
 from nvllm.patches import patchset, seriesfile
-from nvllm.serve import examine, planner
-from nvllm.serve.examine import Preview
+from nvllm.serve import planner
+from nvllm.serve.examination import Examination, Look, examine
 from nvllm.spec import file as specfile
 from support import fork_requirements
 from support.plansamples import places
@@ -104,12 +104,12 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def seen(bare: Path, profile: str) -> Preview:
+def seen(bare: Path, profile: str) -> Examination:
     project = Project(bare / "project")
     (project.root / "manifests").mkdir(parents=True)
     (project.root / "images").symlink_to(ROOT / "images")
     (project.root / "patches").symlink_to(ROOT / "patches")
-    return examine.preview(project, places(bare), "gb10", profile, paranoid=False, progress=Silent())
+    return examine(project, places(bare), "gb10", profile, Look.SHOW, paranoid=False, progress=Silent())
 
 
 def test_the_image_is_the_series_commit_compiled() -> None:
