@@ -20,7 +20,7 @@ import re
 import shlex
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -127,28 +127,41 @@ class HeldLocks:
         self.release()
 
 
+class LocksLost(Refused):
+    """Raised with the KEYS whose locks could not be taken, and why."""
+
+    def __init__(self, lost: Mapping[Key, Sequence[Refusal]]) -> None:
+        super().__init__(refusal for refusals in lost.values() for refusal in refusals)
+        self.keys = frozenset(lost)
+
+
 def acquire_all(directory: Path, keys: Iterable[Key], holder: Holder, patience: float = 5.0) -> HeldLocks:
     """Take the locks of all KEYS in DIRECTORY, or none, without waiting for any; write HOLDER into each.
 
-    DIRECTORY is created if needed. Only the guard is waited for, at most PATIENCE seconds. Raises Refused with NV508
-    for each lock that another process holds, and NV513 if no lock can be taken there.
+    DIRECTORY is created if needed. Only the guard is waited for, at most PATIENCE seconds. Raises LocksLost with NV508
+    for each lock that another process holds, and Refused NV513 if no lock can be taken there.
     """
     taken: dict[Key, int] = {}
-    refusals: list[Refusal] = []
+    lost: dict[Key, Sequence[Refusal]] = {}
     with _guarded(directory, patience) as directory_descriptor:
         try:
             for key in sorted(set(keys), key=lambda key: (KINDS.index(key.kind), key.name)):
                 try:
                     taken[key] = _take(directory_descriptor, key, directory / key.filename)
                 except Refused as refused:
-                    refusals.extend(refused.refusals)
-            refuse_any(refusals)
+                    lost[key] = refused.refusals
+            _refuse_lost(lost)
             for descriptor in taken.values():
                 _write(descriptor, holder)
         except BaseException:
             HeldLocks(taken, holder).release()
             raise
     return HeldLocks(taken, holder)
+
+
+def _refuse_lost(lost: Mapping[Key, Sequence[Refusal]]) -> None:
+    if lost:
+        raise LocksLost(lost)
 
 
 def status(directory: Path, patience: float = 5.0) -> tuple[LockStatus, ...]:
