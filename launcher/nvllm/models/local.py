@@ -39,8 +39,8 @@ def verified(
     try:
         return LocalModel(locked, tree.located(locked, directory, cure=cure)), refusals
     except Refused as refused:
-        named = {refusal.where for refusal in refusals}  # both functions report a missing file
-        return LocalModel(locked, ()), [*refusals, *(one for one in refused.refusals if one.where not in named)]
+        # Both functions report a missing file; only one that went between the two is news.
+        return LocalModel(locked, ()), refusals or list(refused.refusals)
 
 
 def no_adapters(adapters: Iterable[str], models: Mapping[str, LockedModel], image: str, lock: str) -> list[Refusal]:
