@@ -85,7 +85,8 @@ def test_an_engine_that_gives_more_than_was_planned(
     monkeypatch.setattr(planner, "expectations", lambda *_: wanted)
     plan = found.plan
     more = replace(plan, user="1001:1001", environment={**plan.environment, "LD_PRELOAD_TOO": "x"})
-    refused = start(world, replace(found, plan=replace(more, command=(*plan.command, "--trust-remote-code"))))
+    command = replace(plan.command, engine=(*plan.command.engine, "--trust-remote-code"))
+    refused = start(world, replace(found, plan=replace(more, command=command)))
     where = f"container {world.instance()}: "
     seen = {one.where.removeprefix(where): (one.expected, one.found) for one in refused.refusals}
     assert seen["user"] == (plan.user, "1001:1001")

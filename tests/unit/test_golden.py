@@ -95,7 +95,7 @@ def plans() -> dict[str, Any]:
             "serve hash": plan.serve_hash,
             "hashed anew": serve_hash(plan) == plan.serve_hash,
             "plan": canonical.digest("golden/1", encode(plan)),
-            "command": list(plan.command),
+            "command": list(plan.command.words),
         }
     return found
 

@@ -16,10 +16,9 @@ from pathlib import Path
 from nvllm.bisect.problem import Trial
 from nvllm.core import paths
 from nvllm.core.paths import Places
-from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan, Workbench
+from nvllm.core.plan import RUN_DIRECTORY, Command, LaunchPlan, Workbench
 from nvllm.core.refusal import refuse
 from nvllm.image.engine import Engine
-from nvllm.serve import planner
 from nvllm.serve.startup import labels
 
 READY = "Application startup complete."
@@ -63,7 +62,7 @@ def start(engine: Engine, plan: LaunchPlan, cache: Path, environment: Mapping[st
     os.chown(cache, int(user), int(group))  # where nvllm runs as root, the engine runs as another user
     bare = replace(
         plan,
-        command=tuple(planner.engine_command(plan)),
+        command=Command((), plan.command.engine),
         environment={**plan.environment, **(environment or {})},
         mounts=tuple(mount for mount in plan.mounts if mount.target != RUN_DIRECTORY),
     )

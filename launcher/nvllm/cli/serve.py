@@ -27,7 +27,7 @@ from nvllm.core.spec import LOOPBACK
 from nvllm.host import facts, gate_records, gates
 from nvllm.image import engine, identity
 from nvllm.image.engine import Engine
-from nvllm.serve import detach, exposition, health, instances, owners, planner, service, stopping
+from nvllm.serve import detach, exposition, health, instances, owners, service, stopping
 from nvllm.serve.examination import Look, examine
 from nvllm.serve.instances import SeenInstance
 from nvllm.serve.rundir import RunDirectory, all_below
@@ -130,7 +130,7 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
             (role, f"{one.name}  {one.revision or one.tree or 'not known without a lock'}")
             for role, one in _roles(plan)
         ),
-        ("command", shlex.join(planner.engine_command(plan))),
+        ("command", shlex.join(plan.command.engine)),
         ("cache", plan.cache.tree if plan.cache is not None else "none that is blessed"),
         ("CPU", _cpu_text(plan.cpu)),
         ("user", plan.user),

@@ -165,7 +165,7 @@ class Runner:
         if state is None or state.exit_code is not None:
             return None, None
         for _ in range(_LISTINGS):
-            listing = start.engine.run_files(start.container, start.plan.command[0])
+            listing = start.engine.run_files(start.container, start.plan.command.interpreter)
             if listing:
                 break
         return listing, start.engine.usage(start.container).peak_memory

@@ -549,8 +549,8 @@ def options(plan: LaunchPlan, labels: Mapping[str, str], product: Product) -> di
     waived = {waiver.name for waiver in plan.waivers}
     options: dict[str, Any] = {
         "name": plan.instance,
-        "entrypoint": [plan.command[0]],
-        "command": list(plan.command[1:]),
+        "entrypoint": [plan.command.words[0]],
+        "command": list(plan.command.words[1:]),
         "environment": dict(plan.environment),
         "user": plan.user,
         "labels": dict(labels),

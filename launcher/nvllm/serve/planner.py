@@ -31,6 +31,7 @@ from nvllm.core.plan import (
     SCHEMA,
     SEEDS,
     TEMPLATES,
+    Command,
     CpuLayout,
     LaunchPlan,
     Mount,
@@ -135,7 +136,7 @@ def plan(request: PlanRequest) -> LaunchPlan:
     """Return the launch plan of REQUEST."""
     profile, image, spec = request.profile, request.image, request.image.spec
     path = f"{_MODELS}/{profile.model}"
-    engine = [
+    engine = (
         # Also in a bootstrap, where there is nothing to copy: it and the serves have one command, and one hash.
         *(_seeding(image) if profile.blessed else ()),
         *spec.runtime.entrypoint,
@@ -147,7 +148,7 @@ def plan(request: PlanRequest) -> LaunchPlan:
         *engine_arguments(profile),
         # Last: of several, the last one that is added sees a request first.
         *(() if profile.access.key_file is None else ACCESS_ARGUMENTS),
-    ]
+    )
     environment = {**identity.environment(spec), **profile.environment, **ENGINE_ENVIRONMENT}
     if profile.access.key_file is not None:
         environment.update(ACCESS_ENVIRONMENT)
@@ -172,7 +173,7 @@ def plan(request: PlanRequest) -> LaunchPlan:
         profile=request.profile_name,
         dev=profile.dev,
         serve_hash="",
-        command=(image.scheme.interpreter, "-I", f"/{identity.GATE_PATH}", *engine),
+        command=Command((image.scheme.interpreter, "-I", f"/{identity.GATE_PATH}"), engine),
         environment=dict(sorted(environment.items())),
         mounts=(
             Mount(str(request.run_directory), RUN_DIRECTORY),
@@ -294,11 +295,6 @@ def planned_cpu(cpu: Cpu, *, threads: bool) -> PlannedCpu:
     return PlannedCpu(cpu.machine, cpu.kind, cpu.flags, layout)
 
 
-def engine_command(plan: LaunchPlan) -> list[str]:
-    """Return the command of PLAN without the gate: what the gate runs in the end."""
-    return list(plan.command[3:])
-
-
 def expectations(plan: LaunchPlan, models: Sequence[LockedModel], cache: Tree | None = None) -> bytes:
     """Return the file that the gate compares everything with, as JSON.
 
@@ -312,7 +308,7 @@ def expectations(plan: LaunchPlan, models: Sequence[LockedModel], cache: Tree | 
         "waivers": [waiver.name for waiver in plan.waivers],
         "sentinels": list(plan.sentinels),
         "environment": sorted(plan.environment),
-        "command": engine_command(plan),
+        "command": list(plan.command.engine),
         "models": [
             {
                 "path": one.path,

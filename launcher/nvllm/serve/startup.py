@@ -213,7 +213,7 @@ class EngineStart:
 
         Raises Refused NV703 if no program can be run in the container.
         """
-        found = self.engine.scratch_files(self.container, self.plan.command[0])
+        found = self.engine.scratch_files(self.container, self.plan.command.interpreter)
         if found is None:
             raise Refused([self._died(self.engine.state(self.container))])
         return found

@@ -20,7 +20,7 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import LOOPBACK
 from nvllm.host import locks
-from nvllm.host.locks import HeldLocks, Holder, Key
+from nvllm.host.locks import HeldLocks, Holder, Key, LocksLost
 from nvllm.serve import health
 from nvllm.serve.examination import Examination
 from nvllm.serve.health import StallDetector
@@ -40,8 +40,12 @@ RECHECK = 60.0
 
 def keys(plan: LaunchPlan) -> list[Key]:
     """Return the keys that a serve of PLAN locks: its serve hash, its port and each of its GPUs."""
-    wanted = [Key("serve", plan.serve_hash), Key("port", str(plan.port))]
-    return [*wanted, *(Key("gpu", gpu.uuid) for gpu in plan.gpus)]
+    return [Key("serve", plan.serve_hash), port_key(plan), *(Key("gpu", gpu.uuid) for gpu in plan.gpus)]
+
+
+def port_key(plan: LaunchPlan) -> Key:
+    """Return the key of the port that PLAN is published on."""
+    return Key("port", str(plan.port))
 
 
 @contextlib.contextmanager
@@ -57,9 +61,8 @@ def hold_locks(examination: Examination, places: Places, command: str) -> Iterat
         held_locks = locks.acquire_all(places.locks, keys(examination.plan), holder)
     except Refused as refused:
         # The refusal of a lock names its holder; that its port and container are there too adds nothing.
-        told = {one.code for one in refused.refusals}
-        port = Key("port", str(examination.plan.port)).filename
-        if any(one.where.endswith(f"/{port}") for one in refused.refusals):
+        told = {refusal.code for refusal in refused.refusals}
+        if isinstance(refused, LocksLost) and port_key(examination.plan) in refused.keys:
             told.add("NV507")
         raise Refused([*(one for one in refusals if one.code not in told), *refused.refusals]) from refused
     with held_locks:
@@ -181,7 +184,7 @@ class Supervisor(EngineStart):
         self._checked = time.monotonic()
         refuse_any(staging.recheck(self.mounted.staged, self.mounted.manifest.cure))
         try:
-            scratch = self.engine.scratch_files(self.container, self.plan.command[0]) or []
+            scratch = self.engine.scratch_files(self.container, self.plan.command.interpreter) or []
         except Refused:  # a report that has to wait; whether the container lives is the watch's question
             return
         for graph in self.mounted.new_graphs(scratch):

@@ -19,7 +19,6 @@ from nvllm.core.spec import RegistryBase
 from nvllm.image import identity
 from nvllm.kernels import layer as kernels
 from nvllm.patches import patchset, seriesfile
-from nvllm.serve import planner
 from nvllm.serve.examination import Examination, Look, examine
 from nvllm.spec import file as specfile
 from support import fork_requirements
@@ -160,7 +159,7 @@ def test_the_driver_is_one_that_dgx_os_has() -> None:
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_profile_is_what_the_forks_script_serves(bare: Path, name: str) -> None:
     plan = seen(bare, name).plan
-    command = planner.engine_command(plan)
+    command = list(plan.command.engine)
     if SPEC.profiles[name].blessed:  # on a GPU, what fills the tmpfs over Inductor's directory comes first
         assert command[:3] == ["/opt/venv/bin/python3.12", "-I", f"/{identity.SEED_PATH}"]
         command = command[3:]
