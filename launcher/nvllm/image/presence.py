@@ -8,7 +8,7 @@ from nvllm.core import canonical
 from nvllm.core.paths import Places
 from nvllm.core.refusal import Refusal
 from nvllm.host.facts import EngineProblem
-from nvllm.image import record as buildrecord
+from nvllm.image import record
 from nvllm.image.engine import Engine
 from nvllm.image.identity import IDENTITY_PATH, Build
 from nvllm.image.record import Record
@@ -27,13 +27,13 @@ def of_build(build: Build, places: Places, engine: Engine | EngineProblem) -> Im
 
     Raises Refused NV513 if somebody else can have written the record.
     """
-    record = buildrecord.read(places.builds, build.build_hash)
-    problems = [] if isinstance(engine, EngineProblem) else refusals(build, record, engine)
-    return ImagePresence(record.ids if record is not None else (), tuple(problems))
+    recorded = record.read(places.builds, build.build_hash)
+    problems = [] if isinstance(engine, EngineProblem) else refusals(build, recorded, engine)
+    return ImagePresence(recorded.ids if recorded is not None else (), tuple(problems))
 
 
-def refusals(build: Build, record: Record | None, engine: Engine) -> list[Refusal]:
-    """Return why the image of BUILD in ENGINE is not the one that RECORD, its build record, describes.
+def refusals(build: Build, recorded: Record | None, engine: Engine) -> list[Refusal]:
+    """Return why the image of BUILD in ENGINE is not the one that RECORDED, its build record, describes.
 
     NV302: there is no such image. NV303: another image has its tag. NV304: its identity file names another build.
     """
@@ -41,13 +41,13 @@ def refusals(build: Build, record: Record | None, engine: Engine) -> list[Refusa
     cure = f"nvllm build {build.spec.name}"
     where = f"docker engine: {tag}"
     image = engine.image(tag)
-    if record is None or image is None:
+    if recorded is None or image is None:
         problem = "no such image" if image is None else "an image without a build record on this host"
         return [Refusal("NV302", where, f"the image of build hash {build.build_hash[:12]}", problem, cure)]
-    if image.id not in record.ids:
-        return [Refusal("NV303", where, " or ".join(record.ids), image.id, f"docker rmi {tag} && {cure}")]
-    if not record.is_of(image):
-        expected = f"{len(record.layers)} layers, as recorded"
+    if image.id not in recorded.ids:
+        return [Refusal("NV303", where, " or ".join(recorded.ids), image.id, f"docker rmi {tag} && {cure}")]
+    if not recorded.is_of(image):
+        expected = f"{len(recorded.layers)} layers, as recorded"
         problem = f"{len(image.diff_ids)} layers, not the same ones"
         return [Refusal("NV303", where, expected, problem, f"docker rmi {tag} && {cure}")]
     named = _build_hash(engine.read_file(image.id, f"/{IDENTITY_PATH}"))

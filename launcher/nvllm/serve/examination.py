@@ -40,7 +40,7 @@ from nvllm.patches.series import Patch
 from nvllm.serve import access, owners, planner, servehash, stopping
 from nvllm.serve.planner import PlannedImage, PlanRequest
 from nvllm.serve.stopping import Orphan
-from nvllm.spec import file as specfile
+from nvllm.spec import file
 
 
 class Look(enum.Enum):
@@ -161,13 +161,13 @@ def examine_build(
 
 def _from_spec(project: Project, places: Places, image: str, name: str, look: Look) -> Known:
     """Return what the spec of IMAGE says of its profile NAME."""
-    spec = specfile.of(project, image)
-    refusals = tuple(specfile.other_platform(spec, project.platform))
+    spec = file.of(project, image)
+    refusals = tuple(file.other_platform(spec, project.platform))
     if refusals and look is Look.SHOW:  # what it would be on a platform that it is built for
         project = replace(project, platform=spec.platforms[0])
     else:
         refuse_any(refusals)
-    profile = specfile.named_profile(project, spec, name)
+    profile = file.named_profile(project, spec, name)
     allowed = Access() if look is Look.UNBLESSED else profile.access
     instance = Instance(owners.instance_name(project, places, spec.name, name), name, profile.port, allowed)
     return Known(project, places, instance, _for_instance(spec, instance), refusals=refusals)

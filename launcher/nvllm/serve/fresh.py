@@ -66,10 +66,10 @@ class FreshInstances:
 
         The caller holds a lock that only one process of this purpose has.
         """
-        for one in self.engine.containers():
-            if one.name.startswith(self._prefix(image, profile)) and one.ours:
-                self.engine.kill(one.id)
-                self.engine.remove(one.id)
+        for container in self.engine.containers():
+            if container.name.startswith(self._prefix(image, profile)) and container.ours:
+                self.engine.kill(container.id)
+                self.engine.remove(container.id)
 
     def _prefix(self, image: str, profile: str) -> str:
         # With the project: `clear` must not end what another project's bisect has started.

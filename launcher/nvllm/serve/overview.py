@@ -15,12 +15,11 @@ from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import ImageSpec
 from nvllm.host import checks, engines
 from nvllm.host.facts import EngineProblem, HostFacts
-from nvllm.image import builder, identity, presence
-from nvllm.image import record as buildrecord
+from nvllm.image import builder, identity, presence, record
 from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
-from nvllm.models import local as models
-from nvllm.spec import file as specfile
+from nvllm.models import local
+from nvllm.spec import file
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +46,11 @@ def _needs(
     project: Project, places: Places, image: str, engine: Engine | EngineProblem, facts: HostFacts
 ) -> ImageNeeds:
     try:
-        spec = specfile.of(project, image)
+        spec = file.of(project, image)
     except Refused as refused:
         wrong = tuple(refused.refusals)
         return ImageNeeds(image, built=False, build=wrong, serve=wrong, bless=wrong, next=wrong[0].cure)
-    elsewhere = tuple(specfile.other_platform(spec, project.platform))
+    elsewhere = tuple(file.other_platform(spec, project.platform))
     if elsewhere:
         following = f"nvllm --platform {spec.platforms[0]} doctor"
         return ImageNeeds(image, built=False, build=elsewhere, serve=elsewhere, bless=elsewhere, next=following)
@@ -78,8 +77,8 @@ def _needs(
 
 
 def _built(build: Build, places: Places, engine: Engine) -> bool:
-    record = buildrecord.read(places.builds, build.build_hash)
-    return record is not None and buildrecord.held(record, engine) is not None
+    recorded = record.read(places.builds, build.build_hash)
+    return recorded is not None and record.held(recorded, engine) is not None
 
 
 def _profile(
@@ -98,7 +97,7 @@ def _profile(
     name = next((name for name, profile in spec.profiles.items() if profile.blessed == blessed), None)
     if name is None:
         return None
-    absent = models.missing(spec, spec.profiles[name].models, locked, places)
+    absent = local.missing(spec, spec.profiles[name].models, locked, places)
     command = f"nvllm {'bless' if blessed else 'serve'} {spec.name} --profile {name}"
     return command, (*lacks, *absent, *_gpus(spec, name, facts))
 

@@ -263,7 +263,7 @@ def running_in(plan: LaunchPlan, run_directory: Path) -> LaunchPlan:
     return replace(
         plan,
         mounts=tuple(
-            Mount(str(run_directory), one.target) if one.target == RUN_DIRECTORY else one for one in plan.mounts
+            Mount(str(run_directory), mount.target) if mount.target == RUN_DIRECTORY else mount for mount in plan.mounts
         ),
     )
 
@@ -311,10 +311,10 @@ def expectations(plan: LaunchPlan, models: Sequence[LockedModel], cache: Tree | 
         "command": list(plan.command.engine),
         "models": [
             {
-                "path": one.path,
+                "path": model.path,
                 "files": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in locked.files],
             }
-            for one, locked in zip(plan.models, models, strict=True)
+            for model, locked in zip(plan.models, models, strict=True)
         ]
         + _seeds(cache)
         + _own_files(plan),
@@ -354,7 +354,7 @@ def _seeds(tree: Tree | None) -> list[Json]:
     return [
         {
             "path": f"{SEEDS}/{path}",
-            "files": [{"path": one.path, "size": one.size, "sha256": one.sha256} for one in tree.below(path)],
+            "files": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in tree.below(path)],
         }
         for path in tree.seeds
     ]

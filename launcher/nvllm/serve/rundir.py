@@ -202,8 +202,8 @@ def private_directory(directory: Path) -> Path:
         paths.ensure(directory)
     except OSError as error:
         if not os.path.lexists(directory):
-            found, cure = error.strerror or str(error), shlex.join(["ls", "-ld", str(directory.parent)])
-            raise refuse("NV513", str(directory), "a directory that only this user can write", found, cure) from error
+            problem, cure = error.strerror or str(error), shlex.join(["ls", "-ld", str(directory.parent)])
+            raise refuse("NV513", str(directory), "a directory that only this user can write", problem, cure) from error
     trusted.state(directory, "NV513").private()
     return directory
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from nvllm.cache.tree import Tree
 from nvllm.core.lock import LockedModel
 from nvllm.core.plan import LaunchPlan
-from nvllm.core.plan import encode as plan_encode
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import LOOPBACK, MEMORY_FLOOR
@@ -72,11 +71,11 @@ def answers_without_key(plan: LaunchPlan, log: Path) -> list[Refusal]:
     """
     if plan.access.key_file is None:
         return []
-    found = health.without_key(plan.port)
-    if found == health.REFUSED:
+    answer = health.without_key(plan.port)
+    if answer == health.REFUSED:
         return []
     where, expected = health.url(LOOPBACK, plan.port, "v1/models"), f"{health.REFUSED} without the API key"
-    return [Refusal("NV605", where, expected, found, shlex.join(["less", str(log)]))]
+    return [Refusal("NV605", where, expected, answer, shlex.join(["less", str(log)]))]
 
 
 @dataclass(eq=False)
@@ -119,7 +118,7 @@ class EngineStart:
         expectations = planner.expectations(self.plan, self.models, self.cache)
         asking = None if self.plan.access.key_file is None else access.program()
         prepare = self.run.prepare_again if self.deaths else self.run.prepare
-        prepare(plan_encode(self.plan), expectations, self.plan.sentinels, asking)
+        prepare(encode(self.plan), expectations, self.plan.sentinels, asking)
         self._under_way = True
         self._state("starting")
         try:
@@ -204,19 +203,19 @@ class EngineStart:
 
     def _out_of_memory(self, available: int) -> Refusal:
         expected = f"at least {self.memory_floor >> 20} MiB of MemAvailable, the profile's campaign.memory-floor"
-        found = f"{available >> 20} MiB, so {self.plan.instance} was ended; what it was asked has no verdict"
+        ending = f"{available >> 20} MiB, so {self.plan.instance} was ended; what it was asked has no verdict"
         cure = f"stop what uses memory, and go on: {self.held_locks.command}"
-        return Refusal("NV519", "/proc/meminfo", expected, found, cure)
+        return Refusal("NV519", "/proc/meminfo", expected, ending, cure)
 
     def scratch(self) -> list[str]:
         """Return the paths of the files that the running engine has written in its container.
 
         Raises Refused NV703 if no program can be run in the container.
         """
-        found = self.engine.scratch_files(self.container, self.plan.command.interpreter)
-        if found is None:
+        files = self.engine.scratch_files(self.container, self.plan.command.interpreter)
+        if files is None:
             raise Refused([self._died(self.engine.state(self.container))])
-        return found
+        return files
 
     def read_log(self) -> None:
         """Read the lines that the running engine has written since the last look."""
@@ -236,8 +235,8 @@ class EngineStart:
 
         This process holds the lock of the serve hash, so no other one has a container with these labels.
         """
-        wanted = labels(self.plan, self.run.path).items()
-        return next((one.id for one in self.engine.containers() if wanted <= one.labels.items()), "")
+        own_labels = labels(self.plan, self.run.path).items()
+        return next((one.id for one in self.engine.containers() if own_labels <= one.labels.items()), "")
 
     def _wait(self) -> health.Generation:
         deadline = time.monotonic() + self.plan.limits.start_timeout
@@ -263,12 +262,12 @@ class EngineStart:
         refuse_any(
             Refusal(
                 "NV701",
-                f"{where}: {one['where']}",
-                one["expected"],
-                one["found"],
+                f"{where}: {finding['where']}",
+                finding["expected"],
+                finding["found"],
                 f"nvllm doctor {self.plan.image} --profile {self.plan.profile}",
             )
-            for one in self.timeline.gate_findings
+            for finding in self.timeline.gate_findings
         )
         # An engine whose core failed may hang instead of ending, so its log decides. `nvllm stop` may have come before
         # the container, between two engines of a service.
@@ -289,28 +288,28 @@ class EngineStart:
             self._phase(self.timeline.finish(time.time()))
             return generation
 
-    def _not_ready(self, found: str) -> Refusal:
+    def _not_ready(self, problem: str) -> Refusal:
         where = f"http://127.0.0.1:{self.plan.port}/v1/completions"
         expected = f"{self.plan.probe.max_tokens} generated tokens"
-        return Refusal("NV704", where, expected, found, shlex.join(["less", str(self.run.log)]))
+        return Refusal("NV704", where, expected, problem, shlex.join(["less", str(self.run.log)]))
 
     def _died(self, state: ContainerState | None) -> Refusal:
         if self.run.asked_to_stop:
-            found = "it was asked to stop"
+            cause = "it was asked to stop"
         elif state is None:
-            found = "another process removed the container"
+            cause = "another process removed the container"
         elif state.out_of_memory or state.exit_code == 137:
-            found = f"killed (exit status {state.exit_code}), memory limit {self.plan.limits.memory / 2**30:.1f} GiB"
+            cause = f"killed (exit status {state.exit_code}), memory limit {self.plan.limits.memory / 2**30:.1f} GiB"
         elif state.exit_code is not None:
-            found = f"exit status {state.exit_code}"
+            cause = f"exit status {state.exit_code}"
         else:
-            found = self.timeline.fatal or "it failed"
-        shown = "\n".join(self.tail[-_TAIL:])
+            cause = self.timeline.fatal or "it failed"
+        last_lines = "\n".join(self.tail[-_TAIL:])
         return Refusal(
             "NV703",
             f"container {self.plan.instance}",
             "an engine that runs",
-            f"{found}{LAST_LINES}\n{shown}",
+            f"{cause}{LAST_LINES}\n{last_lines}",
             shlex.join(["less", str(self.run.log)]),
         )
 
@@ -347,10 +346,10 @@ class EngineStart:
                 self._parse(line)
 
     def _parse(self, line: bytes) -> None:
-        found = timeline.stamped(line.decode("utf-8", "replace"))
-        if found is not None:
-            self.tail = [*self.tail[-_TAIL:], found[1]]
-            phase = self.timeline.feed(*found)
+        stamped = timeline.stamped(line.decode("utf-8", "replace"))
+        if stamped is not None:
+            self.tail = [*self.tail[-_TAIL:], stamped[1]]
+            phase = self.timeline.feed(*stamped)
             if phase is not None:
                 self._phase(phase)
 

@@ -98,7 +98,9 @@ def unended(engine: Engine, places: Places) -> tuple[str, ...]:
     A container that was started from another state directory is none of them.
     """
     containers = {
-        one.name for one in engine.containers() if one.ours and one.labels.get(RUN_LABEL) == str(places.run(one.name))
+        container.name
+        for container in engine.containers()
+        if container.ours and container.labels.get(RUN_LABEL) == str(places.run(container.name))
     }
     known = [(run.path.name, run.read_state()) for run in all_below(places.runs)]
     return tuple(

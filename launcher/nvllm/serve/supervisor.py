@@ -112,9 +112,9 @@ class Supervisor(EngineStart):
         refuse_any(self.mounted.problems(self.timeline, self.scratch(), processor, str(self.run.log)))
         refuse_any(staging.recheck(self.mounted.staged, self.mounted.manifest.cure))
         self.slow = self.mounted.slow(self.timeline)
-        for one in self.slow:
-            self._say("slow", phase=one.phase, seconds=one.seconds, blessed=one.blessed)
-            self.progress.note(f"SLOW {one}")
+        for phase in self.slow:
+            self._say("slow", phase=phase.phase, seconds=phase.seconds, blessed=phase.blessed)
+            self.progress.note(f"SLOW {phase}")
 
     def serve(self, announce: Callable[[health.Generation], None]) -> None:
         """Start the engine, call ANNOUNCE when it is ready, and `watch` it. Raises what these three raise."""
@@ -167,15 +167,15 @@ class Supervisor(EngineStart):
     def _report_kernels(self) -> None:
         """Report what a request needed and the blessed cache lacks: kernels and graphs; `status` shows them."""
         now = () if self.mounted is None else tuple(self.timeline.kernels.values())
-        new = [one for one in now if one not in self._reported]
+        new = [kernel for kernel in now if kernel not in self._reported]
         if not new:
             return
         self._reported = now
         self.reports.add(self.plan.serve_hash, now)
-        for one in new:
-            self._say("kernel missing", key=one.key, name=one.name, arguments=one.arguments)
-            if one.arguments:
-                self.progress.note(f"COMPILED {one.name} ({one.arguments}), which the blessed cache lacks")
+        for kernel in new:
+            self._say("kernel missing", key=kernel.key, name=kernel.name, arguments=kernel.arguments)
+            if kernel.arguments:
+                self.progress.note(f"COMPILED {kernel.name} ({kernel.arguments}), which the blessed cache lacks")
         self._state("ready")
 
     def _check_cache(self) -> None:
@@ -205,10 +205,10 @@ class Supervisor(EngineStart):
             raise Refused([self._silent(seen)])
         stuck = self._stalls.stuck
         if stuck >= patience:
-            found = f"requests are running, but made no progress for {stuck:.0f} s"
+            problem = f"requests are running, but made no progress for {stuck:.0f} s"
             where = health.url(LOOPBACK, self.plan.port, "metrics")
             expected = f"tokens generated within {patience} s while requests run"
-            raise refuse("NV913", where, expected, found, shlex.join(["less", str(self.run.log)]))
+            raise refuse("NV913", where, expected, problem, shlex.join(["less", str(self.run.log)]))
         seconds, problem = max(
             (stuck, "requests are running, but have made no progress"), (self._stalls.silent, "it has answered nothing")
         )
