@@ -38,15 +38,16 @@ from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import ImageSpec
+from nvllm.engine import engine
 from nvllm.host.facts import EngineProblem
-from nvllm.image import dockerfiles, engine
+from nvllm.image import dockerfiles
 from nvllm.image import record as buildrecord
 from nvllm.layers import patched as patchlayer
 from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.lock import document as lockdoc
 from nvllm.patches import patching, seriesfile, source, unified
 from nvllm.patches.series import Patch
-from nvllm.serve.examination import Look, examine
+from nvllm.serve.examination import Depth, examine
 from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
 
@@ -462,7 +463,7 @@ def _blessed(bench: Bench, home: Path) -> Path:
     project, ours = paths.Project(bench.project), paths.Places(home / "cache", home / "state")
     store = TreeStore(ours.trees)
     tree = store.adopt(verify_bench.make(bench.directory / "compiled"), "bless again")
-    plan = examine(project, ours, IMAGE, "tiny-blessed", Look.UNBLESSED, paranoid=False, progress=Silent()).plan
+    plan = examine(project, ours, IMAGE, "tiny-blessed", Depth.UNBLESSED, paranoid=False, progress=Silent()).plan
     made = blessings_world.bless(
         tree, plan, label=f"{IMAGE}-tiny-blessed", created=clock.stamp(time.time()), kv_tokens=1
     )

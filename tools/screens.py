@@ -140,13 +140,13 @@ WITH_ENGINE = (
 
 _SIMULATED = """\
 import sys
-from nvllm.bisect import trials
+from nvllm.trials import bench
 from nvllm.cli.main import main
-from nvllm.image import engine
+from nvllm.engine import engine
 from support.bisect_world import SimulatedBench, all_of
 if sys.argv[1:2] == ["bisect"]:
     engine.require = lambda: None
-    trials.EngineBench = lambda *_: SimulatedBench(all_of(frozenset({"mamba-block-ids", "eager-sampler"})))
+    bench.EngineBench = lambda *_: SimulatedBench(all_of(frozenset({"mamba-block-ids", "eager-sampler"})))
 sys.exit(main())
 """
 """nvllm, with a bench that finds every set bad which holds these two patches."""

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from nvllm.bisect import aot_load
-from nvllm.bisect.aot_load import FAILED, LOADED, SAVED
 from nvllm.core import plan as plans
 from nvllm.core.plan import LaunchPlan
-from nvllm.image import engine
+from nvllm.engine import engine
+from nvllm.trials import aot_load
+from nvllm.trials.aot_load import FAILED, LOADED, SAVED
 from support.engine_world import IMAGE, BuiltImage, World, Worlds
 
 pytestmark = pytest.mark.engine

@@ -24,12 +24,13 @@ from nvllm.cli import dockerfile as cli_dockerfile
 from nvllm.cli.frame import App, Output
 from nvllm.core.paths import Project, places
 from nvllm.core.progress import Silent
-from nvllm.image import dockerfiles, engine, identity
+from nvllm.engine import engine
+from nvllm.image import dockerfiles, identity
 from nvllm.image.builder import LayerBuilder
 from nvllm.image.identity import Build
-from nvllm.image.oci import Image
 from nvllm.layers.bytecode import Interpreter
 from nvllm.layers.cache import LayerCache
+from nvllm.layers.oci import Image
 from nvllm.patches import seriesfile
 from nvllm.patches.unified import Diff
 from nvllm.sources import fetch

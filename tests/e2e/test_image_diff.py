@@ -10,11 +10,12 @@ import pytest
 from docker import DockerClient
 
 from nvllm.core.progress import Silent
-from nvllm.image import contents, difference, oci
-from nvllm.image.engine import Engine
-from nvllm.image.oci import Image
+from nvllm.engine.engine import Engine
+from nvllm.image import contents, difference
+from nvllm.layers import oci
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.cache import LayerCache
+from nvllm.layers.oci import Image
 from support.engine_world import IMAGE, BuiltImage, World, Worlds
 
 pytestmark = pytest.mark.engine

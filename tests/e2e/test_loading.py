@@ -17,11 +17,12 @@ from docker.errors import NotFound
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
+from nvllm.engine import engine
+from nvllm.engine.engine import Engine
 from nvllm.host.facts import ImageFacts
-from nvllm.image import archive, engine, oci
-from nvllm.image.engine import Engine
-from nvllm.image.oci import Image
+from nvllm.layers import archive, oci
 from nvllm.layers import tar as tarlayer
+from nvllm.layers.oci import Image
 from nvllm.layers.tar import Layer
 
 pytestmark = pytest.mark.engine

@@ -15,7 +15,8 @@ from docker import DockerClient
 
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.progress import Silent
-from nvllm.image import engine, identity, registry_base
+from nvllm.engine import engine
+from nvllm.image import identity, registry_base
 from support import registry
 from support.layersamples import World
 from support.loopback import serving

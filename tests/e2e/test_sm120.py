@@ -20,10 +20,10 @@ from docker import DockerClient
 
 from nvllm.core.paths import Project, places
 from nvllm.image import record as buildrecord
+from nvllm.kernels import devicecode, precompile
 from nvllm.kernels import layer as kernels
-from nvllm.lock import devicecode
 from nvllm.lock import document as lockdoc
-from nvllm.runtime import precompile, tiny_models
+from nvllm.runtime import tiny_models
 from nvllm.serve import planner
 from support import readme
 from support.engine_world import ROOT, own_nvllm

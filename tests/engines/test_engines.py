@@ -150,7 +150,7 @@ NEVER_IGNORED = """
 from dataclasses import replace
 import json, sys
 from support.host_samples import NEED
-from nvllm.image import engine
+from nvllm.engine import engine
 from nvllm.core.plan import PlannedGpu, decode
 from nvllm.core.refusal import Refused
 plan = decode(json.loads({plan!r}))

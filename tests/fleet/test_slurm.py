@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nvllm.bisect import probe
+from nvllm.engine import engine
 from nvllm.fleet import tasks
 from nvllm.fleet.tasks import Answer, RefusedAnswer, StatusAnswer, TrialAnswer, TrialTask
 from nvllm.host import survey
 from nvllm.host.facts import TASK_LABEL
-from nvllm.image import engine
 from nvllm.serve import hostclass
+from nvllm.trials import probe
 from support import looking_probe, slurm_world
 from support.buildable import IMAGE, Buildable
 from support.engine_world import ROOT, until

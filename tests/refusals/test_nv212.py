@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refused
-from nvllm.lock import devicecode
+from nvllm.kernels import devicecode
 from support import codesamples
 from support.codesamples import code
 

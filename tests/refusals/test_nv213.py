@@ -8,7 +8,7 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import DeviceCode
-from nvllm.lock import devicecode
+from nvllm.kernels import devicecode
 from support import codesamples, locking
 from support.codesamples import code
 from support.locking import SPEC, World

@@ -10,7 +10,8 @@ import pytest
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.image import engine, registry_base
+from nvllm.engine import engine
+from nvllm.image import registry_base
 from support.layersamples import World
 from support.loopback import serving
 

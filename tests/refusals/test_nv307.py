@@ -11,9 +11,10 @@ from docker import DockerClient
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
+from nvllm.engine import engine
+from nvllm.engine.engine import Engine
 from nvllm.host.facts import ImageFacts
-from nvllm.image import engine, registry_base
-from nvllm.image.engine import Engine
+from nvllm.image import registry_base
 from support import registry
 from support.loopback import serving
 

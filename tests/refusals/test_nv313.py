@@ -1,6 +1,6 @@
 """NV313, kernel not compiled: a kernel cannot be compiled, or an engine would compile it.
 
-Triton is out of reach here: a stand-in package of that name answers what `runtime/precompile.py` asks first, and the
+Triton is out of reach here: a stand-in package of that name answers what `kernels/precompile.py` asks first, and the
 script itself runs. The real Triton is in tests/series/test_kernels.py.
 """
 

@@ -10,8 +10,8 @@ import pytest
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
+from nvllm.engine.engine import Engine
 from nvllm.fleet import images
-from nvllm.image.engine import Engine
 from support import oci_registry
 from support.oci_registry import NAME
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvllm.fleet import export, kubernetes
+from nvllm.export import export, kubernetes
 from support import export_world
 
 

@@ -11,11 +11,11 @@ import pytest
 from nvllm.bisect.dispatch import dispatch
 from nvllm.bisect.journal import Log
 from nvllm.bisect.records import BisectStart
-from nvllm.bisect.trials import EngineBench
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.fleet.machines import ClusterNode, RemoteMachines
 from nvllm.fleet.registry import Repository, RepositoryName
+from nvllm.trials.bench import EngineBench
 from support.bisect_world import free, start
 from support.task_samples import PlayedMachines
 

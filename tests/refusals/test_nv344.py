@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from nvllm.bisect.dispatch import MOST_LOSSES, dispatch
+from nvllm.bisect.dispatch import dispatch
 from nvllm.bisect.journal import Log
-from nvllm.bisect.problem import Trial
-from nvllm.bisect.records import Built, Lost, Sent, Tried
+from nvllm.bisect.records import Lost, Sent, Tried
 from nvllm.core.refusal import Refused
+from nvllm.trials.ending import MOST_LOSSES
+from nvllm.trials.trial import Built, Trial
 from support.bisect_world import GOOD, SimulatedBench, free, start
 
 

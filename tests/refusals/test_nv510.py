@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refusal
+from nvllm.engine import engine
 from nvllm.host import checks
 from nvllm.host import facts as host
-from nvllm.image import engine
 from support.host_samples import HOST, PLAN, refusals
 
 

@@ -11,7 +11,7 @@ from socketserver import ThreadingUnixStreamServer
 import pytest
 
 from nvllm.core.refusal import Refused
-from nvllm.image import engine
+from nvllm.engine import engine
 from support import engine_socket
 
 

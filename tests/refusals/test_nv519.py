@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.bisect import trials
 from nvllm.bless.preflight import BlessRequest
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.core.spec import MEMORY_FLOOR
@@ -23,6 +22,7 @@ from nvllm.host import facts
 from nvllm.host.facts import ContainerState
 from nvllm.serve import startup, watchdog
 from nvllm.serve.startup import EngineStart
+from nvllm.trials import bench
 from support import bless_world, evidence_world
 from support.evidence_world import World
 from support.plansamples import FrontEnd
@@ -146,4 +146,4 @@ def test_a_bless_brings_nothing_into_force(
 
 def test_a_bisect_blames_no_set_of_patches_for_it() -> None:
     with pytest.raises(Refused):
-        trials.blamed(refuse("NV519", "/proc/meminfo", "512 MiB", "1 MiB", "free"), 1.0)
+        bench.blamed(refuse("NV519", "/proc/meminfo", "512 MiB", "1 MiB", "free"), 1.0)

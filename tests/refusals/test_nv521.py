@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from nvllm.core.refusal import Refused
+from nvllm.engine.engine import Engine
 from nvllm.host import locks
 from nvllm.host.locks import Holder, Key
-from nvllm.image.engine import Engine
 from nvllm.serve import startup, stopping
 from support.plansamples import PLAN, places
 from support.serve_world import FakeEngine

@@ -14,11 +14,11 @@ from docker import DockerClient
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
+from nvllm.engine import engine
 from nvllm.host import locks
-from nvllm.image import engine
 from nvllm.serve import planner
 from nvllm.serve import supervisor as serve
-from nvllm.serve.examination import Examination, Look, examine
+from nvllm.serve.examination import Depth, Examination, examine
 from support.engine_world import IMAGE, World, Worlds
 
 pytestmark = pytest.mark.engine
@@ -30,7 +30,7 @@ def _no_models_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def examined(world: World) -> Examination:
-    found = examine(world.project, world.places, IMAGE, world.profile(), Look.WHOLE, paranoid=False, progress=Silent())
+    found = examine(world.project, world.places, IMAGE, world.profile(), Depth.WHOLE, paranoid=False, progress=Silent())
     assert found.refusals == ()
     return found
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.bisect import probe, trials
 from nvllm.core import proc
 from nvllm.core.refusal import Refusal, Refused
+from nvllm.trials import bench, probe
 
 
 def refusal(path: Path) -> Refusal:
@@ -83,7 +83,7 @@ def test_what_only_running_it_can_tell(tmp_path: Path) -> None:
         if gone:
             path.unlink()
         with pytest.raises(Refused) as caught:
-            trials.run_probe(test, {}, Path(os.devnull), time.monotonic(), proc.Programs())
+            bench.run_probe(test, {}, Path(os.devnull), time.monotonic(), proc.Programs())
         (found,) = caught.value.refusals
         assert (found.code, found.where) == ("NV802", str(path))
         assert found.found == ("No such file or directory" if gone else "Exec format error")

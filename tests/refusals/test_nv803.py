@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from nvllm.bisect import trials
-from nvllm.bisect.records import BisectProbe
+from nvllm.bisect.inputs import check_unchanged
 from nvllm.core.refusal import Refused
+from nvllm.trials.trial import BisectProbe
 from support.bisect_world import free, start
 
 
 def test_everything_that_is_another_is_named() -> None:
     before = start(free(3))
     now = replace(before, inputs="ef" * 32, probe=BisectProbe(("./probe.sh",), "01" * 32), host="cpu-aarch64")
-    trials.check_unchanged(before, before, "journal.jsonl")
+    check_unchanged(before, before, "journal.jsonl")
     with pytest.raises(Refused) as caught:
-        trials.check_unchanged(before, now, "journal.jsonl")
+        check_unchanged(before, now, "journal.jsonl")
     assert caught.value.exit_code == 3
     assert [(one.code, one.where, one.expected, one.found) for one in caught.value.refusals] == [
         ("NV803", "journal.jsonl: host", "cpu-x86_64", "cpu-aarch64"),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.bisect import probe, trials
 from nvllm.core import proc
 from nvllm.core.refusal import Refused
+from nvllm.trials import bench, probe
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_a_probe_that_ends_above_127(tmp_path: Path, ending: str, found: str) ->
     path.chmod(0o755)
     test = probe.program(path, (), "", build_only=True)
     with pytest.raises(Refused) as caught:
-        trials.run_probe(test, {}, tmp_path / "engine.log", time.monotonic(), proc.Programs())
+        bench.run_probe(test, {}, tmp_path / "engine.log", time.monotonic(), proc.Programs())
     (refusal,) = caught.value.refusals
     assert (refusal.code, refusal.where, caught.value.exit_code) == ("NV808", "the probe", 1)
     assert (refusal.expected, refusal.found) == ("an exit status below 128", found)

@@ -15,9 +15,10 @@ import pytest
 
 from nvllm.cli.main import main
 from nvllm.core.paths import Project
+from nvllm.engine import engine
 from nvllm.gc.projects import Projects
 from nvllm.host.facts import ContainerFact, StoredImage
-from nvllm.image import engine, identity
+from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.record import Record
 from nvllm.sources.store import Store

@@ -14,8 +14,8 @@ import pytest
 
 from nvllm.cli.main import main
 from nvllm.core.paths import Project
+from nvllm.engine import engine
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact
-from nvllm.image import engine
 from nvllm.serve import owners
 from nvllm.serve.rundir import InstanceState, RunDirectory
 from support.plansamples import places, project

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from nvllm.cli.main import main
+from nvllm.engine import engine
 from nvllm.gc.projects import Projects
 from nvllm.host.facts import ContainerFact, ImageFacts, StoredImage
-from nvllm.image import engine
 from nvllm.image import record as buildrecord
 from nvllm.image.record import Record
 from support.plansamples import places, project

@@ -22,10 +22,9 @@ from nvllm.core.lock import LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.refusal import Refused
 from nvllm.kernels import check as kernelcheck
 from nvllm.kernels import layer as kernels
-from nvllm.kernels import stubs
+from nvllm.kernels import precompile, stubs
 from nvllm.kernels.layer import KernelCompiler, KernelSources
 from nvllm.layers.tar import TarEntry
-from nvllm.runtime import precompile
 from support import kernel_samples
 from support.series_trees import Tree, carried
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from nvllm.bisect import journal
-from nvllm.bisect.problem import Trial
 from nvllm.bisect.records import Skip
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.cache import manifest, promotion
@@ -25,10 +24,10 @@ from nvllm.host import locks as holds
 from nvllm.host.locks import Holder, Key
 from nvllm.image import record as buildrecord
 from nvllm.image.record import Record
+from nvllm.kernels import devicecode
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
-from nvllm.lock import devicecode
 from nvllm.lock import document as lockdoc
 from nvllm.models.memo import HashCache as Hashes
 from nvllm.models.memo import Known
@@ -36,6 +35,7 @@ from nvllm.patches import edit as patchedit
 from nvllm.patches import seriesfile
 from nvllm.serve.rundir import Death, InstanceState, RunDirectory
 from nvllm.sources.store import Store
+from nvllm.trials.trial import Trial
 from support import codesamples, locks, series_samples
 from support.bisect_world import free, start
 from support.blessings_world import CURE, NOW, TREE, bless, blessings, leftovers, other_tree, query, read_tree

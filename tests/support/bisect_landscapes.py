@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nvllm.bisect.combinations import PatchSet
-from nvllm.bisect.problem import Problem, Settings, Trial
+from nvllm.bisect.problem import Problem, Settings
 from nvllm.bisect.search import Done
 from nvllm.core.refusal import Refused
+from nvllm.trials.trial import Trial
 from support.bisect_world import BAD, GOOD, Judge, World, all_of, free, layered, problem, sometimes
 
 TRANSIENT = (Trial("untestable", "timeout", "boot"), Trial("untestable", "exit 125", "harness"))

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nvllm.bisect.combinations import Combinations, PatchSet, set_hash
-from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings, Tally, Trial
-from nvllm.bisect.records import SCHEMA, BisectProbe, BisectStart, Built
+from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings, Tally
+from nvllm.bisect.records import SCHEMA, BisectStart
 from nvllm.bisect.search import Done, propose
+from nvllm.trials.trial import BisectProbe, Built, Trial
 
 Judge = Callable[[PatchSet], Trial]
 

@@ -24,10 +24,10 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.plan import CACHE, LaunchPlan, Workbench
 from nvllm.core.progress import Silent
 from nvllm.core.spec import BlessRules, GpuNeed
+from nvllm.engine.engine import Engine
 from nvllm.host import locks
 from nvllm.host.facts import ContainerFact, ContainerState, EngineFacts, Usage
 from nvllm.host.locks import Holder
-from nvllm.image.engine import Engine
 from nvllm.serve import planner, supervisor
 from nvllm.serve.examination import Examination
 from support import blessings_world

@@ -16,11 +16,11 @@ import pytest
 
 from nvllm.cli.main import main
 from nvllm.core.paths import Places, Project
+from nvllm.engine import engine as engines
 from nvllm.evidence import runner
 from nvllm.evidence.records import Kind
 from nvllm.host import survey
 from nvllm.host.facts import ContainerFact, ContainerState, DiskFacts, EngineFacts, HostFacts
-from nvllm.image import engine as engines
 from nvllm.image import identity, presence
 from nvllm.image import record as buildrecord
 from nvllm.image.record import Record, RecordedLayer

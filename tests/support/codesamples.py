@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nvllm.lock.fatbin import Code
+from nvllm.kernels.fatbin import Code
 
 SAMPLE = lzma.decompress(
     base64.b85decode(

@@ -15,6 +15,7 @@ from typing import cast
 from nvllm.core.paths import Places
 from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan
 from nvllm.core.progress import Silent
+from nvllm.engine.engine import Engine
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.probing import LegProbe, QuestionProbe
 from nvllm.evidence.questions import Question
@@ -23,7 +24,6 @@ from nvllm.evidence.runner import Runner
 from nvllm.host import locks
 from nvllm.host.facts import ContainerState
 from nvllm.host.locks import HeldLocks, Holder
-from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.serve import planner, supervisor
 from nvllm.serve.examination import Examination

@@ -9,7 +9,7 @@ from typing import Any
 from nvllm.cache import tree as cachetree
 from nvllm.cache.tree import TreeDirectory, TreeFile
 from nvllm.core.spec import Waiver
-from nvllm.fleet.export import ExportSource
+from nvllm.export.export import ExportSource
 from nvllm.serve import planner
 from support.plansamples import MODEL, PLAN
 

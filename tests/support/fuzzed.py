@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.bisect import journal, records
+from nvllm.bisect import journal
 from nvllm.cache import manifest
 from nvllm.cli import inspect as cli_inspect
 from nvllm.core import canonical, reading, yamlnodes
@@ -23,15 +23,17 @@ from nvllm.core.lock import LockedFile
 from nvllm.core.progress import Silent
 from nvllm.image import cyclonedx
 from nvllm.image.identity import Build
+from nvllm.kernels import devicecode, fatbin
+from nvllm.kernels.fatbin import Code
 from nvllm.layers import deb, wheelmetadata
 from nvllm.layers.wheel import Scheme, Wheel
-from nvllm.lock import devicecode, document, fatbin, wheel_matches_source
-from nvllm.lock.fatbin import Code
+from nvllm.lock import document, wheel_matches_source
 from nvllm.patches import seriesfile, source, unified
 from nvllm.sources import bundle, indexes
 from nvllm.sources import git as gitsource
 from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
+from nvllm.trials.trial import Built
 from support import blessings_world, codesamples, layersamples, locks, series_samples
 from support.bisect_world import free
 from support.bisect_world import start as begun
@@ -70,7 +72,7 @@ def _journal_seed() -> bytes:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name, "demo/journal.jsonl")
         log = journal.create(path, begun(free(3)))
-        log.append(records.Built(("p01",), "", "0" * 64, "sha256:" + "0" * 64, 1.0))
+        log.append(Built(("p01",), "", "0" * 64, "sha256:" + "0" * 64, 1.0))
         return path.read_bytes()
 
 

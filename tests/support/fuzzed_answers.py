@@ -25,10 +25,11 @@ from requests.adapters import BaseAdapter
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
+from nvllm.engine import answers
+from nvllm.engine.engine import Engine
 from nvllm.fleet import registry
-from nvllm.image import answers, archive
-from nvllm.image.engine import Engine
-from nvllm.image.oci import Descriptor
+from nvllm.layers import archive
+from nvllm.layers.oci import Descriptor
 from nvllm.serve import health, startup, timeline
 from nvllm.serve.timeline import Timeline
 from nvllm.sources import commits, hub, indexes, mirrors

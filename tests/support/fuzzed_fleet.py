@@ -21,10 +21,11 @@ from nvllm.core.canonical import Json
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
+from nvllm.engine import endpoint
+from nvllm.engine.engine import Engine
 from nvllm.fleet import blessings, credentials, images, registry
 from nvllm.fleet.registry import Repository, RepositoryName
-from nvllm.image import endpoint, oci
-from nvllm.image.engine import Engine
+from nvllm.layers import oci
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.tar import TarEntry
 from support import blessings_world

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nvllm.bisect import journal
-from nvllm.bisect.problem import Trial
 from nvllm.bisect.records import JournalEntry
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.cache.revocations import Revocations
@@ -36,6 +35,7 @@ from nvllm.serve.exposition import Exposed
 from nvllm.serve.kernel_reports import KernelReports
 from nvllm.serve.rundir import InstanceState, RunDirectory
 from nvllm.serve.timeline import MissingKernel
+from nvllm.trials.trial import Trial
 from support import gate_samples
 from support.bisect_world import free
 from support.bisect_world import start as begun

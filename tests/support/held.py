@@ -20,7 +20,7 @@ BEFORE = {
     "started": ("nvllm.fleet.tasks", "task"),
     "accepted": ("nvllm.fleet.images", "pull_image"),
     "pulling": ("nvllm.sources.store:Store", "adopt"),
-    "pulled": ("nvllm.bisect.trials:EngineBench", "trial"),
+    "pulled": ("nvllm.trials.bench:EngineBench", "trial"),
     "sent": ("nvllm.fleet.cluster:RayCluster", "carry"),
 }
 AFTER = {

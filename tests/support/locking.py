@@ -16,8 +16,8 @@ from nvllm.core.paths import AMD64
 from nvllm.core.progress import Silent
 from nvllm.core.spec import DebianBase, HubModel, ImageSpec, VllmPin
 from nvllm.kernels import toolchain
+from nvllm.kernels.devicecode import Library
 from nvllm.lock import resolve
-from nvllm.lock.devicecode import Library
 from nvllm.lock.providers import Providers
 from nvllm.models.location import model_cure
 from nvllm.models.recipes import recipe

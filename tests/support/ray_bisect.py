@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nvllm.engine import engine
 from nvllm.host import survey
 from nvllm.host.facts import TASK_LABEL
-from nvllm.image import engine
 from nvllm.serve import hostclass
 from support import looking_probe
 from support.buildable import IMAGE, Buildable

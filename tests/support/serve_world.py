@@ -18,9 +18,9 @@ from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused
+from nvllm.engine.engine import Engine
 from nvllm.host.facts import ContainerFact, ContainerState
 from nvllm.host.locks import HeldLocks
-from nvllm.image.engine import Engine
 from nvllm.serve.examination import Examination
 from nvllm.serve.rundir import InstanceState, RunDirectory
 from nvllm.serve.supervisor import Supervisor

@@ -18,8 +18,8 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import RestartRules
+from nvllm.engine.engine import Engine
 from nvllm.host import locks
-from nvllm.image.engine import Engine
 from nvllm.serve import service, startup, stopping, supervisor
 from nvllm.serve.examination import Examination
 from nvllm.serve.health import Generation

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvllm.bisect.records import BisectProbe
 from nvllm.bless.blessing import Compiled
 from nvllm.cache.manifest import ColdStart, PhaseTime, TrialRecord
 from nvllm.core.plan import CACHE
@@ -16,6 +15,7 @@ from nvllm.core.progress import Silent
 from nvllm.fleet import tasks
 from nvllm.fleet.machines import ClusterNode, NotCarriedError
 from nvllm.fleet.tasks import BootAnswer, BootTask, ServedProfile, StatusAnswer, StatusTask, TrialAnswer, TrialTask
+from nvllm.trials.trial import BisectProbe
 from support.blessings_world import TREE
 
 HOST = "cpu-x86_64-0123456789ab"

@@ -20,13 +20,11 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.bisect import trials
 from nvllm.bisect.combinations import PatchSet
-from nvllm.bisect.problem import Trial
-from nvllm.bisect.records import Built
 from nvllm.cli.main import main
 from nvllm.core.paths import Project
-from nvllm.image import engine
+from nvllm.engine import engine
+from nvllm.trials.trial import Built, Trial
 from support.bisect_world import Judge, SimulatedBench
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +95,7 @@ def world(judge: Judge) -> Iterator[Path]:
         patch.setenv("COLUMNS", "110")
         patch.setenv("DOCKER_HOST", f"unix://{top}/no-engine")
         patch.setattr(engine, "require", lambda: None)
-        patch.setattr(trials, "EngineBench", lambda *_: bench)
+        patch.setattr("nvllm.trials.bench.EngineBench", lambda *_: bench)
         probe = Path("probe.sh")
         probe.write_text("#!/bin/sh\nexit 0\n")
         probe.chmod(0o755)

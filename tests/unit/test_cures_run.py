@@ -13,8 +13,7 @@ import pytest
 
 from nvllm.cli.main import main
 from nvllm.core.progress import Silent
-from nvllm.image import oci
-from nvllm.layers import tar
+from nvllm.layers import oci, tar
 from support import cured, cures, readme
 
 LINES = sorted(

@@ -29,11 +29,12 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.host import survey
 from nvllm.host.facts import DiskFacts, EngineProblem
-from nvllm.image import identity, oci, sbom
+from nvllm.image import identity, sbom
+from nvllm.layers import oci
 from nvllm.layers.tar import Layer
 from nvllm.lock import document as lockdoc
 from nvllm.serve import examination
-from nvllm.serve.examination import Look
+from nvllm.serve.examination import Depth
 from nvllm.serve.servehash import serve_hash
 from support import blessings_world, locks
 from support.host_samples import CPU, GIB, HOST
@@ -87,7 +88,7 @@ def plans() -> dict[str, Any]:
     found = {}
     for profile in ("tiny-eager", "tiny-compiled"):
         examined = examination.examine(
-            Project(ROOT), Places(Path(HOME, "cache"), Path(HOME, "state")), "cpu", profile, Look.UNBLESSED,
+            Project(ROOT), Places(Path(HOME, "cache"), Path(HOME, "state")), "cpu", profile, Depth.UNBLESSED,
             paranoid=False, progress=Silent(),
         )  # fmt: skip
         plan = examined.plan

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from gpu import container, daemon
-from nvllm.core.plan import RUN_DIRECTORY, Command, LaunchPlan, Mount, Scratch
+from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan, Mount, PlannedCommand, Scratch
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import Waiver
+from nvllm.engine import engine
+from nvllm.engine.engine import Engine
 from nvllm.host.facts import ContainerState
-from nvllm.image import engine
-from nvllm.image.engine import Engine
 from support.namespaces import allowed
 from support.plansamples import PLAN
 
@@ -68,7 +68,7 @@ def shell(script: str, directory: Path) -> LaunchPlan:
     (mounted / "launch.json").chmod(0o644)
     return replace(
         PLAN,
-        command=Command((), ("/bin/sh", "-c", script)),
+        command=PlannedCommand((), ("/bin/sh", "-c", script)),
         environment={"PATH": "/usr/bin:/bin", "OF": "the plan"},
         mounts=(Mount(str(mounted), RUN_DIRECTORY), Mount(str(mounted / "launch.json"), "/models/tiny/config.json")),
         scratch=(Scratch("/tmp", 1 << 20),),
@@ -144,7 +144,7 @@ def test_what_it_does_not_do_is_refused(stand_in: Engine, directory: Path) -> No
     plan = shell("true", directory)
     for wrong, word in (
         (replace(plan, waivers=(Waiver("host-ipc", "a test"),)), "IpcMode private alone"),
-        (replace(plan, command=Command((), ("/no/such/program",))), ""),
+        (replace(plan, command=PlannedCommand((), ("/no/such/program",))), ""),
     ):
         if word:
             with pytest.raises(Refused) as caught:

@@ -184,6 +184,12 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "patch new": {"--summary": "a text of the series", "--proved-by": "a text of the series", "--series": _WHICH},
     "patch add": {"--proved-by": "a text of the series", "--id": "what the patch is called"},
     "patch refresh": {"--against": _WHICH, "--series": _WHICH},
+    "port": {
+        "--to": _WHICH,
+        "--commit": "a pin of the series; it is checked against what the source records",
+        "--conflicts": "where a person's merges are read; the patches are shown, and committed",
+        "--dry-run": _LESS,
+    },
     "bisect start": {
         "--bad": _WHICH,
         "--good": _WHICH,

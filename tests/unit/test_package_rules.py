@@ -21,11 +21,14 @@ FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*
 LINES = 600
 
 HOMES_OF = {
-    "docker": ("image/engine.py",),
+    "docker": ("engine/engine.py",),
     "huggingface_hub": ("sources/hub.py",),
     "pynvml": ("host/nvml.py",),
 }
 """Libraries that a few modules hide from the others."""
+
+PROGRAMS = ("runtime/", "image/variation.py", "kernels/precompile.py", "layers/bytecompile.py")
+"""What runs by itself with the standard library alone, in an image or under the interpreter of one."""
 
 TAG = re.compile(r"nvllm\.[a-z-]+/[0-9]+")
 
@@ -35,7 +38,7 @@ a supervisor."""
 
 OPENERS = {
     "bisect/journal.py": "appends to a journal",
-    "bisect/probe.py": "reads the first line of a program",
+    "trials/probe.py": "reads the first line of a program",
     "bisect/trial_cache.py": "appends to the cache",
     "cache/pins.py": "locks and writes a pin by descriptor",
     "cache/staging.py": "hashes and copies a cache by descriptor",
@@ -51,7 +54,7 @@ OPENERS = {
     "fleet/registry.py": "sends a layer by descriptor",
     "host/facts.py": "reads /proc and /sys",
     "host/locks.py": "locks files",
-    "image/archive.py": "streams a layer that was made here",
+    "layers/archive.py": "streams a layer that was made here",
     "image/assemble.py": "runs in a build context that was made here, and checked by its sums",
     "image/contents.py": "reads layers and archives of any size, and documents within bounds",
     "image/dockerfiles.py": "reads the package's own modules",
@@ -63,7 +66,7 @@ OPENERS = {
     "layers/rootfs.py": "reads a tree that was unpacked here",
     "layers/tar.py": "writes a layer",
     "layers/wheel.py": "streams a locked file",
-    "lock/devicecode.py": "maps a library that it has unpacked",
+    "kernels/devicecode.py": "maps a library that it has unpacked",
     "models/tree.py": "hashes a model by descriptor",
     "serve/detach.py": "writes and follows a log",
     "serve/rundir.py": "appends to a log",
@@ -88,7 +91,7 @@ JSON_READERS = {
     "core/workload.py": "reads an argument that the spec's rules have read",
     "host/locks.py": "reads a line of at most 4 kB",
     "image/assemble.py": "runs in a build context that was made here, and checked by its sums",
-    "image/oci.py": "reads a configuration that was made here",
+    "layers/oci.py": "reads a configuration that was made here",
     "kernels/check.py": "reads a layer that was made here",
     "kernels/layer.py": "reads what the compiler has just written",
     "serve/detach.py": "reads what nvllm itself prints",
@@ -101,7 +104,7 @@ Rule = Callable[[str, ast.Module], Iterator[str]]
 
 def says(file: str) -> bool:
     """Return whether FILE may print: the command line, and what runs inside the image."""
-    return file.startswith(("cli/", "runtime/"))
+    return file.startswith(("cli/", *PROGRAMS))
 
 
 def dotted(node: ast.expr) -> str:
@@ -175,7 +178,7 @@ def other_programs(file: str, tree: ast.Module) -> Iterator[str]:
 
 
 def opens_files(file: str, tree: ast.Module) -> Iterator[str]:
-    if file in OPENERS or file.startswith("runtime/"):
+    if file in OPENERS or file.startswith(PROGRAMS):
         return
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
@@ -194,7 +197,7 @@ def opens_files(file: str, tree: ast.Module) -> Iterator[str]:
 
 
 def reads_json(file: str, tree: ast.Module) -> Iterator[str]:
-    if file in JSON_READERS or file.startswith("runtime/"):
+    if file in JSON_READERS or file.startswith(PROGRAMS):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and dotted(node.func) in {"json.load", "json.loads"}:
@@ -208,7 +211,7 @@ def opens_archives(file: str, tree: ast.Module) -> Iterator[str]:
             isinstance(node, ast.Call)
             and dotted(node.func) == "zipfile.ZipFile"
             and file not in ZIP_OPENERS
-            and not file.startswith("runtime/")
+            and not file.startswith(PROGRAMS)
         ):
             yield f"{file}:{node.lineno}: zip archives are opened by core/archives.py"
 

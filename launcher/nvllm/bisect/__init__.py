@@ -4,7 +4,7 @@ In: a patch series, a good and a bad set, and a probe. Out: a journal, from whic
 report. Four parts, each above the next:
 
 - shown: `report` (terminal, JSON), `page` (for other people), `script` (for `sh`)
-- run: `driver` (the loop), `trials` (the engine), `aot_load`, `probe`, `trial_cache`; `replay_check` repeats decisions
+- run: `driver` (the loop), `inputs`, `trial_cache`; `replay_check` repeats decisions
 - kept: `records` (the journal's lines and their state), `journal` (the file)
 - decided, by pure functions of the problem and its trials: `forecast`, `search`, `judge` (the ends, the watch),
   `posterior` (beliefs), `problem`, `combinations` (which sets there are)

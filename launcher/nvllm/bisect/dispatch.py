@@ -14,18 +14,16 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
 from nvllm.bisect.combinations import PatchSet
-from nvllm.bisect.driver import Recorder, end_all
+from nvllm.bisect.driver import Recorder
 from nvllm.bisect.journal import Log
 from nvllm.bisect.lookahead import MOST_MACHINES, to_send
-from nvllm.bisect.problem import Trial
-from nvllm.bisect.records import Built, End, Lost, Sent
+from nvllm.bisect.records import End, Lost, Sent
 from nvllm.bisect.search import Done, NextTrial, propose
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
-
-MOST_LOSSES = 3
-"""Tasks of one trial that a run of the driver may lose; after them something else is wrong than a machine."""
+from nvllm.trials.ending import MOST_LOSSES, end_all
+from nvllm.trials.trial import Built, Trial
 
 
 class Machines(Protocol):

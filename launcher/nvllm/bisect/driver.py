@@ -6,28 +6,24 @@ that a kill at any point loses only the trial in flight.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from nvllm.bisect import search
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.forecast import ahead
 from nvllm.bisect.journal import Log
-from nvllm.bisect.problem import Tally, Trial
-from nvllm.bisect.records import Built, End, JournalRecord, Judged, Tried
+from nvllm.bisect.problem import Tally
+from nvllm.bisect.records import End, JournalRecord, Judged, Tried
 from nvllm.bisect.search import Done, NextTrial, propose
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-
-T = TypeVar("T")
-
-_BETWEEN_CLEARS = 1.0
-"""Seconds between two calls of `Bench.clear`: a trial that is to end may just have started an engine."""
+from nvllm.trials.ending import end_all
+from nvllm.trials.trial import Built, Trial
 
 _WORTH_A_FORECAST = 10.0
 """Seconds that a trial took, from which on it is said how long the search still takes: that itself takes a second."""
@@ -192,13 +188,3 @@ class _Driver(Recorder):
             else:
                 self.remember(one, built, trial)
         refuse_any(refusals)
-
-
-def end_all(running: Collection[Future[T]], clear: Callable[[], None]) -> None:
-    """Call CLEAR until RUNNING have ended. An interrupt, one or more, makes them end sooner and never leaves them."""
-    while True:
-        with contextlib.suppress(KeyboardInterrupt):
-            if not wait(running, _BETWEEN_CLEARS).not_done:
-                return
-        with contextlib.suppress(KeyboardInterrupt):
-            clear()

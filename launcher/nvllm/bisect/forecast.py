@@ -14,9 +14,10 @@ from nvllm.bisect import search
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.judge import failure_rate
 from nvllm.bisect.posterior import Beta, Count
-from nvllm.bisect.problem import Problem, SearchEvidence, Tally, Trial
+from nvllm.bisect.problem import Problem, SearchEvidence, Tally
 from nvllm.bisect.search import NextTrial, propose
 from nvllm.core.refusal import Refused
+from nvllm.trials.trial import Trial
 
 _FORESIGHT = 4
 """Outcomes to look ahead for each job."""

@@ -27,7 +27,6 @@ from nvllm.bisect.records import (
     Back,
     BisectStart,
     BisectState,
-    Built,
     Corrected,
     End,
     JournalEntry,
@@ -44,6 +43,7 @@ from nvllm.core import canonical, documents, durable, paths, reading, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.fields import Count, Form, Seconds, Tagged
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.trials.trial import Built
 
 _KINDS: Mapping[str, type[JournalRecord]] = {
     "start": BisectStart,

@@ -15,8 +15,9 @@ from dataclasses import replace
 
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.forecast import guess_next
-from nvllm.bisect.problem import Problem, SearchEvidence, Trial
+from nvllm.bisect.problem import Problem, SearchEvidence
 from nvllm.bisect.search import NextTrial, propose
+from nvllm.trials.trial import Trial
 
 MOST_MACHINES = 64
 

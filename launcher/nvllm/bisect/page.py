@@ -14,12 +14,12 @@ from pathlib import Path
 
 from nvllm.bisect import judge, records, report
 from nvllm.bisect.combinations import PatchSet, set_hash
-from nvllm.bisect.problem import TrialOutcome
 from nvllm.bisect.records import BisectState, JournalEntry, Tried
 from nvllm.bisect.search import Done, beliefs, concluded
-from nvllm.core import plots
-from nvllm.core.page import rendered, shown
 from nvllm.core.refusal import Refused
+from nvllm.pages import plots
+from nvllm.pages.page import rendered, shown
+from nvllm.trials.trial import TrialOutcome
 
 _MOST = 50_000
 """Characters of Markdown after which no further set is listed: GitHub takes 65,536."""

@@ -15,6 +15,8 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nvllm.core.statistics import cumulative
+
 AMORTISED = 8.0
 """Trials of one image in a typical flaky search: the price of a build is divided by it."""
 
@@ -55,36 +57,6 @@ class Beta:
             middle = (low + high) / 2
             low, high = (middle, high) if cumulative(self.a, self.b, middle) < probability else (low, middle)
         return (low + high) / 2
-
-
-@functools.lru_cache(maxsize=65536)
-def _log_beta(a: float, b: float) -> float:
-    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-
-
-def cumulative(a: float, b: float, x: float) -> float:
-    """Return the regularised incomplete beta function: the probability of a rate below X, by its continued fraction."""
-    if x <= 0 or x >= 1:
-        return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):  # there the fraction of the mirrored function is the one that converges quickly
-        return 1 - cumulative(b, a, 1 - x)
-    front = math.exp(a * math.log(x) + b * math.log1p(-x) - _log_beta(a, b)) / a
-    tiny = 1e-300
-    c, d = 1.0, 1 / max(1 - (a + b) * x / (a + 1), tiny)
-    result = d
-    for step in range(1, 300):
-        for term in (
-            step * (b - step) * x / ((a + 2 * step - 1) * (a + 2 * step)),
-            -(a + step) * (a + b + step) * x / ((a + 2 * step) * (a + 2 * step + 1)),
-        ):
-            d = 1 + term * d
-            d = 1 / (d if abs(d) > tiny else tiny)
-            c = 1 + term / c
-            c = c if abs(c) > tiny else tiny
-            result *= c * d
-        if abs(c * d - 1) < 1e-12:
-            break
-    return front * result
 
 
 @dataclass(frozen=True, slots=True)

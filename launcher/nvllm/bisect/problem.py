@@ -14,10 +14,8 @@ from typing import Literal
 
 from nvllm.bisect.combinations import Combinations, PatchSet
 from nvllm.bisect.posterior import Count, Rates
+from nvllm.trials.trial import Trial, TrialOutcome, TrialStage
 
-TrialOutcome = Literal["good", "bad", "untestable"]
-TrialStage = Literal["apply", "build", "boot", "harness", "skipped"]
-STAGES: tuple[TrialStage, ...] = ("apply", "build", "boot", "harness", "skipped")
 _FINAL = ("apply", "build", "skipped")
 
 ATTEMPTS = 3
@@ -25,28 +23,6 @@ ATTEMPTS = 3
 
 _OUTWEIGHS = 3
 """Untestable trials for each conclusive one, from which on a set that was tested before is given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One image, tried once. KIND names the failure of a bad trial, STAGE is where an untestable one stopped.
-
-    EVIDENCE is the sha256 of what the trial wrote (empty: nothing); SECONDS is how long it took. SAID is the end of
-    what it wrote, for people, and RUN its run directory. Raises ValueError unless exactly the untestable trials have a
-    stage.
-    """
-
-    outcome: TrialOutcome
-    kind: str = ""
-    stage: TrialStage | None = None
-    evidence: str = ""
-    seconds: float = 0.0
-    said: str = ""
-    run: str = ""
-
-    def __post_init__(self) -> None:
-        if (self.outcome == "untestable") != (self.stage is not None):
-            raise ValueError("an untestable trial has a stage, and no other has")
 
 
 @dataclass(frozen=True, slots=True)

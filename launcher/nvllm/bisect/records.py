@@ -22,12 +22,10 @@ from nvllm.bisect.problem import (
     SearchEvidence,
     Settings,
     Tally,
-    Trial,
-    TrialOutcome,
-    TrialStage,
     tally,
 )
-from nvllm.core.fields import NOT_EMPTY, WRITTEN, Positive, Rule, Seconds, Word
+from nvllm.core.fields import Positive, Rule, Seconds, Word
+from nvllm.trials.trial import BisectProbe, Built, Ids, Trial, TrialOutcome, TrialStage
 
 SCHEMA = "nvllm.journal/2"
 FIRST = "nvllm.journal/1"
@@ -42,18 +40,7 @@ Kept = Literal["good", "bad", "all", "none"]
 K = TypeVar("K")
 V = TypeVar("V")
 
-Ids = tuple[Word, ...]
 _NOTHING_LEFT = frozenset({"", hashlib.sha256(b"").hexdigest()})
-
-
-@dataclass(frozen=True, slots=True)
-class BisectProbe:
-    """What judges an image. SHA256 covers program and settings; REGRESS, if given, is the one failure that counts."""
-
-    command: Annotated[tuple[str, ...], NOT_EMPTY]
-    sha256: str
-    regress: Annotated[str, WRITTEN] = ""
-    build_only: Annotated[bool, WRITTEN] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +106,6 @@ class BisectStart:
             ),
             self.further,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """CHOSEN has an image. Sets with the same TREE, the hash of the patched source (empty: unknown), are one source."""
-
-    chosen: Ids
-    tree: str
-    build_hash: str
-    image: str
-    seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True)

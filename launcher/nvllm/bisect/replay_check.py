@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from nvllm.bisect import forecast, records, search
 from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.lookahead import MOST_MACHINES, lookahead
-from nvllm.bisect.records import BisectState, Built, End, JournalEntry, Judged, Lost, Sent, Tried
+from nvllm.bisect.records import BisectState, End, JournalEntry, Judged, Lost, Sent, Tried
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.trials.trial import Built
 
 MOST_JOBS = 16
 """Trials that may run at the same time."""

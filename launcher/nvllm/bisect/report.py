@@ -10,10 +10,10 @@ from dataclasses import asdict
 
 from nvllm.bisect import judge, search
 from nvllm.bisect.combinations import PatchSet, set_hash
-from nvllm.bisect.problem import TrialOutcome
-from nvllm.bisect.records import BisectStart, BisectState, Built, Tried
+from nvllm.bisect.records import BisectStart, BisectState, Tried
 from nvllm.bisect.search import Done, Line, NextTrial
 from nvllm.core.canonical import Json
+from nvllm.trials.trial import Built, TrialOutcome
 
 MARKS: dict[TrialOutcome, str] = {"good": "+", "bad": "x", "untestable": "?"}
 LEGEND = "● in the set; + good, x bad, ? untestable"

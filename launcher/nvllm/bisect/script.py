@@ -9,9 +9,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from nvllm.bisect import probe, records
+from nvllm.bisect import records
 from nvllm.bisect.problem import Settings
 from nvllm.bisect.records import BisectStart, BisectState, JournalEntry, Tried
+from nvllm.trials import probe
 
 _GO_ON = '|| echo "exit status $?"'
 """Prints a failure, which would otherwise end the script."""

@@ -20,8 +20,9 @@ from typing import Literal, NoReturn
 from nvllm.bisect import judge, posterior
 from nvllm.bisect.combinations import PatchSet, halves, minimise, split
 from nvllm.bisect.posterior import Rates
-from nvllm.bisect.problem import Problem, SearchEvidence, TrialOutcome, Verdict
+from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
 from nvllm.core.refusal import Refused
+from nvllm.trials.trial import TrialOutcome
 
 _ENDLESS = 10
 """Trials that one culprit may take, as a multiple of the patience of one set; then it is reported as a range."""

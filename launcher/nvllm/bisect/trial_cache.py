@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nvllm.bisect.problem import STAGES, Trial
 from nvllm.core import canonical, paths, reading
+from nvllm.trials.trial import STAGES, Trial
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from nvllm.cache.manifest import Manifest, TrialRecord
-from nvllm.core import plots
-from nvllm.core.page import rendered
+from nvllm.pages import plots
+from nvllm.pages.page import rendered
 
 CHECKS = ("repeats agree", "prompts apart", "loaded", "nothing saved", "tree kept", "nothing compiled")
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import click
 
-from nvllm.bisect import combinations, dispatch, driver, journal, page, probe, records, replay_check, search, trials
+from nvllm.bisect import combinations, dispatch, driver, journal, page, records, replay_check, search
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect import script as bisect_script
 from nvllm.bisect.forecast import Forecast
+from nvllm.bisect.inputs import check_unchanged, inputs_now
 from nvllm.bisect.journal import Journal
 from nvllm.bisect.lookahead import MOST_MACHINES
-from nvllm.bisect.records import BisectProbe, BisectStart, BisectState, Corrected, Kept, Limits, PatchSummary
+from nvllm.bisect.records import BisectStart, BisectState, Corrected, Kept, Limits, PatchSummary
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.cli import bisect_sets, image_argument, terminal
 from nvllm.cli.bisect_journals import (
@@ -38,13 +39,16 @@ from nvllm.cli.output import refusal_document
 from nvllm.cli.webpage import OPTIONS, WebPage
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.engine import engine
 from nvllm.fleet.machines import RemoteMachines
 from nvllm.host import survey
 from nvllm.host.facts import HostFacts
-from nvllm.image import engine, identity
+from nvllm.image import identity
 from nvllm.patches import seriesfile
 from nvllm.serve import hostclass
 from nvllm.spec.file import named_profile
+from nvllm.trials import bench, probe
+from nvllm.trials.trial import BisectProbe
 
 EXAMPLES = """
 Examples:
@@ -141,7 +145,7 @@ def start_command(
         image=image,
         profile=chosen_profile,
         series=build.spec.patches.series,
-        inputs=trials.inputs(app.project, image),
+        inputs=inputs_now(app.project, image),
         order=found.order,
         requires={one: found.ordered(needed) for one, needed in found.requires.items()},
         conflicts={one: found.ordered(others) for one, others in found.conflicts.items()},
@@ -235,12 +239,12 @@ def run_command(
         facts = survey.host_facts(app.places, engine.connect())
         now = replace(
             start,
-            inputs=trials.inputs(app.project, start.image),
+            inputs=inputs_now(app.project, start.image),
             probe=probe.unchanged(start.probe),
             host=hostclass.host_class(facts),
         )
-        trials.check_unchanged(start, now, str(log.path))
-        bench = trials.EngineBench(
+        check_unchanged(start, now, str(log.path))
+        engine_bench = bench.EngineBench(
             app.project,
             app.places,
             start.image,
@@ -250,7 +254,7 @@ def run_command(
             app.offline,
             app.progress,
         )
-        bench.clear()
+        engine_bench.clear()
         _change_limits(log, max_trials, max_hours)
         if log.state.end is None:
             app.progress.note(_forecast_text(log.state, log.state.forecast))
@@ -258,11 +262,16 @@ def run_command(
         cache = cache_of(app, start)
         if address is None or registry is None:
             at_once = _at_once(app, start, jobs or 1, facts)
-            answer = driver.drive(log, bench, cache=cache, budget=seconds, jobs=at_once, progress=app.progress)
+            answer = driver.drive(log, engine_bench, cache=cache, budget=seconds, jobs=at_once, progress=app.progress)
         else:
             with connected(app, address) as carrier:
                 machines = RemoteMachines(
-                    bench, start, carrier, repository(app, registry), path.parent / "evidence", jobs or MOST_MACHINES
+                    engine_bench,
+                    start,
+                    carrier,
+                    repository(app, registry),
+                    path.parent / "evidence",
+                    jobs or MOST_MACHINES,
                 )
                 app.progress.note(f"machines of class {start.host}: {machines.count}")
                 answer = dispatch.dispatch(log, machines, cache=cache, budget=seconds, progress=app.progress)
@@ -461,7 +470,7 @@ def _at_once(app: App, start: BisectStart, wanted: int, facts: HostFacts) -> int
     if start.probe.build_only:
         return wanted
     build, _ = identity.load_build(app.project, start.image, [])
-    jobs, why = trials.at_once(wanted, named_profile(app.project, build.spec, start.profile), facts)
+    jobs, why = bench.at_once(wanted, named_profile(app.project, build.spec, start.profile), facts)
     if why:
         app.progress.note(f"--jobs {wanted} becomes {jobs}: {why}")
     return jobs

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from nvllm.bisect import journal, trials
+from nvllm.bisect import journal
 from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.journal import Journal
 from nvllm.bisect.records import BisectStart, BisectState
@@ -26,10 +26,11 @@ from nvllm.cli.complete import images, sets
 from nvllm.cli.frame import App
 from nvllm.core import clock, reading
 from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.engine import engine
 from nvllm.gc.projects import Projects
 from nvllm.host import locks
 from nvllm.host.locks import HeldLocks, Holder, Key
-from nvllm.image import engine
+from nvllm.trials import bench
 
 option = functools.partial(click.option, show_default=True)
 IMAGE = option(
@@ -114,10 +115,10 @@ def cache_of(app: App, start: BisectStart) -> TrialCache:
     return TrialCache(app.places.state / "bisect" / "trials", start.probe.sha256, f"{start.host} {start.profile}")
 
 
-def bench_of(app: App, start: BisectStart, profile: str) -> trials.EngineBench:
+def bench_of(app: App, start: BisectStart, profile: str) -> bench.EngineBench:
     """Return the bench that builds and serves sets of START with PROFILE. Raises Refused NV510 without an engine."""
     docker = engine.require()
-    return trials.EngineBench(
+    return bench.EngineBench(
         app.project, app.places, start.image, profile, start.probe, docker, app.offline, app.progress
     )
 

@@ -7,7 +7,6 @@ import click
 from nvllm.bisect import journal, records, replay_check, search
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect.combinations import set_hash
-from nvllm.bisect.problem import TrialOutcome
 from nvllm.bisect.records import Back, BisectState, JournalRecord, Skip, Tried
 from nvllm.bisect.search import NextTrial
 from nvllm.cli.bisect_journals import IMAGE, SET, bench_of, cache_of, held, load, lookup, option, set_argument
@@ -15,6 +14,7 @@ from nvllm.cli.complete import profiles
 from nvllm.cli.frame import App, Command, with_app
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refused, refuse
+from nvllm.trials.trial import TrialOutcome
 
 
 @click.command("why", cls=Command)

@@ -22,6 +22,7 @@ from nvllm.cli.frame import PATH, App, Command
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
+from nvllm.engine import engine
 from nvllm.fleet import boots, candidates
 from nvllm.fleet import images as fleet_images
 from nvllm.fleet.boots import BootMachines
@@ -29,10 +30,9 @@ from nvllm.fleet.machines import Carrier, MachinePool
 from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import ServedProfile
 from nvllm.host import survey
-from nvllm.image import engine
 from nvllm.image.builder import ImageBuilder
 from nvllm.serve import hostclass, owners, supervisor
-from nvllm.serve.examination import Examination, Look, examine
+from nvllm.serve.examination import Depth, Examination, examine
 from nvllm.serve.kernel_reports import KernelReports
 
 EXAMPLES = """
@@ -106,7 +106,7 @@ def bless_command(
     ends = manifest.parse_expiry(expires, time.time()) if expires is not None else None
     asked = BlessRequest(number, claim, unsafe, rebless, extend, sign, ends)
     blessings = Blessings.of_project(app.project, app.places)
-    found = examine(app.project, app.places, image, profile, Look.UNBLESSED, paranoid=paranoid, progress=app.progress)
+    found = examine(app.project, app.places, image, profile, Depth.UNBLESSED, paranoid=paranoid, progress=app.progress)
     signers = app.project.signers(found.profile.bless.signers)
     old = preflight.preflight(found, blessings, asked, signers, time.time())
     for waiver in found.plan.waivers:

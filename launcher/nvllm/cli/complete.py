@@ -189,7 +189,7 @@ def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
 
 def builtins(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of a test that nvllm has for a bisect."""
-    from nvllm.bisect.probe import BUILTINS
+    from nvllm.trials.probe import BUILTINS
 
     return [name for name in BUILTINS if name.startswith(incomplete)]
 

@@ -17,12 +17,14 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import packaged
 from nvllm.core.refusal import refuse
-from nvllm.image import dockerfiles, engine, oci
+from nvllm.engine import engine
+from nvllm.image import dockerfiles
 from nvllm.image.builder import LayerBuilder
 from nvllm.image.identity import Build
-from nvllm.image.oci import Image
 from nvllm.kernels import toolchain
+from nvllm.layers import oci
 from nvllm.layers.cache import LayerCache
+from nvllm.layers.oci import Image
 from nvllm.patches import seriesfile
 from nvllm.patches.unified import Diff
 from nvllm.sources import fetch

@@ -11,7 +11,6 @@ from typing import TypeVar, get_args
 
 import click
 
-from nvllm.bisect import probe as programs
 from nvllm.cli.complete import images, probes, profiles, several_profiles
 from nvllm.cli.complete import sentinels as sentinel_names
 from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, typed, with_app
@@ -20,6 +19,7 @@ from nvllm.cli.webpage import OPTIONS, WebPage
 from nvllm.core import clock, proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.engine import engine
 from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, questions, summary
 from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
@@ -29,11 +29,12 @@ from nvllm.evidence.records import FORM_COMPARISON, ArmState, Comparison, Kind, 
 from nvllm.evidence.runner import Runner
 from nvllm.host import locks
 from nvllm.host.locks import Holder, Key
-from nvllm.image import engine, identity
+from nvllm.image import identity
 from nvllm.image.identity import Build
 from nvllm.patches import patchset
 from nvllm.serve.fresh import FreshInstances
 from nvllm.spec.file import named_profile
+from nvllm.trials import probe as programs
 
 F = TypeVar("F", bound=Callable[..., None])
 

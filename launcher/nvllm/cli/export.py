@@ -16,12 +16,13 @@ from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse, refuse_any
+from nvllm.export import compose, kubernetes, quadlet, systemd
+from nvllm.export import export as exporting
+from nvllm.export.export import GUARANTEES, Export, ExportSource
+from nvllm.export.systemd import Service
 from nvllm.fleet import blessings as fleet_blessings
-from nvllm.fleet import compose, kubernetes, quadlet, registry, systemd
-from nvllm.fleet import export as exporting
-from nvllm.fleet.export import GUARANTEES, Export, ExportSource
-from nvllm.fleet.systemd import Service
-from nvllm.serve.examination import Examination, Look, examine
+from nvllm.fleet import registry
+from nvllm.serve.examination import Depth, Examination, examine
 
 EXAMPLES = """
 Examples:
@@ -92,7 +93,7 @@ def export(
     if out is not None:
         durable.absent(out, "--out")
     app.remember_project()
-    found = examine(app.project, app.places, image, profile, Look.WHOLE, paranoid=False, progress=app.progress)
+    found = examine(app.project, app.places, image, profile, Depth.WHOLE, paranoid=False, progress=app.progress)
     refuse_any(exporting.relevant(found.refusals))
     source = _source(app, found, repository, models_at)
     made = _made(app, target, source, server)

@@ -18,11 +18,11 @@ from nvllm.cli.frame import App, Command, Group, with_app
 from nvllm.core import extras
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.engine import engine
 from nvllm.fleet import credentials, machines, registry, tasks, worker
 from nvllm.fleet.machines import Carrier, MachineStatus
 from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import StatusAnswer
-from nvllm.image import engine
 
 WORKER_EXAMPLES = """
 Examples:

@@ -13,7 +13,8 @@ from nvllm.cli.complete import files
 from nvllm.cli.frame import App, Group, with_app
 from nvllm.cli.terminal import printable
 from nvllm.core.canonical import Json
-from nvllm.image import contents, difference, engine
+from nvllm.engine import engine
+from nvllm.image import contents, difference
 from nvllm.image.contents import Contents
 from nvllm.image.difference import ImageDifference
 from nvllm.layers.cache import LayerCache

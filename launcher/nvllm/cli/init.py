@@ -21,8 +21,9 @@ from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import ImageSpec
-from nvllm.lock import newproject, providers
-from nvllm.lock.newproject import ProjectDraft, ProjectRequest
+from nvllm.init import newproject
+from nvllm.init.newproject import ProjectDraft, ProjectRequest
+from nvllm.lock import providers
 from nvllm.lock.providers import Providers
 from nvllm.patches import proofs
 from nvllm.spec import file as specfile

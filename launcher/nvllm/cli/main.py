@@ -93,6 +93,7 @@ COMMANDS = (
         "List, show, verify, revoke and import blessings.",
     ),
     Entry("Patches", "patch", "nvllm.cli.patch", "patch", "List, check, make and refresh patches."),
+    Entry("Patches", "port", "nvllm.cli.port", "port", "Move the patches of an image to another release of vLLM."),
     Entry("Patches", "bisect", "nvllm.cli.bisect", "bisect", "Find the patches that break, or repair, something."),
     Entry(
         "Patches",

@@ -319,14 +319,20 @@ def _source(app: App, series: Series, wanted: Collection[str], against: str | No
     """Return the source AGAINST (a version or a directory), or the one that SERIES pins, and its name."""
     if against is not None and Path(against).is_dir():
         return DirectoryTree(Path(against)), str(against)
-    store = Store(app.places.store)
-    sources = Sources(None, os.environ)
     version = against if against is not None else series.version
-    locked = _locked_sources(app, version)
-    file = next(locked, None) or _offered(app, sources, version)
+    return source.archive(source_archive(app, version), wanted), version
+
+
+def source_archive(app: App, version: str) -> Path:
+    """Return the path of the source archive of vLLM VERSION in the store; it is fetched if it is not there.
+
+    Raises Refused NV209 if no lock and no index has it.
+    """
+    store, sources = Store(app.places.store), Sources(None, os.environ)
+    file = next(_locked_sources(app, version), None) or _offered(app, sources, version)
     app.remember_project()
     fetch.fetch([file], store, sources, app.progress, offline=app.offline)
-    return source.archive(store.path(file.sha256), wanted), version
+    return store.path(file.sha256)
 
 
 def _locked_sources(app: App, version: str) -> Iterator[LockedFile]:

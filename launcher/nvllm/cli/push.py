@@ -16,16 +16,17 @@ from nvllm.cli.frame import App, Command, with_app
 from nvllm.cli.image_argument import IMAGE, selected, with_image
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse, refuse_any
+from nvllm.engine import engine
 from nvllm.fleet import blessings as fleet_blessings
 from nvllm.fleet import credentials, registry
 from nvllm.fleet import images as fleet_images
 from nvllm.fleet.blessings import PulledBlessing, PushedBlessing
 from nvllm.fleet.registry import Repository, RepositoryName
-from nvllm.image import engine, identity, recording
+from nvllm.image import identity, recording
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
 from nvllm.image.recording import Witness
-from nvllm.serve.examination import Look, examine
+from nvllm.serve.examination import Depth, examine
 from nvllm.spec.file import named_profile
 
 PUSH_EXAMPLES = """
@@ -180,7 +181,7 @@ def _blessing(app: App, repository: Repository, build: Build, profile: str) -> P
     """Bring the blessing of PROFILE of BUILD for this host into force."""
     image = build.spec.name
     examination = examine(
-        app.project, app.places, image, profile, Look.UNBLESSED, paranoid=False, progress=app.progress
+        app.project, app.places, image, profile, Depth.UNBLESSED, paranoid=False, progress=app.progress
     )
     rules = examination.profile.bless
     return fleet_blessings.pull_blessing(

@@ -24,11 +24,12 @@ from nvllm.core.plan import LaunchPlan, PlannedCpu, ServedModel
 from nvllm.core.plan import encode as plan_encode
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.core.spec import LOOPBACK
+from nvllm.engine import engine
+from nvllm.engine.engine import Engine
 from nvllm.host import facts, gate_records, gates
-from nvllm.image import engine, identity
-from nvllm.image.engine import Engine
+from nvllm.image import identity
 from nvllm.serve import detach, exposition, health, instances, owners, service, stopping
-from nvllm.serve.examination import Look, examine
+from nvllm.serve.examination import Depth, examine
 from nvllm.serve.instances import SeenInstance
 from nvllm.serve.rundir import RunDirectory, all_below
 from nvllm.serve.supervisor import Supervisor
@@ -73,7 +74,7 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         _detach(app, image, profile, paranoid=paranoid)
         return
     if dry_run:
-        seen = examine(app.project, app.places, image, profile, Look.SHOW, paranoid=paranoid, progress=app.progress)
+        seen = examine(app.project, app.places, image, profile, Depth.SHOW, paranoid=paranoid, progress=app.progress)
         app.show("serve --dry-run", plan_encode(seen.plan), lambda: _plan_text(app, seen.plan), seen.refusals)
         return
     command = shlex.join(["nvllm", "serve", image, "--profile", profile])

@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from nvllm.cli.frame import PATH
-from nvllm.core import browser, durable
+from nvllm.core import durable
+from nvllm.pages import browser
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The launch plan: one container about to start, fully resolved, frozen, printable as JSON.
 
-`serve/planner.py` makes a plan, `host/checks.py` checks it, and `image/engine.py` starts the container that it
+`serve/planner.py` makes a plan, `host/checks.py` checks it, and `engine/engine.py` starts the container that it
 describes and adds nothing.
 """
 
@@ -82,7 +82,7 @@ _GATE_WORDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class PlannedCommand:
     """The command of a container: the GATE, which is its first process, and the ENGINE, which the gate then runs.
 
     Outside of the launcher it is one list of words.
@@ -193,7 +193,7 @@ class LaunchPlan:
     profile: str
     dev: bool
     serve_hash: str
-    command: Command
+    command: PlannedCommand
     environment: Mapping[str, str]
     mounts: tuple[Mount, ...]
     scratch: tuple[Scratch, ...]
@@ -273,16 +273,16 @@ def encode(plan: LaunchPlan) -> dict[str, Json]:
 
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
-    converter.register_unstructure_hook(Command, lambda command: list(command.words))
-    converter.register_structure_hook(Command, _command)
+    converter.register_unstructure_hook(PlannedCommand, lambda command: list(command.words))
+    converter.register_structure_hook(PlannedCommand, _command)
     return converter
 
 
-def _command(words: object, _: type[Command]) -> Command:
+def _command(words: object, _: type[PlannedCommand]) -> PlannedCommand:
     if not isinstance(words, list):
         raise ValueError("a command is a list of words")  # noqa: TRY004 - what is wrong is a file, not the caller
     texts = tuple(str(word) for word in words)
-    return Command(texts[:_GATE_WORDS], texts[_GATE_WORDS:])
+    return PlannedCommand(texts[:_GATE_WORDS], texts[_GATE_WORDS:])
 
 
 def ulimits(plan: LaunchPlan) -> Mapping[str, int]:

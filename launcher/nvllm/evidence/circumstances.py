@@ -12,13 +12,13 @@ from pathlib import Path
 from nvllm.core import clock, proc
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refused
+from nvllm.engine.engine import Engine
 from nvllm.evidence import arms
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, ProbeState, RunManifest
 from nvllm.host import survey
 from nvllm.image import presence
 from nvllm.image import record as buildrecord
-from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 
 _GIT = 20.0

@@ -13,7 +13,6 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nvllm.core.page import shown
 from nvllm.evidence import harness, intervals, samples
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.intervals import Estimate
@@ -28,6 +27,7 @@ from nvllm.evidence.records import (
     LegVerdict,
     Outcome,
 )
+from nvllm.pages.page import shown
 
 LEVEL = 0.95
 

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nvllm.bisect.posterior import cumulative
+from nvllm.core.statistics import cumulative
 
 _NORMAL = statistics.NormalDist()
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nvllm.core import plots
-from nvllm.core.page import rendered
-from nvllm.core.percentile import percentile
-from nvllm.core.plots import Interval, Spread, Start
+from nvllm.core.statistics import percentile
 from nvllm.evidence import load, summary
 from nvllm.evidence.comparison import CORRECT, LENGTH, ArmLegs
 from nvllm.evidence.records import Comparison, Effect, LegVerdict, RunManifest
+from nvllm.pages import plots
+from nvllm.pages.page import rendered
+from nvllm.pages.plots import Interval, Spread, Start
 
 _TITLES = {CORRECT: "points of correct answers", LENGTH: "tokens of an answer"}
 _RATIOS = "ratios"

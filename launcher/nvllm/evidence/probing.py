@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from nvllm.bisect import trials
-from nvllm.bisect.records import BisectProbe
 from nvllm.core import canonical, proc, reading
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
@@ -22,6 +20,8 @@ from nvllm.evidence.records import Answered, ProbeState
 from nvllm.serve import health
 from nvllm.serve.health import NotInTime, NotReady
 from nvllm.serve.startup import EngineStart
+from nvllm.trials import bench
+from nvllm.trials.trial import BisectProbe
 
 KEPT = 4000
 """Characters of an answer that are kept."""
@@ -134,7 +134,7 @@ class ProgramProbe:
             address = f"http://127.0.0.1:{plan.port}"
             given = {"NVLLM_ADDRESS": address, "NVLLM_MODEL": plan.request_name, "NVLLM_PERQ": str(written)}
             given["NVLLM_RUN"] = str(run)
-            trial = trials.run_probe(self.test, given, start.run.log, began, self.programs)
+            trial = bench.run_probe(self.test, given, start.run.log, began, self.programs)
             lines = reading.content(written, reading.LOG).splitlines() if written.exists() else []
         problem = trial.kind if trial.outcome == "untestable" else ""
         answers = [reported(run, number, line) for number, line in enumerate(lines, 1)]

@@ -2,7 +2,6 @@
 
 In: a finished image or a blessing, and the name of a repository. Out: digests, on the way there; on the way back, an
 image in the engine with its build record, or a blessing in force. What comes back is trusted for its bytes alone.
-Exports take an examined serve, and give files for Kubernetes, Quadlet, Compose or systemd.
 """
 
 from typing import TYPE_CHECKING

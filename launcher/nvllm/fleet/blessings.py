@@ -38,9 +38,9 @@ from nvllm.core.paths import Places, ensure
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.fleet.registry import Blob, BlobSource, Repository, described
-from nvllm.image import oci
-from nvllm.image.oci import LAYER, MANIFEST, Descriptor, sha256
+from nvllm.layers import oci
 from nvllm.layers import tar as tarlayer
+from nvllm.layers.oci import LAYER, MANIFEST, Descriptor, sha256
 from nvllm.layers.tar import Layer, TarEntry
 from nvllm.sources import fetch
 from nvllm.sources.store import Store

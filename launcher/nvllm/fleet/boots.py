@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from nvllm.bisect.dispatch import MOST_LOSSES
-from nvllm.bisect.driver import end_all
 from nvllm.bless.blessing import Compiled
 from nvllm.cache.manifest import TrialMachine, TrialRecord
 from nvllm.core import canonical, durable, paths
@@ -25,6 +23,7 @@ from nvllm.fleet import tasks
 from nvllm.fleet.machines import ClusterNode, MachinePool, NotCarriedError
 from nvllm.fleet.tasks import Answer, BootAnswer, BootTask, ReadyAnswer, ReadyTask, ServedProfile
 from nvllm.serve import staged_cache, timeline
+from nvllm.trials.ending import MOST_LOSSES, end_all
 
 _SAME = "install the same version of nvllm on every machine"
 _CURE = "look at the machines: nvllm fleet status --on ray://HOST"

@@ -16,7 +16,7 @@ from nvllm.core.paths import Places
 from nvllm.core.progress import Progress
 from nvllm.fleet import blessings
 from nvllm.fleet.registry import Blob, Repository
-from nvllm.image.oci import sha256
+from nvllm.layers.oci import sha256
 
 
 def tag_of(tree: Tree) -> str:

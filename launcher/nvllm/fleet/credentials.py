@@ -13,7 +13,7 @@ from typing import Any
 
 from nvllm.core import canonical, proc, reading
 from nvllm.core.refusal import refuse
-from nvllm.image import endpoint
+from nvllm.engine import endpoint
 
 _TIMEOUT = 60.0
 """Seconds; a helper may ask a keyring that waits for its owner."""

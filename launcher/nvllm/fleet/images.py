@@ -1,6 +1,6 @@
 """Images on their way: sent layer by layer to a registry, and brought from there into the engine.
 
-An image is pushed as `image/oci.py` describes it, with uncompressed layers, so its manifest has the digest that every
+An image is pushed as `layers/oci.py` describes it, with uncompressed layers, so its manifest has the digest that every
 build of the same lock gives. A tag names it by its build hash, which proves nothing: a pull goes by the digest that the
 user names, or by the project's recorded digests.
 """
@@ -18,15 +18,16 @@ from nvllm.core.lock import LockedFile
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.engine.engine import Engine
 from nvllm.fleet.registry import Blob, BlobSource, Repository, described
-from nvllm.image import identity, oci, recording
+from nvllm.image import identity, recording
 from nvllm.image import record as buildrecord
 from nvllm.image.digests import BuildDigests, LayerDigest
-from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
-from nvllm.image.oci import Descriptor, Image, sha256
 from nvllm.image.record import Record
+from nvllm.layers import oci
 from nvllm.layers.cache import LayerCache
+from nvllm.layers.oci import Descriptor, Image, sha256
 from nvllm.layers.tar import Layer
 from nvllm.sources import fetch
 from nvllm.sources.store import Store

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from nvllm.bisect.problem import Trial
-from nvllm.bisect.records import BisectProbe, BisectStart, Built, Lost, Sent
-from nvllm.bisect.trials import EngineBench
+from nvllm.bisect.records import BisectStart, Lost, Sent
 from nvllm.core import durable, paths, reading
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse, refuse_any
@@ -27,6 +25,8 @@ from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import MOST_EVIDENCE, Answer, RefusedAnswer, StatusAnswer, StatusTask, TrialAnswer, TrialTask
 from nvllm.image import identity
 from nvllm.image.builder import ImageBuilder
+from nvllm.trials.bench import EngineBench
+from nvllm.trials.trial import BisectProbe, Built, Trial
 
 _ANOTHER_CLASS = "NV342"
 REST = 30.0

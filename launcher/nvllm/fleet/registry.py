@@ -27,7 +27,7 @@ from nvllm.core.lock import LockedFile
 from nvllm.core.progress import Progress, Task
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.fleet.credentials import Credentials
-from nvllm.image.oci import INDEX, MANIFEST, Descriptor, sha256
+from nvllm.layers.oci import INDEX, MANIFEST, Descriptor, sha256
 from nvllm.sources.fetch import Answer, Serial
 
 T = TypeVar("T")

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeAlias, cast
 
-from nvllm.bisect.problem import Trial, TrialOutcome, TrialStage
-from nvllm.bisect.records import BisectProbe
 from nvllm.bless.blessing import Compiled
 from nvllm.cache import tree as cachetree
 from nvllm.cache.manifest import TrialRecord
@@ -23,6 +21,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.fields import Form, Positive, Rule, Seconds, Sha256, Tagged, Word
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.fleet.raylet import MemoryMonitor
+from nvllm.trials.trial import BisectProbe, Trial, TrialOutcome, TrialStage
 
 SCHEMA = "nvllm.task/1"
 ANSWER_SCHEMA = "nvllm.answer/1"

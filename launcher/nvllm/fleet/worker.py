@@ -18,16 +18,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nvllm.bisect import probe, trials
-from nvllm.bisect.problem import Trial
-from nvllm.bisect.records import BisectProbe, Built
-from nvllm.bisect.trials import EngineBench
 from nvllm.bless.blessing import Bless
 from nvllm.cache.pins import Pins
 from nvllm.core import clock, paths, proc, reading
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse, refuse_any
+from nvllm.engine.engine import Engine
 from nvllm.fleet import candidates, images, raylet, tasks
 from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import (
@@ -49,11 +46,13 @@ from nvllm.host.facts import TASK_LABEL, ContainerFact, EngineProblem, HostFacts
 from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image import identity
 from nvllm.image import record as buildrecord
-from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.serve import hostclass
 from nvllm.serve.examination import Examination
 from nvllm.serve.fresh import FreshInstances
+from nvllm.trials import bench, probe
+from nvllm.trials.bench import EngineBench
+from nvllm.trials.trial import BisectProbe, Built, Trial
 
 _CHECK_OUT = "check out the commit of the project that the driver has"
 
@@ -210,7 +209,7 @@ class Worker:
 
     def _keep(self, evidence: bytes) -> str:
         self._kept[:] = [evidence]
-        return trials.hashed(evidence)
+        return bench.hashed(evidence)
 
     def _pulled(self, named: str, manifest: str, build: Build) -> str:
         """Return the id of the image of BUILD in the engine: the one of MANIFEST in the repository NAMED."""

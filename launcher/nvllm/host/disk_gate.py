@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.core import durable, paths
-from nvllm.core.percentile import percentile
 from nvllm.core.progress import Progress
+from nvllm.core.statistics import percentile
 from nvllm.host.gate_records import Measured
 from nvllm.host.gates import GateCheck
 

@@ -1,6 +1,6 @@
 """The engines that nvllm runs on: their oldest versions, and their exceptions.
 
-Pure, like `checks.py`, which uses it. `image/engine.py` takes the refusal of an engine that does not answer from here.
+Pure, like `checks.py`, which uses it. `engine/engine.py` takes the refusal of an engine that does not answer from here.
 """
 
 from __future__ import annotations

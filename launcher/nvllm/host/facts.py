@@ -2,7 +2,7 @@
 
 Only this module reads ``/proc``, with `runtime/machine.py` for the processors, and runs ``nvidia-smi`` and
 ``nvidia-ctk``. It decides nothing: `checks.py` does, from the frozen :class:`HostFacts` alone. The facts of the Docker
-engine are declared here too, but read by `image/engine.py`; the caller adds them with `dataclasses.replace`.
+engine are declared here too, but read by `engine/engine.py`; the caller adds them with `dataclasses.replace`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a lock to an image in the engine: identity, layers, configuration, record. Only `engine` imports docker.
+"""From a lock to an image in the engine: identity, configuration, record.
 
 In: spec, lock and patch set. Out: the build hash, known before anything is built; then the image, or a context from
 which `docker build` builds it.
@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING
 
 from nvllm.core import exports
 
-__all__ = ["Build", "Engine", "ImageBuilder", "connect", "load_build"]
+__all__ = ["Build", "ImageBuilder", "load_build"]
 
 if TYPE_CHECKING:
     from nvllm.image.builder import ImageBuilder
-    from nvllm.image.engine import Engine, connect
     from nvllm.image.identity import Build, load_build
 else:
-    __getattr__ = exports.lazy(
-        __name__, {"builder": ["ImageBuilder"], "engine": ["Engine", "connect"], "identity": ["Build", "load_build"]}
-    )
+    __getattr__ = exports.lazy(__name__, {"builder": ["ImageBuilder"], "identity": ["Build", "load_build"]})

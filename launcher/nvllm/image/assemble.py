@@ -21,11 +21,10 @@ from typing import IO
 
 from nvllm.core import proc
 from nvllm.core.refusal import refuse
+from nvllm.layers import bytecompile, wheel
 from nvllm.layers import tar as tarlayer
-from nvllm.layers import wheel
 from nvllm.layers.tar import TarEntry
 from nvllm.layers.wheel import Scheme, Wheel
-from nvllm.runtime import bytecompile
 
 _COMPILE_TIMEOUT = 600.0
 _WHITEOUT = ".wh."

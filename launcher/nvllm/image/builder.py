@@ -19,22 +19,22 @@ from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBa
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.engine.engine import Engine
 from nvllm.host import facts as host
-from nvllm.image import identity, oci, recording, registry_base, sbom
+from nvllm.image import identity, recording, registry_base, sbom
 from nvllm.image import record as buildrecord
-from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
-from nvllm.image.oci import Image, Lower
 from nvllm.image.record import Record
 from nvllm.image.recording import Witness
 from nvllm.kernels import layer as kernels
 from nvllm.kernels import toolchain
 from nvllm.kernels.layer import KernelCompiler, KernelSources
-from nvllm.layers import bytecode, rootfs, wheel
+from nvllm.layers import bytecode, oci, rootfs, wheel
 from nvllm.layers import patched as patchlayer
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.bytecode import BytecodeCompiler, Interpreter, NoBytecode
 from nvllm.layers.cache import LayerCache
+from nvllm.layers.oci import Image, Lower
 from nvllm.layers.patched import Patched
 from nvllm.layers.tar import Layer, TarEntry
 from nvllm.layers.wheel import Wheel

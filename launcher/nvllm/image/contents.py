@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, TypeAlias, cast
 from nvllm.core import archives, canonical, reading
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse
-from nvllm.image import oci
-from nvllm.image.engine import Engine
+from nvllm.engine.engine import Engine
+from nvllm.layers import oci
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.tar import Layer
 

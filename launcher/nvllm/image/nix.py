@@ -17,8 +17,8 @@ from nvllm.core.paths import Project
 from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.image.builder import ImageBuilder, uncompiled
 from nvllm.image.identity import Build
-from nvllm.image.oci import Image, Lower, kind_in
 from nvllm.kernels import toolchain
+from nvllm.layers.oci import Image, Lower, kind_in
 from nvllm.layers.tar import Layer
 
 FLAKE = "flake.nix"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from nvllm.core import canonical
 from nvllm.core.paths import Places
 from nvllm.core.refusal import Refusal
+from nvllm.engine.engine import Engine
 from nvllm.host.facts import EngineProblem
 from nvllm.image import record
-from nvllm.image.engine import Engine
 from nvllm.image.identity import IDENTITY_PATH, Build
 from nvllm.image.record import Record
 

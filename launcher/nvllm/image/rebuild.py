@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nvllm import runtime
 from nvllm.core import durable, proc
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import Places, Project
@@ -32,7 +31,7 @@ from nvllm.kernels import toolchain
 from nvllm.layers.tar import Layer
 from nvllm.sources.store import Store
 
-_SCRIPT = Path(runtime.__file__).with_name("variation.py")
+_SCRIPT = Path(__file__).with_name("variation.py")
 
 _TIMEOUT = 4 * 3600.0
 """Seconds for a whole image under an emulator."""

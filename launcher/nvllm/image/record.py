@@ -19,10 +19,10 @@ from typing import Any
 from nvllm.core import canonical, durable, paths, reading, trusted
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
+from nvllm.engine.engine import Engine
 from nvllm.host.facts import ImageFacts
-from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
-from nvllm.image.oci import Image
+from nvllm.layers.oci import Image
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,16 @@ from nvllm.core.canonical import Json
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.engine.engine import Engine
 from nvllm.host.facts import EngineProblem
-from nvllm.image import contents, difference, digests, oci, sketch
+from nvllm.image import contents, difference, digests, sketch
 from nvllm.image.contents import FileRange, StoredLayer
 from nvllm.image.digests import BuildDigests, Deviation, LayerDigest, Outcome
-from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
-from nvllm.image.oci import Image
 from nvllm.image.record import Record
+from nvllm.layers import oci
 from nvllm.layers.cache import LayerCache
+from nvllm.layers.oci import Image
 from nvllm.layers.tar import Layer
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import refuse
-from nvllm.image.engine import Engine
-from nvllm.image.oci import Lower
+from nvllm.engine.engine import Engine
+from nvllm.layers.oci import Lower
 
 
 def reference(image: str) -> str:

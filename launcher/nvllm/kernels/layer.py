@@ -1,6 +1,6 @@
 """The kernels layer: every Triton kernel of a patch set, compiled for every target, without a GPU.
 
-Triton makes each cache key from a launch as the engine does it (`runtime/precompile.py`). It runs under the image's own
+Triton makes each cache key from a launch as the engine does it (`kernels/precompile.py`). It runs under the image's own
 Python, with the libraries of its base, if that Python runs on this host. Otherwise it runs under the host's Python, and
 the parts of a key that depend on the image's own Triton are read from its wheel. The layer holds Triton's cache entries
 below `ROOT`, the C modules that Triton would otherwise compile at run time (`stubs.py`), and the cache manager that
@@ -23,19 +23,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from nvllm import runtime
 from nvllm.core import archives, canonical, proc
 from nvllm.core.archives import ArchiveName
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedWheel
 from nvllm.core.plan import CACHE
 from nvllm.core.refusal import Refusal, refuse, refuse_any
-from nvllm.kernels import stubs, toolchain
+from nvllm.kernels import precompile, stubs, toolchain
 from nvllm.kernels.stubs import Platform
 from nvllm.layers import elf
 from nvllm.layers import tar as tarlayer
 from nvllm.layers.bytecode import Interpreter
 from nvllm.layers.tar import TarEntry
-from nvllm.runtime import precompile
 from nvllm.sources.store import Store
 
 FORMAT = "1"
@@ -47,7 +47,7 @@ ROOT = "opt/nvllm/triton"
 KEY = "triton.json"
 """The file below `ROOT` with the part of every key that comes from the files of the image's Triton."""
 
-_MANAGER = Path(precompile.__file__).with_name("triton_cache.py")
+_MANAGER = Path(runtime.__file__).with_name("triton_cache.py")
 _MODULE = "nvllm_triton_cache"
 
 ENVIRONMENT: Mapping[str, str] = {
@@ -180,7 +180,7 @@ class KernelCompiler:
     def run(self, action: Literal["build", "check"], sources: KernelSources, base: Path) -> dict[str, Any]:
         """Let Triton compile the kernels of SOURCES into BASE, or check many launches of them with only BASE as cache.
 
-        Returns the document that `runtime/precompile.py` prints. Raises Refused NV313 if that fails.
+        Returns the document that `kernels/precompile.py` prints. Raises Refused NV313 if that fails.
         """
         tree = self.scratch()
         for path, data in sources.files.items():

@@ -22,9 +22,8 @@ from typing import Protocol
 from nvllm.core import canonical, proc
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import refuse
-from nvllm.layers import elf
+from nvllm.layers import bytecompile, elf
 from nvllm.layers.tar import TarEntry, blob
-from nvllm.runtime import bytecompile
 
 _SCRIPT = Path(bytecompile.__file__)
 _TIMEOUT = 3600.0

@@ -16,8 +16,8 @@ from nvllm.core.paths import Places
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import refuse
 from nvllm.core.spec import DebianBase, HubModel, ImageSpec, VllmPin
-from nvllm.lock import devicecode
-from nvllm.lock.devicecode import Library
+from nvllm.kernels import devicecode
+from nvllm.kernels.devicecode import Library
 from nvllm.models import location
 from nvllm.models import tree as models
 from nvllm.sources import debian, fetch, hub

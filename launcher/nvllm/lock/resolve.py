@@ -26,8 +26,8 @@ from nvllm.core.lock import (
 )
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, PythonSet, RegistryBase, VllmPin
-from nvllm.kernels import toolchain
-from nvllm.lock import arguments, devicecode, wheel_matches_source
+from nvllm.kernels import devicecode, toolchain
+from nvllm.lock import arguments, wheel_matches_source
 from nvllm.lock.providers import Providers
 from nvllm.models import recipes
 from nvllm.models import tree as models

@@ -82,7 +82,7 @@ def add(directory: Path, shown: str, patch_id: str, summary: str, proved_by: Seq
         "proved-by": list(proved_by),
     }
     _check_entry(series, entry)
-    text = _extended(seriesfile.text(directory, shown), entry, f"{shown}/{seriesfile.NAME}")
+    text = extended(seriesfile.text(directory, shown), entry, f"{shown}/{seriesfile.NAME}")
     durable.replace(directory / file, data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
     return _entry(seriesfile.load(directory, shown), patch_id, shown)
@@ -233,7 +233,7 @@ def _check_entry(series: Series, entry: dict[str, Json]) -> None:
     refuse_any(refusals)
 
 
-def _extended(text: str, entry: dict[str, Json], shown: str) -> str:
+def extended(text: str, entry: dict[str, Json], shown: str) -> str:
     """Return TEXT, a series file, with ENTRY after its last patch.
 
     Raises Refused NV104 if the result would not parse as the old document plus ENTRY, for example because the list of

@@ -82,6 +82,22 @@ def archive(path: Path, wanted: Collection[str]) -> ArchiveTree:
     return ArchiveTree(files)
 
 
+def texts(path: Path, suffixes: tuple[str, ...]) -> dict[str, bytes]:
+    """Return every regular file of the source archive at PATH whose path ends with one of SUFFIXES, by path.
+
+    The archive's one top directory is stripped. Raises Refused NV108 if PATH is not a complete tar archive.
+    """
+    files: dict[str, bytes] = {}
+    whole = ArchiveName(str(path), "a whole source archive (.tar.gz)", "fetch the archive again", "NV108")
+    with archives.tar(path, whole) as tar:
+        for member in archives.members(tar):
+            name = member.name.partition("/")[2]
+            stream = tar.extractfile(member) if member.isreg() and name.endswith(suffixes) else None
+            if stream is not None:
+                files[name] = stream.read()
+    return files
+
+
 def _unsafe(path: Path, member: tarfile.TarInfo) -> Refusal:
     found = "a second member of that name" if member.isreg() else "a link or a special file"
     cure = "use the source archive that the lock names; this one was not made by a release"

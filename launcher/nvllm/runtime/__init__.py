@@ -1,1 +1,1 @@
-"""What runs by itself, inside the image or under any Python: standard library only."""
+"""What runs by itself inside an image: standard library only."""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from nvllm.core import exports
 
-__all__ = ["Examination", "Look", "Supervisor", "examine", "stop"]
+__all__ = ["Examination", "Depth", "Supervisor", "examine", "stop"]
 
 if TYPE_CHECKING:
-    from nvllm.serve.examination import Examination, Look, examine
+    from nvllm.serve.examination import Depth, Examination, examine
     from nvllm.serve.stopping import stop
     from nvllm.serve.supervisor import Supervisor
 else:
     __getattr__ = exports.lazy(
         __name__,
-        {"examination": ["Examination", "Look", "examine"], "supervisor": ["Supervisor"], "stopping": ["stop"]},
+        {"examination": ["Examination", "Depth", "examine"], "supervisor": ["Supervisor"], "stopping": ["stop"]},
     )

@@ -3,7 +3,7 @@
 `serve` starts what is examined without a refusal; `doctor` and ``--dry-run`` show the same examination. Nothing else
 decides whether a profile may be served.
 
-What is known grows in one frozen value, `Known`: by the spec, the lock, the engine and its image, the models. With the
+What is known grows in one frozen value, `KnownProfile`: by the spec, the lock, the engine's image, the models. With the
 facts of the host, the plan and the refusals follow from it. Then come an orphan, the blessing, and the cache.
 """
 
@@ -23,11 +23,11 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import Access, ImageSpec, Profile
+from nvllm.engine.engine import Engine, connect
 from nvllm.host import checks, survey
 from nvllm.host.checks import Outcome, Subject
 from nvllm.host.facts import EngineProblem
 from nvllm.image import identity, presence
-from nvllm.image.engine import Engine, connect
 from nvllm.image.identity import Build
 from nvllm.lock import document, templates
 from nvllm.lock.project import read_lock
@@ -43,7 +43,7 @@ from nvllm.serve.stopping import Orphan
 from nvllm.spec import file
 
 
-class Look(enum.Enum):
+class Depth(enum.Enum):
     """How far an examination looks."""
 
     UNBLESSED = enum.auto()
@@ -71,7 +71,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownProfile:
     """What is known of INSTANCE before its host is looked at, and the REFUSALS so far.
 
     The profile in SPEC and BUILD has port and access of INSTANCE: the engine's command depends on both.
@@ -112,7 +112,7 @@ class Examination:
     refusals: tuple[Refusal, ...]
     engine: Engine | None
     build: Build | None = None
-    """None only of `Look.SHOW`, where the lock lacks something. Such a plan has no hashes, and is never served."""
+    """None only of `Depth.SHOW`, where the lock lacks something. Such a plan has no hashes, and is never served."""
     manifest: Manifest | None = None
     """The bless manifest that the profile is served by, if it is a blessed one."""
     orphan: Orphan | None = None
@@ -120,23 +120,23 @@ class Examination:
 
 
 def examine(
-    project: Project, places: Places, image: str, profile: str, look: Look, *, paranoid: bool, progress: Progress
+    project: Project, places: Places, image: str, profile: str, depth: Depth, *, paranoid: bool, progress: Progress
 ) -> Examination:
-    """Examine PROFILE of IMAGE on this host, as far as LOOK says.
+    """Examine PROFILE of IMAGE on this host, as far as DEPTH says.
 
     PARANOID hashes every file of the model again, instead of trusting the hashes on record. Raises Refused if there is
-    nothing to examine: no such image, profile or patch set; and unless LOOK is `Look.SHOW`, no lock of all models.
+    nothing to examine: no such image, profile or patch set; and unless DEPTH is `Depth.SHOW`, no lock of all models.
     """
-    known = _from_lock(_from_spec(project, places, image, profile, look), look)
+    known = _from_lock(_from_spec(project, places, image, profile, depth), depth)
     hashes = HashCache.none() if paranoid else HashCache.load(places.state / "verified.json")
     engine = connect()
     try:
-        examination = _on_host(_with_models(_from_engine(known, engine), look, hashes, progress), engine)
+        examination = _on_host(_with_models(_from_engine(known, engine), depth, hashes, progress), engine)
     except Refused as refused:  # there is no plan; what this host lacks in any case is said all the same
         lacking = checks.outcomes(Subject(None, survey.host_facts(places, engine)))
         of_host = [refusal for outcome in lacking for refusal in outcome.refusals]
         raise Refused([*known.refusals, *refused.refusals, *of_host]) from refused
-    return _with_blessing(known, examination, look)
+    return _with_blessing(known, examination, depth)
 
 
 def examine_build(
@@ -145,7 +145,7 @@ def examine_build(
     build: Build,
     instance: Instance,
     engine: Engine | EngineProblem,
-    look: Look,
+    depth: Depth,
     hashes: HashCache,
     progress: Progress,
 ) -> Examination:
@@ -154,23 +154,23 @@ def examine_build(
     A model file whose hash is in HASHES is not hashed again. Raises Refused NV202 if the lock lacks a model.
     """
     build = replace(build, spec=_for_instance(build.spec, instance))
-    known = Known(project, places, instance, build.spec, build.patches, build)
-    examination = _on_host(_with_models(_from_engine(known, engine), look, hashes, progress), engine)
-    return _with_blessing(known, examination, look)
+    known = KnownProfile(project, places, instance, build.spec, build.patches, build)
+    examination = _on_host(_with_models(_from_engine(known, engine), depth, hashes, progress), engine)
+    return _with_blessing(known, examination, depth)
 
 
-def _from_spec(project: Project, places: Places, image: str, name: str, look: Look) -> Known:
+def _from_spec(project: Project, places: Places, image: str, name: str, depth: Depth) -> KnownProfile:
     """Return what the spec of IMAGE says of its profile NAME."""
     spec = file.of(project, image)
     refusals = tuple(file.other_platform(spec, project.platform))
-    if refusals and look is Look.SHOW:  # what it would be on a platform that it is built for
+    if refusals and depth is Depth.SHOW:  # what it would be on a platform that it is built for
         project = replace(project, platform=spec.platforms[0])
     else:
         refuse_any(refusals)
     profile = file.named_profile(project, spec, name)
-    allowed = Access() if look is Look.UNBLESSED else profile.access
+    allowed = Access() if depth is Depth.UNBLESSED else profile.access
     instance = Instance(owners.instance_name(project, places, spec.name, name), name, profile.port, allowed)
-    return Known(project, places, instance, _for_instance(spec, instance), refusals=refusals)
+    return KnownProfile(project, places, instance, _for_instance(spec, instance), refusals=refusals)
 
 
 def _for_instance(spec: ImageSpec, instance: Instance) -> ImageSpec:
@@ -178,14 +178,14 @@ def _for_instance(spec: ImageSpec, instance: Instance) -> ImageSpec:
     return replace(spec, profiles={**spec.profiles, instance.profile: profile})
 
 
-def _from_lock(known: Known, look: Look) -> Known:
-    """Return KNOWN with the build, or only with the patches if there is no lock to read and LOOK allows that."""
+def _from_lock(known: KnownProfile, depth: Depth) -> KnownProfile:
+    """Return KNOWN with the build, or only with the patches if there is no lock to read and DEPTH allows that."""
     project, spec = known.project, known.spec
     series = seriesfile.of(project, spec.patches.series)
     try:
         lock = read_lock(project, spec.name)
     except Refused as refused:
-        if look is not Look.SHOW:
+        if depth is not Depth.SHOW:
             raise
         patches = patchset.choose(
             series, spec.patches.enable, where=f"{project.show(project.spec(spec.name))}: .patches.enable"
@@ -195,7 +195,7 @@ def _from_lock(known: Known, look: Look) -> Known:
     return replace(known, patches=build.patches, build=build, refusals=(*known.refusals, *stale))
 
 
-def _from_engine(known: Known, engine: Engine | EngineProblem) -> Known:
+def _from_engine(known: KnownProfile, engine: Engine | EngineProblem) -> KnownProfile:
     """Return KNOWN with what ENGINE has of the image."""
     if known.build is None:
         return replace(known, refusals=(*known.refusals, *presence.without_lock(known.spec.name, engine)))
@@ -203,16 +203,16 @@ def _from_engine(known: Known, engine: Engine | EngineProblem) -> Known:
     return replace(known, image_ids=image.ids, refusals=(*known.refusals, *image.refusals))
 
 
-def _with_models(known: Known, look: Look, hashes: HashCache, progress: Progress) -> Known:
+def _with_models(known: KnownProfile, depth: Depth, hashes: HashCache, progress: Progress) -> KnownProfile:
     """Return KNOWN with the models on this host and the chat template.
 
     Without a lock of all models nothing is hashed, and the build is no longer known. Raises Refused with all that is
-    refused so far and NV202 if LOOK does not allow that.
+    refused so far and NV202 if DEPTH does not allow that.
     """
     spec, names, build = known.spec, known.profile.models, known.build
     unlocked = document.without_models(build.lock, names, known.shown_lock) if build is not None else []
     refusals = [*known.refusals, *unlocked]
-    if unlocked and look is not Look.SHOW:
+    if unlocked and depth is not Depth.SHOW:
         raise Refused(refusals)
     if build is None or unlocked:
         template, _ = templates.of_profile(known.project, None, known.profile)
@@ -228,7 +228,7 @@ def _with_models(known: Known, look: Look, hashes: HashCache, progress: Progress
     return replace(known, models=models, template=template, refusals=(*refusals, *problems))
 
 
-def _on_host(known: Known, engine: Engine | EngineProblem) -> Examination:
+def _on_host(known: KnownProfile, engine: Engine | EngineProblem) -> Examination:
     """Return the plan of what is KNOWN on this host with ENGINE, and all that is refused but for the blessing."""
     profile, build, spec = known.profile, known.build, known.spec
     host = survey.host_facts(known.places, engine)
@@ -259,14 +259,14 @@ def _on_host(known: Known, engine: Engine | EngineProblem) -> Examination:
     return Examination(profile, plan, models, outcomes, refusals, answering, build)
 
 
-def _with_blessing(known: Known, examination: Examination, look: Look) -> Examination:
-    """Return EXAMINATION with orphan, blessing and the bytes of its cache, as far as LOOK says."""
-    if look is Look.UNBLESSED:
+def _with_blessing(known: KnownProfile, examination: Examination, depth: Depth) -> Examination:
+    """Return EXAMINATION with orphan, blessing and the bytes of its cache, as far as DEPTH says."""
+    if depth is Depth.UNBLESSED:
         return examination
-    if look is Look.BLESSED or examination.build is None:
+    if depth is Depth.BLESSED or examination.build is None:
         return _blessed(known, examination)
     examination = _blessed(known, after_orphan(known.places, examination))
-    if look is Look.START and examination.orphan is None and not examination.refusals:
+    if depth is Depth.START and examination.orphan is None and not examination.refusals:
         return examination
     return _hashed(known.places, examination)
 
@@ -288,7 +288,7 @@ def after_orphan(places: Places, examination: Examination) -> Examination:
     return replace(examination, outcomes=tuple(outcomes), refusals=refusals, orphan=orphan)
 
 
-def _blessed(known: Known, examination: Examination) -> Examination:
+def _blessed(known: KnownProfile, examination: Examination) -> Examination:
     """Return EXAMINATION with the blessing of its profile, or the refusals for there being none.
 
     It is unchanged if the profile needs none. The cache itself is not hashed.

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.spec import Profile
+from nvllm.engine.engine import Engine
 from nvllm.host.locks import HeldLocks
-from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.models.memo import HashCache
 from nvllm.serve import planner, supervisor
-from nvllm.serve.examination import Examination, Instance, Look, examine_build
+from nvllm.serve.examination import Depth, Examination, Instance, examine_build
 
 
 @dataclass
@@ -42,21 +42,21 @@ class FreshInstances:
 
         Raises Refused as `supervisor.hold_locks` does.
         """
-        return self._held(build, profile, Look.UNBLESSED)
+        return self._held(build, profile, Depth.UNBLESSED)
 
     def examined_as_served(self, build: Build, profile: str) -> AbstractContextManager[tuple[Examination, HeldLocks]]:
         """Do what `examined` does; a blessed profile must also have a blessing, whose cache it then loads."""
-        return self._held(build, profile, Look.BLESSED)
+        return self._held(build, profile, Depth.BLESSED)
 
     @contextlib.contextmanager
-    def _held(self, build: Build, profile: str, look: Look) -> Iterator[tuple[Examination, HeldLocks]]:
+    def _held(self, build: Build, profile: str, depth: Depth) -> Iterator[tuple[Examination, HeldLocks]]:
         with contextlib.ExitStack() as stack:
             with self._ports:  # one thread at a time: two instances must not choose the same port
                 name = f"{self._prefix(build.spec.name, profile)}{os.getpid()}-{next(self._numbers)}"
                 instance = Instance(name, profile, free_port())
                 hashes = HashCache.load(self.places.state / "verified.json")
                 examination = examine_build(
-                    self.project, self.places, build, instance, self.engine, look, hashes, Silent()
+                    self.project, self.places, build, instance, self.engine, depth, hashes, Silent()
                 )
                 held_locks = stack.enter_context(supervisor.hold_locks(examination, self.places, self.command))
             yield examination, held_locks

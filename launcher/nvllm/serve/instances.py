@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nvllm.core.paths import Places
+from nvllm.engine.engine import Engine
 from nvllm.host import locks
-from nvllm.image.engine import Engine
 from nvllm.serve import health
 from nvllm.serve.rundir import InstanceState, all_below
 

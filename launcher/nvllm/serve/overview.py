@@ -13,10 +13,10 @@ from nvllm.core.lock import LockedModel
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import ImageSpec
+from nvllm.engine.engine import Engine
 from nvllm.host import checks, engines
 from nvllm.host.facts import EngineProblem, HostFacts
 from nvllm.image import builder, identity, presence, record
-from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.models import local
 from nvllm.spec import file

@@ -23,7 +23,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import RestartRules
 from nvllm.host.locks import HeldLocks
 from nvllm.serve import owners, staged_cache, startup, stopping, supervisor
-from nvllm.serve.examination import Examination, Look, examine
+from nvllm.serve.examination import Depth, Examination, examine
 from nvllm.serve.health import Generation
 from nvllm.serve.rundir import Death, RunDirectory
 from nvllm.serve.staged_cache import MountedCache
@@ -58,9 +58,9 @@ def examined(service: ServiceRequest) -> Examination:
     """Examine SERVICE for a start. Raises Refused if there is nothing to examine, such as no lock."""
     arguments = (service.project, service.places, service.image, service.profile)
     try:
-        return examine(*arguments, Look.START, paranoid=service.paranoid, progress=service.progress)
+        return examine(*arguments, Depth.START, paranoid=service.paranoid, progress=service.progress)
     except Refused:  # what else is missing is said with it
-        refuse_any(examine(*arguments, Look.SHOW, paranoid=service.paranoid, progress=service.progress).refusals)
+        refuse_any(examine(*arguments, Depth.SHOW, paranoid=service.paranoid, progress=service.progress).refusals)
         raise
 
 

@@ -18,13 +18,13 @@ from pathlib import Path
 
 from nvllm.cache.tree import Tree
 from nvllm.core.lock import LockedModel
-from nvllm.core.plan import LaunchPlan
+from nvllm.core.plan import LaunchPlan, encode
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import LOOPBACK, MEMORY_FLOOR
+from nvllm.engine.engine import Engine
 from nvllm.host.facts import INSTANCE_LABEL, RUN_LABEL, TREE_LABEL, ContainerState
 from nvllm.host.locks import HeldLocks
-from nvllm.image.engine import Engine
 from nvllm.serve import access, health, planner, timeline
 from nvllm.serve.rundir import Death, InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import Timeline

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.engine.engine import Engine
 from nvllm.host import locks
 from nvllm.host.facts import RUN_LABEL, ContainerFact
 from nvllm.host.locks import Holder
-from nvllm.image.engine import Engine
 from nvllm.serve.rundir import InstanceState, RunDirectory, all_below
 from nvllm.serve.startup import STOP_PATIENCE
 

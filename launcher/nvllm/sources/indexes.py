@@ -250,6 +250,16 @@ class Indexes:
         cure = f"pip index versions {name}"
         raise refuse("NV209", f"index pypi: {name}", expected, found, cure)
 
+    def sdist_versions(self, name: str) -> tuple[str, ...]:
+        """Return the versions of NAME whose source archive the indexes offer with a sha256, in no order.
+
+        Raises Refused NV209 if an index cannot be asked.
+        """
+        start, end = f"{name.replace('-', '_')}-", ".tar.gz"
+        files = {link.filename for link, _ in self._hashed(name, f"{start}*{end}")}
+        named = (file for file in files if file.startswith(start) and file.endswith(end))
+        return tuple(file.removeprefix(start).removesuffix(end) for file in named)
+
     def wheels(self, name: str, version: str) -> tuple[Offered, ...]:
         """Return the wheels of VERSION of NAME, for all platforms, that the indexes offer with a sha256.
 

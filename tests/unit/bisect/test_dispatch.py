@@ -17,13 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvllm.bisect import journal, replay_check
-from nvllm.bisect.dispatch import MOST_LOSSES, dispatch
+from nvllm.bisect.dispatch import dispatch
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Journal, Log
-from nvllm.bisect.problem import Mode, Trial
-from nvllm.bisect.records import Built, JournalRecord, Lost, Sent, Tried
+from nvllm.bisect.problem import Mode
+from nvllm.bisect.records import JournalRecord, Lost, Sent, Tried
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.core.refusal import Refused, refuse
+from nvllm.trials.ending import MOST_LOSSES
+from nvllm.trials.trial import Built, Trial
 from support.bisect_world import Judge, SimulatedBench, all_of, free, layered, start
 
 CAUSE = frozenset({"p03", "p06"})

@@ -19,11 +19,11 @@ from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.driver import drive
 from nvllm.bisect.forecast import ahead
 from nvllm.bisect.journal import Log
-from nvllm.bisect.problem import Trial, TrialOutcome
-from nvllm.bisect.records import Back, Built, End, JournalRecord, Judged, Skip, Tried, fold
+from nvllm.bisect.records import Back, End, JournalRecord, Judged, Skip, Tried, fold
 from nvllm.bisect.search import Done, NextTrial, propose
 from nvllm.core import proc
 from nvllm.core.refusal import Refusal, Refused
+from nvllm.trials.trial import Built, Trial, TrialOutcome
 from support.bisect_world import GOOD, SimulatedBench, all_of, free, layered, sometimes, start
 
 

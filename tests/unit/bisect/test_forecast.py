@@ -10,7 +10,8 @@ from nvllm.bisect import records
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
 from nvllm.bisect.problem import Mode
-from nvllm.bisect.records import Built, Tried
+from nvllm.bisect.records import Tried
+from nvllm.trials.trial import Built
 from support.bisect_world import SimulatedBench, all_of, free, start
 
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from nvllm.bisect import journal
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Journal
-from nvllm.bisect.problem import Trial
-from nvllm.bisect.records import Back, Built, End, JournalEntry, Judged, Limits, Skip, Tried
+from nvllm.bisect.records import Back, End, JournalEntry, Judged, Limits, Skip, Tried
 from nvllm.bisect.search import Done
 from nvllm.core import durable
 from nvllm.core.refusal import Refused
+from nvllm.trials.trial import Built, Trial
 from support.bisect_world import SimulatedBench, all_of, free, start
 
 START = start(free(4), "ordered")

@@ -13,10 +13,11 @@ from nvllm.bisect import page, report
 from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
-from nvllm.bisect.problem import Mode, Trial
-from nvllm.bisect.records import BisectProbe, BisectStart, Built, JournalEntry, PatchSummary, Tried
+from nvllm.bisect.problem import Mode
+from nvllm.bisect.records import BisectStart, JournalEntry, PatchSummary, Tried
 from nvllm.bisect.search import Done
 from nvllm.core.refusal import refuse
+from nvllm.trials.trial import BisectProbe, Built, Trial
 from support.bisect_world import Judge, SimulatedBench, all_of, free, sometimes, start
 
 HOUR = 3600.0

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.bisect.problem import Tally, Trial, TrialStage, Verdict, tally
+from nvllm.bisect.problem import Tally, Verdict, tally
+from nvllm.trials.trial import Trial, TrialStage
 
 TRIALS = st.sampled_from([Trial("good"), Trial("bad", "exit 1"), Trial("untestable", stage="boot")])
 

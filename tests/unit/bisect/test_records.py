@@ -11,22 +11,10 @@ from hypothesis import strategies as st
 
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
-from nvllm.bisect.problem import Tally, TrialOutcome, TrialStage
-from nvllm.bisect.records import (
-    Back,
-    BisectProbe,
-    Built,
-    Corrected,
-    End,
-    JournalRecord,
-    Kept,
-    Limits,
-    Skip,
-    Tried,
-    Withdrawn,
-    fold,
-)
+from nvllm.bisect.problem import Tally
+from nvllm.bisect.records import Back, Corrected, End, JournalRecord, Kept, Limits, Skip, Tried, Withdrawn, fold
 from nvllm.bisect.search import Done
+from nvllm.trials.trial import BisectProbe, Built, TrialOutcome, TrialStage
 from support.bisect_world import SimulatedBench, all_of, free, layered, start
 
 

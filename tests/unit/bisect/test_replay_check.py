@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from nvllm.bisect import replay_check
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
-from nvllm.bisect.problem import Trial
-from nvllm.bisect.records import Back, BisectStart, Built, End, JournalEntry, Judged, Skip, Tried
+from nvllm.bisect.records import Back, BisectStart, End, JournalEntry, Judged, Skip, Tried
 from nvllm.bisect.search import Done, NextTrial
 from nvllm.core.refusal import Refused
+from nvllm.trials.trial import Built, Trial
 from support.bisect_world import BAD, GOOD, SimulatedBench, all_of, free, layered, sometimes, start
 
 

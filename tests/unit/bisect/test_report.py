@@ -16,10 +16,11 @@ from nvllm.bisect import records
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
-from nvllm.bisect.problem import Mode, Trial
-from nvllm.bisect.records import BisectStart, BisectState, Built, Tried
+from nvllm.bisect.problem import Mode
+from nvllm.bisect.records import BisectStart, BisectState, Tried
 from nvllm.bisect.search import Done
 from nvllm.core import canonical
+from nvllm.trials.trial import Built, Trial
 from support.bisect_world import BAD, SimulatedBench, all_of, free, sometimes, start
 
 

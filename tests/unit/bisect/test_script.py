@@ -14,9 +14,10 @@ import pytest
 from nvllm.bisect.combinations import set_hash
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
-from nvllm.bisect.records import Back, BisectProbe, BisectStart, JournalEntry, Skip, Tried
+from nvllm.bisect.records import Back, BisectStart, JournalEntry, Skip, Tried
 from nvllm.bisect.script import script
 from nvllm.cli.main import program
+from nvllm.trials.trial import BisectProbe
 from support.bisect_world import SimulatedBench, all_of, free, start
 
 NVLLM = """#!/bin/sh

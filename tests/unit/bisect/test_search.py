@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from nvllm.bisect import posterior
 from nvllm.bisect.combinations import Combinations, PatchSet, minimise, split
-from nvllm.bisect.problem import Find, Mode, SearchEvidence, Settings, Tally, Trial
+from nvllm.bisect.problem import Find, Mode, SearchEvidence, Settings, Tally
 from nvllm.bisect.search import Done, NextTrial, beliefs, concluded, propose
 from nvllm.core.refusal import Refused
+from nvllm.trials.trial import Trial
 from support.bisect_world import BAD, FLAKY, GOOD, ONCE, UNTESTABLE, World, all_of, free, layered, problem, sometimes
 
 MODES: tuple[Mode, ...] = ("ordered", "set")

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from nvllm.bisect.combinations import PatchSet
-from nvllm.bisect.problem import SearchEvidence, Settings, Tally, Trial
+from nvllm.bisect.problem import SearchEvidence, Settings, Tally
 from nvllm.bisect.search import Done, propose
+from nvllm.trials.trial import Trial
 from support.bisect_landscapes import BROKEN, CONFIDENCES, campaigns, cases, untestable
 from support.bisect_world import BAD, FLAKY, GOOD, World, all_of, free, problem, sometimes
 

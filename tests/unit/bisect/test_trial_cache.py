@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
-from nvllm.bisect.problem import Trial
 from nvllm.bisect.search import Done
 from nvllm.bisect.trial_cache import TrialCache
+from nvllm.trials.trial import Trial
 from support.bisect_world import BAD, GOOD, SimulatedBench, all_of, free, start
 
 

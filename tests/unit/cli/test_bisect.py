@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from nvllm.bisect import journal, trials
-from nvllm.bisect.problem import Trial
+from nvllm.bisect import journal
 from nvllm.cli.main import main
 from nvllm.core.paths import Project, places
 from nvllm.host import locks
 from nvllm.host.locks import Holder, Key
+from nvllm.trials.trial import Trial
 from support.bisect_world import Judge, SimulatedBench, all_of
 from support.plansamples import project, shorten_series, write_lock
 
@@ -39,7 +39,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(found.root)
     monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
-    monkeypatch.setattr("nvllm.image.engine.require", lambda: None)
+    monkeypatch.setattr("nvllm.engine.engine.require", lambda: None)
     path = tmp_path / "probe.sh"
     path.write_text("#!/bin/sh\nexit 0\n")
     path.chmod(0o755)
@@ -53,7 +53,7 @@ def bisects(tmp_path: Path) -> Path:
 
 def with_judge(monkeypatch: pytest.MonkeyPatch, judge: Judge) -> Bench:
     bench = Bench(judge)
-    monkeypatch.setattr(trials, "EngineBench", lambda *_: bench)
+    monkeypatch.setattr("nvllm.trials.bench.EngineBench", lambda *_: bench)
     return bench
 
 

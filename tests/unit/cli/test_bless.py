@@ -19,6 +19,7 @@ from nvllm.cache import manifest
 from nvllm.cli.main import main
 from nvllm.core import clock
 from nvllm.core.spec import BlessRules
+from nvllm.engine.engine import Engine
 from nvllm.fleet import tasks
 from nvllm.fleet.images import Pushed
 from nvllm.fleet.machines import ClusterNode
@@ -26,7 +27,6 @@ from nvllm.fleet.tasks import BootTask, ReadyAnswer, ReadyTask
 from nvllm.gc.projects import Projects
 from nvllm.host import survey
 from nvllm.image.builder import ImageBuilder
-from nvllm.image.engine import Engine
 from nvllm.serve import hostclass, startup
 from nvllm.serve.examination import Examination
 from support.bless_world import FakeEngine, examined

@@ -119,6 +119,8 @@ FREE_OPTIONS = {
     "export --registry",
     "export --server-version",
     "fleet status --on",
+    "port --commit",
+    "port --to",
     "init --signer",
     "init --commit",
     "init --name",

@@ -13,10 +13,10 @@ import pytest
 from nvllm.cli.main import main
 from nvllm.core.proc import Programs
 from nvllm.core.refusal import refuse
+from nvllm.engine import engine
 from nvllm.evidence import circumstances
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.runner import Runner
-from nvllm.image import engine
 from nvllm.serve.fresh import FreshInstances
 from support import question_samples
 from support.browsers import Opened

@@ -15,22 +15,24 @@ from typing import Any
 import pytest
 
 from nvllm.bisect import journal
-from nvllm.bisect.records import Built, End
+from nvllm.bisect.records import End
 from nvllm.cli import inspect as cli_inspect
 from nvllm.cli.main import main
 from nvllm.core import canonical, catalogue
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import encode
 from nvllm.core.refusal import Refusal, Refused
+from nvllm.engine import engine
 from nvllm.gc.projects import Projects
 from nvllm.host import facts as host
 from nvllm.host import gate_records
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts, StoredImage
-from nvllm.image import engine, identity
+from nvllm.image import identity
 from nvllm.image.record import Record, RecordedLayer
 from nvllm.image.record import write as write_record
 from nvllm.serve.rundir import RunDirectory
 from nvllm.sources.store import Store
+from nvllm.trials.trial import Built
 from support import gate_samples
 from support.bisect_world import free
 from support.bisect_world import start as begun

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.cli.main import main
-from nvllm.image import engine
+from nvllm.engine import engine
 from nvllm.serve import instances
 from nvllm.serve.rundir import Death, InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import MissingKernel

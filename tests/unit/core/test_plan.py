@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
-from nvllm.core.plan import Command, LaunchPlan, Mount, PlannedGpu, Scratch, ServedModel, decode, encode
+from nvllm.core.plan import LaunchPlan, Mount, PlannedCommand, PlannedGpu, Scratch, ServedModel, decode, encode
 from nvllm.core.spec import GpuNeed, HostNeed, Probe, ResourceLimits, Waiver
 from support import plansamples
 
@@ -29,7 +29,7 @@ plans = st.builds(
     profile=texts,
     dev=st.booleans(),
     serve_hash=texts,
-    command=st.builds(Command, st.tuples(texts, texts, texts), st.lists(texts, max_size=3).map(tuple)),
+    command=st.builds(PlannedCommand, st.tuples(texts, texts, texts), st.lists(texts, max_size=3).map(tuple)),
     environment=st.dictionaries(texts, texts, max_size=3),
     mounts=st.lists(st.builds(Mount, texts, texts), max_size=2).map(tuple),
     scratch=st.lists(st.builds(Scratch, texts, sizes), max_size=2).map(tuple),

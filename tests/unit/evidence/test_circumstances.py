@@ -10,10 +10,10 @@ import pytest
 
 from nvllm.core import proc
 from nvllm.core.refusal import Refused
+from nvllm.engine.engine import Engine
 from nvllm.evidence import circumstances
 from nvllm.host.facts import EngineFacts
 from nvllm.image import record as buildrecord
-from nvllm.image.engine import Engine
 from support.evidence_samples import manifest
 from support.plansamples import SPEC, build, places, project, with_profile
 

@@ -8,10 +8,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from nvllm.core import plots
 from nvllm.evidence import comparison, conclusion, load, page
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.comparison import ArmLegs
+from nvllm.pages import plots
 from support.evidence_samples import benched, legs, manifest
 
 ARMS: tuple[Arm, ...] = ((), ("a",), ("b",), ("a", "b"))

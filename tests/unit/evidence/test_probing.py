@@ -9,7 +9,6 @@ from typing import cast
 
 import pytest
 
-from nvllm.bisect import probe as programs
 from nvllm.core import proc
 from nvllm.core.plan import LaunchPlan
 from nvllm.evidence import probing
@@ -18,6 +17,7 @@ from nvllm.evidence.questions import Question
 from nvllm.evidence.records import Answered
 from nvllm.serve.rundir import RunDirectory
 from nvllm.serve.startup import EngineStart
+from nvllm.trials import probe as programs
 from support.plansamples import PLAN, FrontEnd
 
 ASKED = tuple(Question(number, f"{number} + 1?", str(number + 1)) for number in range(1, 4))

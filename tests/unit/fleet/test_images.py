@@ -14,14 +14,14 @@ from nvllm.core import canonical
 from nvllm.core.paths import Places
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refused
+from nvllm.engine.engine import Engine
 from nvllm.fleet import images, registry
 from nvllm.fleet.images import Pulled
 from nvllm.image import identity, recording
 from nvllm.image import record as buildrecord
 from nvllm.image.builder import ImageBuilder
-from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
-from nvllm.image.oci import Image, sha256
+from nvllm.layers.oci import Image, sha256
 from support import oci_registry
 from support.buildable import IMAGE, Buildable
 from support.oci_registry import Registry

@@ -11,16 +11,16 @@ from typing import cast
 
 import pytest
 
-from nvllm.bisect import probe
-from nvllm.bisect.problem import Trial
 from nvllm.bisect.records import BisectStart, Lost, Sent
-from nvllm.bisect.trials import EngineBench
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.fleet import machines, tasks
 from nvllm.fleet.machines import ClusterNode, NotCarriedError, RemoteMachines
 from nvllm.fleet.registry import Repository, RepositoryName
 from nvllm.fleet.tasks import StatusAnswer, TrialTask
+from nvllm.trials import probe
+from nvllm.trials.bench import EngineBench
+from nvllm.trials.trial import Trial
 from support import bisect_world
 from support.task_samples import HOST, Noting, PlayedMachines, answered
 

@@ -17,7 +17,7 @@ from nvllm.core.refusal import Refused
 from nvllm.fleet import registry
 from nvllm.fleet.credentials import Credentials
 from nvllm.fleet.registry import Blob, BlobSource, Repository, RepositoryName
-from nvllm.image.oci import MANIFEST, Descriptor, sha256
+from nvllm.layers.oci import MANIFEST, Descriptor, sha256
 from nvllm.sources import fetch
 from nvllm.sources.store import Store
 from support import oci_registry

@@ -16,12 +16,12 @@ from typing import Any, cast
 
 import pytest
 
-from nvllm.bisect import probe
 from nvllm.cache.store import TreeStore
 from nvllm.cli.fleet import lines
 from nvllm.core.paths import Places
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refused
+from nvllm.engine.engine import Engine
 from nvllm.fleet import candidates, images, tasks
 from nvllm.fleet.tasks import (
     MOST_EVIDENCE,
@@ -43,12 +43,12 @@ from nvllm.host.facts import TASK_LABEL, ContainerFact, EngineFacts, ImageFacts
 from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image import identity
 from nvllm.image.builder import ImageBuilder
-from nvllm.image.engine import Engine
 from nvllm.image.identity import Build
-from nvllm.image.oci import Image
+from nvllm.layers.oci import Image
 from nvllm.serve import startup
 from nvllm.serve.examination import Examination
 from nvllm.serve.fresh import FreshInstances
+from nvllm.trials import probe
 from support import bless_world, oci_registry
 from support.buildable import IMAGE, Buildable
 from support.oci_registry import Registry

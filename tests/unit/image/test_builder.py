@@ -24,11 +24,11 @@ from nvllm.core.refusal import Refused
 from nvllm.image import identity
 from nvllm.image.builder import ImageBuilder, ImagePart, LayerBuilder
 from nvllm.image.identity import Build
-from nvllm.image.oci import Image
+from nvllm.layers.bytecompile import cached
 from nvllm.layers.cache import LayerCache
+from nvllm.layers.oci import Image
 from nvllm.layers.tar import Layer
 from nvllm.patches import unified
-from nvllm.runtime.bytecompile import cached
 from support import layersamples, locks
 from support.layersamples import CHANGED, PYTHON, Member, Telling, World
 

@@ -16,10 +16,11 @@ import pytest
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.image import archive, contents, difference, oci, recording
+from nvllm.image import contents, difference, recording
 from nvllm.image.contents import Contents
-from nvllm.image.oci import Image
+from nvllm.layers import archive, oci
 from nvllm.layers import tar as tarlayer
+from nvllm.layers.oci import Image
 from nvllm.layers.tar import Layer
 
 

@@ -14,9 +14,10 @@ import pytest
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.image import nix, oci
+from nvllm.image import nix
 from nvllm.image.nix import NixBuilder
-from nvllm.image.oci import Image
+from nvllm.layers import oci
+from nvllm.layers.oci import Image
 from support.layersamples import World
 
 ADDING = '#!/bin/sh\nshift 2\nfor file; do echo "${file##*/}"; done >>"$(dirname "$0")/added"\n'

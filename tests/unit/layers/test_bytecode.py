@@ -22,9 +22,8 @@ import pytest
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.layers import bytecode
+from nvllm.layers import bytecode, bytecompile
 from nvllm.layers.bytecode import Interpreter
-from nvllm.runtime import bytecompile
 from support import layersamples
 from support.layersamples import PYTHON
 

@@ -12,9 +12,9 @@ from nvllm.core.lock import FileDifference, LockedDebianBase, LockedRegistryBase
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import DebianBase, DeviceCode, DirectoryModel, HubModel, ImageSpec, Omission, RegistryBase
 from nvllm.kernels import toolchain
+from nvllm.kernels.devicecode import Library
 from nvllm.lock import document as lockdoc
 from nvllm.lock import resolve
-from nvllm.lock.devicecode import Library
 from nvllm.lock.drift import compare
 from nvllm.models import tree as models
 from support import codesamples, locking, locks

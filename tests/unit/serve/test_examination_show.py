@@ -14,7 +14,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.serve import examination
-from nvllm.serve.examination import Examination, Look, examine
+from nvllm.serve.examination import Depth, Examination, examine
 from support.plansamples import edit, put_model
 
 HOST = {"NV505", "NV506", "NV507"}
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("no_engine")
 
 
 def seen(demo: Project, places: Places, profile: str = "eager") -> Examination:
-    return examine(demo, places, "demo", profile, Look.SHOW, paranoid=False, progress=Silent())
+    return examine(demo, places, "demo", profile, Depth.SHOW, paranoid=False, progress=Silent())
 
 
 def said(found: Examination) -> dict[str, str]:
@@ -34,7 +34,7 @@ def said(found: Examination) -> dict[str, str]:
 
 def test_with_a_lock_it_is_what_examine_finds(demo: Project, places: Places) -> None:
     put_model(places)
-    found = examine(demo, places, "demo", "eager", Look.WHOLE, paranoid=False, progress=Silent())
+    found = examine(demo, places, "demo", "eager", Depth.WHOLE, paranoid=False, progress=Silent())
     assert seen(demo, places).plan == found.plan
     assert {one.code for one in seen(demo, places).refusals} == {one.code for one in found.refusals}
 
@@ -128,7 +128,7 @@ def test_what_is_not_there_at_all_is_refused(demo: Project, places: Places) -> N
     with pytest.raises(Refused, match="NV107"):
         seen(demo, places, "other")
     with pytest.raises(Refused, match="NV107"):
-        examine(demo, places, "none", "eager", Look.SHOW, paranoid=False, progress=Silent())
+        examine(demo, places, "none", "eager", Depth.SHOW, paranoid=False, progress=Silent())
     edit(demo.spec("demo"), "enable: [first]", "enable: [second]")
     with pytest.raises(Refused, match="NV106"):
         seen(demo, places)

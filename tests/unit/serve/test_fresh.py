@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
+from nvllm.engine.engine import Engine
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact
-from nvllm.image.engine import Engine
 from nvllm.serve import fresh
 from nvllm.serve.fresh import FreshInstances
 from support.plansamples import build, places, project

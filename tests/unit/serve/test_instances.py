@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
+from nvllm.engine.engine import Engine
 from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact
 from nvllm.host.locks import Holder, Key
-from nvllm.image.engine import Engine
 from nvllm.serve import instances
 from nvllm.serve.rundir import InstanceState, RunDirectory, Stage
 from support.plansamples import FrontEnd, places

@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from nvllm.core.paths import Project
+from nvllm.engine.engine import Engine
 from nvllm.host.facts import EngineProblem
 from nvllm.image import identity
 from nvllm.image import record as buildrecord
-from nvllm.image.engine import Engine
 from nvllm.image.record import Record
 from nvllm.models import local
 from nvllm.serve import overview

@@ -23,8 +23,8 @@ from nvllm.core import canonical
 from nvllm.core.plan import CACHE, FORCE_LOAD, LaunchPlan, Mount, PlannedGpu, Workbench
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import Access, GpuNeed, ImageSpec, ResourceLimits, Waiver
+from nvllm.engine import engine
 from nvllm.host.facts import INSTANCE_LABEL, Product
-from nvllm.image import engine
 from nvllm.models.local import LocalModel
 from nvllm.runtime import gate
 from nvllm.serve import planner, servehash

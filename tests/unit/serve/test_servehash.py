@@ -15,11 +15,11 @@ from nvllm.core import canonical
 from nvllm.core.plan import (
     ACCESS_ARGUMENTS,
     ACCESS_ENVIRONMENT,
-    Command,
     CpuLayout,
     LaunchPlan,
     Mount,
     PlannedCache,
+    PlannedCommand,
     PlannedGpu,
     PlannedTemplate,
     Scratch,
@@ -241,8 +241,11 @@ def test_order_decides_nothing_where_it_means_nothing(names: list[str], sentinel
 
 def test_a_value_that_reads_like_an_excluded_option_is_a_value() -> None:
     """``--port`` as the last word has no value to skip, and what comes before it stays."""
-    assert servehash.factors(replace(GOLDEN, command=Command((), ("a", "--port"))))["command"] == ["a"]
-    assert servehash.factors(replace(GOLDEN, command=Command((), ("a", "--port", "1", "b"))))["command"] == ["a", "b"]
+    assert servehash.factors(replace(GOLDEN, command=PlannedCommand((), ("a", "--port"))))["command"] == ["a"]
+    assert servehash.factors(replace(GOLDEN, command=PlannedCommand((), ("a", "--port", "1", "b"))))["command"] == [
+        "a",
+        "b",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ import pytest
 from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused
+from nvllm.engine.engine import Engine
 from nvllm.host import locks
 from nvllm.host.facts import RUN_LABEL
 from nvllm.host.locks import Holder, Key
-from nvllm.image.engine import Engine
 from nvllm.serve import startup, stopping
 from nvllm.serve.rundir import InstanceState, RunDirectory, Stage
 from nvllm.serve.stopping import Orphan

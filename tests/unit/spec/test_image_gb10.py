@@ -19,7 +19,7 @@ from nvllm.core.spec import RegistryBase
 from nvllm.image import identity
 from nvllm.kernels import layer as kernels
 from nvllm.patches import patchset, seriesfile
-from nvllm.serve.examination import Examination, Look, examine
+from nvllm.serve.examination import Depth, Examination, examine
 from nvllm.spec import file as specfile
 from support import fork_requirements
 from support.plansamples import places
@@ -108,7 +108,7 @@ def seen(bare: Path, profile: str) -> Examination:
     (project.root / "manifests").mkdir(parents=True)
     (project.root / "images").symlink_to(ROOT / "images")
     (project.root / "patches").symlink_to(ROOT / "patches")
-    return examine(project, places(bare), "gb10", profile, Look.SHOW, paranoid=False, progress=Silent())
+    return examine(project, places(bare), "gb10", profile, Depth.SHOW, paranoid=False, progress=Silent())
 
 
 def test_the_image_is_the_series_commit_compiled() -> None:

@@ -1,0 +1,209 @@
+"""`nvllm port`: a series of patches, moved to another release of vLLM."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import click
+
+from nvllm.cli.frame import PATH, App, Command
+from nvllm.cli.image_argument import IMAGE, with_image
+from nvllm.cli.patch import source_archive
+from nvllm.core import durable
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import refuse, refuse_any
+from nvllm.lock import wheel_matches_source
+from nvllm.patches import patching, seriesfile, source
+from nvllm.patches.series import Series
+from nvllm.patches.source import ArchiveTree
+from nvllm.patches.unified import Diff
+from nvllm.port import gitmerge, merge, moves, releases, written
+from nvllm.port.conflicts import Conflicts
+from nvllm.port.merge import Ported, Sides
+from nvllm.port.written import Release
+from nvllm.sources import commits
+from nvllm.sources.indexes import Sources
+from nvllm.spec import file as specfile
+
+EXAMPLES = """
+Examples:
+  nvllm port cpu --to 0.32.0 --dry-run     what becomes of each patch; nothing is written
+  nvllm port cpu --to each --dry-run       the same for every release since the pinned one, as a table
+  nvllm port cpu --to 0.32.0               write patches/v0.32.0, or the files in which patches conflict
+"""
+
+EACH = "each"
+_NAMED = "name one release: --to VERSION"
+_VERSION_FILE = "vllm/_version.py"
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is moved: a SERIES with its DIFFS, the files of its source, and the ids of the patches ENABLED."""
+
+    app: App
+    series: Series
+    diffs: Mapping[str, Diff]
+    old: Mapping[str, bytes]
+    enabled: tuple[str, ...]
+
+    def to(self, version: str, resolved: merge.Resolve) -> tuple[tuple[Ported, ...], ArchiveTree]:
+        """Return what becomes of each patch on the source of VERSION, and that source."""
+        new = source.texts(source_archive(self.app, version), self._suffixes())
+        names = {*self.old, *new, *(path for patch in self.series.patches for path in patch.touches)}
+        names |= {item.path for patch in self.series.patches for item in patch.evidence}
+        before, after = (ArchiveTree({name: files.get(name) for name in names}) for files in (self.old, new))
+        sides = Sides(before, after, version, cache(lambda path: moves.moved(path, self.old, new)))
+        return merge.port(self.series, self.diffs, sides, gitmerge.merge, resolved), after
+
+    def _suffixes(self) -> tuple[str, ...]:
+        return suffixes(self.series)
+
+
+def suffixes(series: Series) -> tuple[str, ...]:
+    """Return the suffixes of the files that SERIES touches, and that of Python."""
+    paths = [Path(path) for patch in series.patches for path in patch.touches]
+    return tuple(sorted({".py", *(path.suffix or path.name for path in paths)}))
+
+
+@click.command("port", cls=Command, epilog=EXAMPLES)
+@IMAGE
+@click.option(
+    "--to", required=True, metavar="VERSION|each", help="A release of vLLM, or every one since the pinned one."
+)
+@click.option("--dry-run", is_flag=True, help="Say what becomes of each patch; write nothing.")
+@click.option(
+    "--commit", metavar="COMMIT", help="The commit of the release, 40 hex digits.  [default: git asks upstream]"
+)
+@click.option(
+    "--conflicts",
+    type=PATH,
+    metavar="DIR",
+    help="Where the files lie that a person must merge.  [default: patches/vVERSION.conflicts]",
+)
+@with_image()
+def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, conflicts: Path | None) -> None:
+    """Move the patches of IMAGE's series to the vLLM release VERSION.
+
+    Each patch is merged three-way, file by file, from the two source archives. It is unchanged, moved, merged, partly
+    upstream, upstream, or in conflict. Where patches conflict, the files are written with markers: edit them, and run
+    the same command again. Exits with 1 while a patch is in conflict.
+    """
+    spec = specfile.of(app.project, image)
+    series = seriesfile.of(app.project, spec.patches.series)
+    directory = app.project.series(series.base)
+    refuse_any(seriesfile.other_commit(series, spec.vllm.commit, app.project.show(directory)))
+    diffs = seriesfile.diffs(directory, series.patches, app.project.show(directory))
+    old = source.texts(source_archive(app, series.version), suffixes(series))
+    job = _Job(app, series, diffs, old, spec.patches.enable)
+    if to == EACH:
+        _each(job)
+        return
+    target = app.project.series(f"v{to}")
+    resolutions = Conflicts(conflicts or target.with_name(f"{target.name}.conflicts"))
+    if not dry_run:
+        app.project.writable(target)
+        durable.absent(target, "--to")
+    ported, tree = job.to(to, resolutions.resolved)
+    unmerged = [outcome for outcome in ported if outcome.state in ("conflict", "missing")]
+    paths: tuple[Path, ...] = ()
+    lines: list[str] = []
+    if not dry_run and unmerged:
+        paths = resolutions.write(ported)
+        lines = [*(f"conflict: {app.project.show(path)}" for path in paths), "edit these files, then run it again"]
+    elif not dry_run:
+        release = Release(target.name, to, _commit(app, to, commit, tree), tree)
+        text = seriesfile.text(directory, app.project.show(directory))
+        files = written.files(text, series, diffs, ported, release)
+        _apply(job.enabled, ported, tree)
+        with durable.appearing(target, "--to") as partial:
+            for name, content in files.items():
+                durable.replace(partial / name, content, 0o644, code="NV920")
+        shown = app.project.show(target)
+        lines = [
+            f"written: {shown}, {len(files) - 1} patches",
+            f"next: name {shown} and vLLM {to} in {app.project.show(app.project.spec(image))}, then nvllm lock {image}",
+        ]
+    data: dict[str, Json] = {
+        "image": image,
+        "series": series.base,
+        "version": to,
+        "patches": [_document(outcome, job.enabled) for outcome in ported],
+        "conflicts": [str(path) for path in paths],
+        "written": None if dry_run or unmerged else app.project.show(target),
+    }
+    app.out.result("port", data, lambda: _text(app, ported, job.enabled, lines))
+    if unmerged:
+        raise click.exceptions.Exit(1)
+
+
+def _apply(enabled: tuple[str, ...], ported: tuple[Ported, ...], tree: ArchiveTree) -> None:
+    """Raise Refused NV301 if the patches ENABLED, each merged on those that it requires, do not apply together."""
+    patching.apply_all(tree, [one.diff for one in ported if one.diff is not None and one.id in enabled])
+
+
+def _each(job: _Job) -> None:
+    """Say what becomes of each patch on every release after that of the series."""
+    app, series = job.app, job.series
+    if app.offline:
+        raise refuse("NV209", "--to each", "an index that says which releases there are", "--offline", _NAMED)
+    versions = releases.after(Sources(None, os.environ).indexes().sdist_versions("vllm"), series.version)
+    rows: dict[str, tuple[Ported, ...]] = {}
+    for version in versions:
+        rows[version] = job.to(version, lambda patch_id, path: None)[0]
+    data: Json = {
+        "series": series.base,
+        "releases": [
+            {"version": version, "patches": [_document(outcome, job.enabled) for outcome in ported]}
+            for version, ported in rows.items()
+        ],
+    }
+    columns = ["patch", *rows]
+    cells = [
+        (patch.id, *(ported[index].state for ported in rows.values())) for index, patch in enumerate(series.patches)
+    ]
+    app.out.result("port", data, lambda: app.out.table(columns, cells))
+
+
+def _document(outcome: Ported, enabled: tuple[str, ...]) -> dict[str, Json]:
+    """Return OUTCOME for --json: without the bytes of its files."""
+    return {
+        "id": outcome.id,
+        "outcome": outcome.state,
+        "detail": outcome.detail,
+        "enabled": outcome.id in enabled,
+        "unmerged": [{"path": file.path, "reason": file.reason} for file in outcome.unmerged],
+        "renamed": [{"old": old, "new": new} for old, new in outcome.renamed],
+    }
+
+
+def _text(app: App, ported: tuple[Ported, ...], enabled: tuple[str, ...], lines: list[str]) -> None:
+    rows = [
+        (outcome.id, outcome.state, "enabled" if outcome.id in enabled else "-", outcome.detail) for outcome in ported
+    ]
+    app.out.table(["patch", "outcome", "set", "detail"], rows)
+    for outcome in ported:
+        for file in outcome.unmerged:
+            app.out.line(f"  {outcome.id}: {file.path}: {file.reason}")
+    for line in lines:
+        app.out.line(line)
+
+
+def _commit(app: App, version: str, named: str | None, tree: ArchiveTree) -> str:
+    """Return the commit of VERSION: NAMED, or what git says, as far as the source in TREE records it.
+
+    Raises Refused NV209 if nobody knows it, NV207 if the source records another.
+    """
+    recorded = wheel_matches_source.recorded_commit(tree.read(_VERSION_FILE) or b"")
+    commit = named if named is not None or app.offline else commits.tagged(version, os.environ)
+    cure = f"name the commit of the tag v{version} with --commit: {commits.command(version, os.environ)}"
+    if commit is None:
+        expected = f"the commit of vLLM {version}, 40 hex digits, which begins with {recorded}"
+        raise refuse("NV209", "--commit", expected, "nobody here who knows the rest", cure)
+    if recorded is None or not commit.startswith(recorded):
+        raise refuse("NV207", f"{_VERSION_FILE} of vLLM {version}", f"commit {commit}", f"commit {recorded}", cure)
+    return commit

@@ -1,0 +1,102 @@
+"""The series of the new release, as files: patches with new hashes, and records of what is upstream."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nvllm.core import yamledit
+from nvllm.core.canonical import Json
+from nvllm.core.refusal import refuse
+from nvllm.patches import edit, imported, seriesfile, unified
+from nvllm.patches.series import Patch, Series
+from nvllm.patches.source import SourceTree
+from nvllm.patches.unified import Diff
+from nvllm.port.merge import Ported
+
+_HEADING = (
+    "The patches for vLLM {base}, in the order in which they are applied. `nvllm port` moved them from {old};",
+    "`nvllm patch check` compares them with the pinned source and with any other version.",
+)
+_LINES = 3
+_LENGTH = 16
+"""How many lines of an upstream change a record of it names at most, and how many characters such a line has at least:
+a shorter one is in many files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The release that a series is moved to: the name of its series' directory, its version, its commit and source."""
+
+    base: str
+    version: str
+    commit: str
+    tree: SourceTree
+
+
+def files(
+    text: str, series: Series, diffs: Mapping[str, Diff], ported: Sequence[Ported], release: Release
+) -> dict[str, bytes]:
+    """Return the files of the series for RELEASE, by name, from TEXT, the file of SERIES, and from PORTED.
+
+    DIFFS are those of the carried patches of SERIES. A patch that is upstream stays as a record with evidence in the
+    new source. Raises Refused NV106 for one whose change leaves no such evidence there.
+    """
+    outcomes = {outcome.id: outcome for outcome in ported}
+    kept = [patch for patch in series.patches if patch.status != "carried" or outcomes[patch.id].diff is not None]
+    heading = [line.format(base=release.base, old=series.base) for line in _HEADING]
+    names = {"base": release.base, "version": release.version, "commit": release.commit}
+    text = imported.series_text(text, series, kept={patch.id for patch in kept}, heading=heading, **names)
+    written: dict[str, bytes] = {}
+    for index, patch in enumerate(kept):
+        diff = outcomes[patch.id].diff
+        if patch.status != "carried" or diff is None:
+            continue
+        data = unified.render(diff)
+        written[str(patch.file)] = data
+        text = yamledit.set_scalar(text, ("patches", index, "sha256"), hashlib.sha256(data).hexdigest())
+        if diff.paths != patch.touches:
+            text = yamledit.set_list(text, ("patches", index, "touches"), diff.paths)
+        left = [other for other in patch.requires if outcomes[other].diff is not None]
+        if len(left) < len(patch.requires):
+            place = ("patches", index, "requires")
+            text = yamledit.set_list(text, place, left) if left else yamledit.without_key(text, place)
+    for patch in series.patches:
+        if patch not in kept:
+            entry = _upstream(patch, diffs[patch.id], outcomes[patch.id], release)
+            text = edit.extended(text, entry, f"patches/{release.base}/{seriesfile.NAME}")
+    return {seriesfile.NAME: text.encode(), **written}
+
+
+def _upstream(patch: Patch, diff: Diff, outcome: Ported, release: Release) -> dict[str, Json]:
+    """Return the entry that records that PATCH is upstream in RELEASE."""
+    renamed = dict(outcome.renamed)
+    paths = [renamed.get(path, path) for path in diff.paths]
+    reference = {"reference": patch.upstream.reference} if patch.upstream.reference is not None else {}
+    evidence: list[Json] = [
+        {"path": item.path, "contains": list(item.contains), "lacks": list(item.lacks)} for item in patch.evidence
+    ] or [*_evidence(diff, renamed, release.tree)]
+    if not evidence:
+        cure = f"write `evidence:` of {patch.id} into its entry in patches/{release.base}, and run it again"
+        raise refuse("NV106", diff.name, "lines of the change in the new source", "none that only it has", cure)
+    return {
+        "id": patch.id,
+        "status": "upstream",
+        "summary": patch.summary,
+        "upstream": {"state": "merged", **reference, "since": patch.upstream.since or release.version},
+        "touches": paths,
+        "proved-by": list(patch.proved_by),
+        "evidence": evidence,
+    }
+
+
+def _evidence(diff: Diff, renamed: Mapping[str, str], tree: SourceTree) -> Iterator[Json]:
+    """Yield, for each file of DIFF, lines that it adds and TREE has."""
+    for file in diff.files:
+        path = renamed.get(file.path, file.path)
+        content = tree.read(path) or b""
+        added = [text.strip() for hunk in file.hunks for tag, text in hunk.lines if tag == "+"]
+        lines = [line.decode() for line in added if len(line) >= _LENGTH and line in content]
+        if lines:
+            yield {"path": path, "contains": list(dict.fromkeys(lines))[:_LINES]}

@@ -1,0 +1,309 @@
+"""Trials on the real engine: builds the image of a set of patches, serves it, probes it and stops it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from nvllm.core import canonical, proc, reading
+from nvllm.core.canonical import Json
+from nvllm.core.paths import Places, Project
+from nvllm.core.plan import LaunchPlan
+from nvllm.core.progress import Progress, Silent
+from nvllm.core.refusal import Refused, refuse_any
+from nvllm.core.spec import Profile
+from nvllm.engine.engine import Engine
+from nvllm.host.facts import HostFacts
+from nvllm.host.locks import HeldLocks
+from nvllm.image import identity
+from nvllm.image import record as buildrecord
+from nvllm.image.builder import ImageBuilder
+from nvllm.image.identity import Build
+from nvllm.patches import patching, patchset, seriesfile, source
+from nvllm.patches.series import Series
+from nvllm.serve import fresh, health, supervisor
+from nvllm.serve.examination import Examination
+from nvllm.serve.fresh import FreshInstances
+from nvllm.sources.store import Store
+from nvllm.trials import aot_load, probe
+from nvllm.trials.trial import BisectProbe, Built, Trial, TrialStage
+
+_STAGE_OF: Mapping[str, TrialStage] = {
+    "NV106": "apply",
+    "NV301": "apply",
+    "NV208": "build",
+    "NV306": "build",
+    "NV313": "build",
+    "NV314": "build",
+    "NV701": "boot",
+    "NV702": "boot",
+    "NV703": "boot",
+    "NV704": "boot",
+}
+"""The refusals that a set of patches can cause. Any other is the host's fault and stops the bisect."""
+
+_PROBE_TIMEOUT = 3600.0
+"""Seconds."""
+_ENGINE = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+"""The variables that select the engine. A probe gets them too, because the image is on that engine only."""
+
+_KEPT_LINES, _KEPT_CHARACTERS = 12, 1500
+"""How much of what a probe wrote is kept."""
+
+_OTHER_PROMPT = "an entirely different question"
+
+TASK_VARIABLE = "NVLLM_TASK"
+"""The variable that tells a probe the task it runs for, so that containers of its own can be labelled with it."""
+
+Keep = Callable[[bytes], str]
+"""Takes the evidence of a trial, and returns its sha256. A worker also keeps it, to send it back."""
+
+
+def hashed(evidence: bytes) -> str:
+    """Return the hex sha256 of EVIDENCE, and keep nothing."""
+    return hashlib.sha256(evidence).hexdigest()
+
+
+def at_once(wanted: int, profile: Profile, facts: HostFacts) -> tuple[int, str]:
+    """Return how many of WANTED trials of PROFILE may run at the same time on the host of FACTS, and why not all.
+
+    With a GPU it is one, because every plan takes the first GPUs of the host and their locks. Otherwise each engine
+    needs the memory that the profile asks for. It is at least one: if the host lacks even that, the trial says so.
+    """
+    if profile.gpu is not None:
+        return 1, "one GPU, one trial" if wanted > 1 else ""
+    available = facts.mem_available
+    if available is None or wanted <= (room := max(1, available // profile.host.memory_available)):
+        return wanted, ""
+    return room, f"{available >> 20} MiB are available, and each engine needs {profile.host.memory_available >> 20}"
+
+
+@dataclass
+class EngineBench:
+    """Builds sets of patches of IMAGE and tries them with the probe TEST, each trial on its own port.
+
+    A worker tries them for the TASK that another machine sent, and KEEPs the evidence.
+    """
+
+    project: Project
+    places: Places
+    image: str
+    profile: str
+    test: BisectProbe
+    engine: Engine
+    offline: bool = False
+    progress: Progress = field(default_factory=Silent)
+    task: str = ""
+    keep: Keep = hashed
+    _programs: proc.Programs = field(init=False)
+    _instances: FreshInstances = field(init=False)
+
+    def __post_init__(self) -> None:
+        # A worker and a bisect on one host have containers and programs of their own: neither ends those of the other.
+        purpose = "task" if self.task else "bisect"
+        command = "nvllm worker" if self.task else shlex.join(["nvllm", "bisect", "run", "--image", self.image])
+        self._instances = FreshInstances(self.project, self.places, self.engine, purpose, command)
+        # One worker serves a host, whatever the project; a bisect belongs to its project.
+        above = self.places.state if self.task else self.places.work(self.project)
+        self._programs = proc.Programs(above / purpose / self.image / "probes")
+
+    def build(self, chosen: tuple[str, ...]) -> Built | Trial:
+        """Return the image of CHOSEN; see `driver.Bench`. Raises Refused for what the patches did not cause."""
+        began = time.monotonic()
+        try:
+            return self.built(chosen)
+        except Refused as refused:
+            return blamed(refused, time.monotonic() - began, self.keep)
+
+    def built(self, chosen: tuple[str, ...]) -> Built:
+        """Return the image of CHOSEN. Raises Refused if it cannot be built."""
+        began = time.monotonic()
+        build, stale = identity.load_build(self.project, self.image, chosen)
+        refuse_any(stale)
+        image_id = self.ensure_image(build)
+        return Built(chosen, self._tree(build), build.build_hash, image_id, round(time.monotonic() - began, 3))
+
+    def serve(self, built: Built, ready: Callable[[str, str], None]) -> None:
+        """Serve BUILT until `nvllm stop` or an interrupt, and call READY with the name and address of the instance.
+
+        Another name than that of a trial keeps `clear` from ending it. Raises what `nvllm serve` raises.
+        """
+        build, stale = identity.load_build(self.project, self.image, built.chosen)
+        refuse_any(stale)
+        command = shlex.join(["nvllm", "bisect", "serve", "--image", self.image])
+        looked_at = FreshInstances(self.project, self.places, self.engine, "look", command)
+        with looked_at.examined(self._narrowed(build), self.profile) as (examination, taken):
+            running = supervisor.Supervisor(examination, self.places, taken, self.progress)
+            plan = running.plan
+            running.serve(lambda _: ready(plan.instance, f"http://127.0.0.1:{plan.port}"))
+
+    def trial(self, built: Built) -> Trial:
+        """Serve BUILT and probe it, or probe it unserved; see `driver.Bench`."""
+        began = time.monotonic()
+        environment = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(built.chosen)}
+        environment |= {TASK_VARIABLE: self.task} if self.task else {}
+        build, stale = identity.load_build(self.project, self.image, built.chosen)
+        refuse_any(stale)
+        self.ensure_image(build)  # it may have been removed after the journal recorded it
+        if self.test.build_only:
+            return run_probe(self.test, environment, Path(os.devnull), began, self._programs, self.keep)
+        name = self.test.command[0]
+        boots = name == f"{probe.BUILTIN}boots"
+        try:
+            if name == f"{probe.BUILTIN}aot-loads":
+                with self._held(build) as (examination, _):
+                    return aot_load.trial(self.engine, examination.plan, self.places, began, self.keep)
+            with self._served(build) as running:
+                address = f"http://127.0.0.1:{running.plan.port}"
+                log, directory = running.run.log, str(running.run.path)
+                if boots:
+                    return Trial("good", "", None, "", time.monotonic() - began, run=directory)
+                if name.startswith(probe.BUILTIN):
+                    return replace(ask(self.test, running.plan, began, self.keep), run=directory)
+                given = {**environment, "NVLLM_ADDRESS": address}
+                return replace(run_probe(self.test, given, log, began, self._programs, self.keep), run=directory)
+        except Refused as refused:
+            trial = blamed(refused, time.monotonic() - began, self.keep)
+            # For `boots`, an engine that does not start is the failure itself.
+            return replace(trial, outcome="bad", stage=None) if boots and trial.stage == "boot" else trial
+
+    def ensure_image(self, build: Build) -> str:
+        """Build the image of BUILD where it is missing, and return the id by which the engine knows it."""
+        tags = build.tags[:1]  # not the second tag, which names the newest build: a bisect leaves it alone
+        record = buildrecord.recorded(build, self.project, self.places, self.engine, tags)
+        if record is None:
+            builder = ImageBuilder(self.project, self.places, self.progress, offline=self.offline)
+            record = builder.into_engine(build, self.engine, tags)
+        held = buildrecord.held(record, self.engine)
+        return record.image_id if held is None else held.id
+
+    def _tree(self, build: Build) -> str:
+        """Return the hash of the patched source, by which sets that result in the same source are recognised.
+
+        It is empty (unknown) if the source is no longer in the store.
+        """
+        store, archive = Store(self.places.store), build.lock.vllm.source.sha256
+        if not store.has(archive):
+            return ""
+        directory = self.project.series(build.spec.patches.series)
+        found = seriesfile.diffs(directory, build.patches, self.project.show(directory))
+        diffs = [found[patch.id] for patch in build.patches]
+        wanted = {path for diff in diffs for file in diff.files for path in (file.old, file.new) if path is not None}
+        pristine = source.archive(store.path(archive), wanted)
+        content: Json = {
+            path: None if data is None else hashlib.sha256(data).hexdigest()
+            for path, data in patching.apply_all(pristine, diffs).items()
+            if data != pristine.read(path)
+        }
+        return canonical.digest("nvllm.patched-tree/1", content)
+
+    @contextlib.contextmanager
+    def _held(self, build: Build) -> Iterator[tuple[Examination, HeldLocks]]:
+        """Examine the profile with the sentinels that BUILD reads, as a fresh instance, and hold its locks."""
+        with self._instances.examined(self._narrowed(build), self.profile) as held:
+            yield held
+
+    def _narrowed(self, build: Build) -> Build:
+        directory = self.project.series(build.spec.patches.series)
+        return with_own_sentinels(build, self.profile, seriesfile.load(directory, self.project.show(directory)))
+
+    @contextlib.contextmanager
+    def _served(self, build: Build) -> Iterator[supervisor.Supervisor]:
+        """Serve BUILD until the context ends."""
+        with self._held(build) as (examination, taken):
+            running = supervisor.Supervisor(examination, self.places, taken, Silent())
+            with running.running("the trial is over"):
+                yield running
+
+    def clear(self) -> None:
+        """Stop the probes and remove the containers of all trials of this image, including those of a killed bisect.
+
+        The caller holds the bisect's lock.
+        """
+        self._programs.end()
+        self._programs.end_left()
+        self._instances.clear(self.image, self.profile)
+
+
+def with_own_sentinels(build: Build, name: str, series: Series) -> Build:
+    """Return BUILD with only those sentinels in profile NAME that its patch set, chosen from SERIES, reads."""
+    profile = build.spec.profiles[name]
+    kept = patchset.narrowed(profile.sentinels, series, build.patches)
+    return fresh.with_profile(build, name, replace(profile, sentinels=kept))
+
+
+def blamed(refused: Refused, seconds: float, keep: Keep = hashed) -> Trial:
+    """Return the untestable trial of a set that caused REFUSED. Raises REFUSED if the set did not cause all of it."""
+    stages = {_STAGE_OF.get(refusal.code) for refusal in refused.refusals}
+    stage = next((one for one in ("apply", "build", "boot") if one in stages), None)
+    if None in stages or stage is None:
+        raise refused
+    kind = " ".join(sorted({refusal.code for refusal in refused.refusals}))
+    evidence = keep(str(refused).encode())
+    return Trial("untestable", kind, stage, evidence, seconds, last_lines(str(refused)))
+
+
+def last_lines(text: str) -> str:
+    """Return the last lines of TEXT that a person needs to see why a trial ended as it did."""
+    kept = "\n".join(text.strip().splitlines()[-_KEPT_LINES:])
+    return "".join(one if one.isprintable() or one == "\n" else "?" for one in kept[-_KEPT_CHARACTERS:])
+
+
+def run_probe(
+    test: BisectProbe,
+    environment: Mapping[str, str],
+    log: Path,
+    began: float,
+    programs: proc.Programs,
+    keep: Keep = hashed,
+) -> Trial:
+    """Run the program of TEST with ENVIRONMENT, as one of PROGRAMS, and return its verdict.
+
+    LOG is the engine's log; BEGAN is the monotonic time, in seconds, at which the trial began. Raises Refused NV802 if
+    the program cannot be started, and NV808 as `probe.judge` does.
+    """
+    try:
+        done = programs.run(test.command, env=proc.environment(environment, _ENGINE), timeout=_PROBE_TIMEOUT)
+    except subprocess.TimeoutExpired as error:
+        wrote = b"".join(one for one in (error.stdout, error.stderr) if one is not None)
+        shown = last_lines(wrote.decode("utf-8", "replace"))
+        return Trial("untestable", "timeout", "harness", "", time.monotonic() - began, shown)
+    except OSError as error:
+        raise Refused([probe.not_runnable(test.command[0], error.strerror or str(error))]) from error
+    written = done.stdout + done.stderr + (reading.content(log, reading.LOG) if log.is_file() else b"")
+    evidence = keep(done.stdout + done.stderr)
+    said = written.decode("utf-8", "replace")
+    found = probe.judge(done.returncode, said, test.regress, seconds=time.monotonic() - began, evidence=evidence)
+    return replace(found, said=last_lines((done.stdout + done.stderr).decode("utf-8", "replace")))
+
+
+def ask(test: BisectProbe, plan: LaunchPlan, began: float, keep: Keep = hashed) -> Trial:
+    """Return the trial of the built-in TEST ``coherent`` or ``golden``: greedy answers of the engine of PLAN."""
+
+    def said(prompt: str) -> str:
+        asked = replace(plan, probe=replace(plan.probe, prompt=prompt))
+        return health.generate(asked, plan.limits.start_timeout, health.GREEDY).text
+
+    wanted: str | None
+    try:
+        first = said(plan.probe.prompt)
+        if test.command[0] == f"{probe.BUILTIN}golden":
+            wanted, found = probe.golden(Path(test.command[1])), first.rstrip("\n")
+            kind = "another text"
+        else:
+            said(_OTHER_PROMPT)
+            wanted, found = first, said(plan.probe.prompt)
+            kind = "another text at the second time"
+    except health.NotReady as error:
+        wanted, found, kind = None, error.found, "no generation"
+    evidence, seconds = keep(found.encode()), time.monotonic() - began
+    if wanted == found:
+        return Trial("good", "", None, evidence, seconds, last_lines(found))
+    return Trial("bad", kind, None, evidence, seconds, last_lines(f"expected: {wanted}\nfound: {found}"))

@@ -1,0 +1,186 @@
+"""`nvllm port` in a small project: its own source and the next release, from an index on the loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvllm.cli.main import main
+from nvllm.core.canonical import sha256_file
+from nvllm.core.paths import places
+from nvllm.lock import document as lockdoc
+from nvllm.patches import seriesfile
+from nvllm.sources.store import Store
+from support import locks
+from support.wheels import make_sdist
+
+ROOT = Path(__file__).parents[3]
+COMMIT = 40 * "b"
+OLD = "".join(f"line {number}\n" for number in range(30))
+SERIES = """\
+# The patches of a test.
+schema: nvllm.series/1
+base: v0.28.0
+version: 0.28.0
+commit: 2cf0a6915ce544dc493a0990f2ea38d81601128a
+patches:
+"""
+ENTRY = """\
+  - id: {id}
+    status: carried
+    file: {number:04}-{id}.patch
+    sha256: {sha256}
+    summary: Patch {id}
+    upstream: {{state: none}}
+    touches: [vllm/{file}]
+{requires}    proved-by: [tests/test_it.py::test_it]
+"""
+DIFF = """\
+--- a/vllm/{file}
++++ b/vllm/{file}
+@@ -{first},3 +{first},3 @@
+ line {above}
+-line {line}
++line {line}, patched by {id}
+ line {below}
+"""
+
+
+def write_project(root: Path, patches: Mapping[str, tuple[str, int, str]]) -> None:
+    """Write a project with PATCHES: id to the file that it changes, the line, and the id that it requires, or ""."""
+    directory = root / "patches/v0.28.0"
+    directory.mkdir(parents=True)
+    text = SERIES
+    for number, (name, (file, line, required)) in enumerate(patches.items(), 1):
+        diff = DIFF.format(file=file, first=line, above=line - 1, line=line, below=line + 1, id=name).encode()
+        (directory / f"{number:04}-{name}.patch").write_bytes(diff)
+        requires = f"    requires: [{required}]\n" if required else ""
+        text += ENTRY.format(
+            id=name, number=number, sha256=hashlib.sha256(diff).hexdigest(), file=file, requires=requires
+        )
+    (directory / "series.yaml").write_text(text)
+    (root / "images").mkdir()
+    spec = (ROOT / "images/cpu.yaml").read_text()
+    enable = "".join(f"    - {name}\n" for name in patches)
+    (root / "images/cpu.yaml").write_text(re.sub(r"  enable:\n(    - .*\n)+", f"  enable:\n{enable}", spec))
+    (root / "manifests").mkdir()
+    (root / "tests").mkdir()
+    (root / "tests/test_it.py").write_text("def test_it(): ...\n")
+
+
+PATCHES = {
+    "still": ("still.py", 15, ""),
+    "merged": ("merged.py", 15, ""),
+    "upstream": ("upstream.py", 15, ""),
+    "after": ("upstream.py", 25, "upstream"),
+    "both": ("both.py", 15, ""),
+}
+NEW = {
+    "still.py": OLD,
+    "merged.py": OLD.replace("line 17\n", "17\n"),
+    "upstream.py": OLD.replace("line 15\n", "line 15, patched by upstream\n"),
+    "both.py": OLD.replace("line 15\n", "15\n"),
+}
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a project with PATCHES whose source, and that of 0.29.0, are in the store and in locks."""
+    root = tmp_path / "project"
+    root.mkdir()
+    write_project(root, PATCHES)
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    store = Store(places(dict(os.environ)).store)
+    for name, version, files in (("old", "0.28.0", dict.fromkeys(NEW, OLD)), ("new", "0.29.0", NEW)):
+        contents = {f"vllm/{path}": text for path, text in files.items()}
+        contents["vllm/_version.py"] = f"__commit_id__ = commit_id = 'g{COMMIT[:9]}'\n"
+        archive = make_sdist(tmp_path / version, "vllm", version, contents)
+        digest = sha256_file(archive)
+        partial = store.partial(digest)
+        shutil.copy(archive, partial)
+        store.adopt(partial, digest)
+        source = replace(locks.GOOD.vllm.source, path=archive.name, sha256=digest, size=archive.stat().st_size)
+        lock = replace(locks.GOOD, image=name, vllm=replace(locks.GOOD.vllm, version=version, source=source))
+        lockdoc.write(root / f"manifests/{name}.lock.json", lock)
+    return root
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    code = main(["port", "cpu", "--to", "0.29.0", "--offline", "--json", *words])
+    answer = json.loads(capsys.readouterr().out)
+    return code, answer["result"] if answer["ok"] else answer["refusals"]
+
+
+def states(answer: Any) -> dict[str, str]:
+    return {patch["id"]: patch["outcome"] for patch in answer["patches"]}
+
+
+EXPECTED = {"still": "unchanged", "merged": "merged", "upstream": "upstream", "after": "unchanged", "both": "conflict"}
+
+
+def test_a_dry_run_writes_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(project.rglob("*"))
+    code, answer = run(capsys, "--dry-run")
+    assert (code, states(answer), answer["written"]) == (1, EXPECTED, None)
+    assert sorted(project.rglob("*")) == before
+    assert main(["port", "cpu", "--to", "0.29.0", "--offline", "--dry-run"]) == 1
+    text = capsys.readouterr().out
+    assert "both: vllm/both.py: both changed the same lines, in 1 place" in text
+
+
+def test_a_conflict_is_written_resolved_and_then_the_series(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = project / "patches/v0.29.0.conflicts/both/vllm/both.py"
+    code, answer = run(capsys)
+    assert (code, answer["conflicts"], answer["written"]) == (1, [str(place)], None)
+    assert not (project / "patches/v0.29.0").exists()
+    half = place.read_text().replace("<<<<<<< the new source\n", "")
+    place.write_text(half)  # a marker is left: what somebody has begun stays as it is
+    assert run(capsys)[0] == 1
+    assert place.read_text() == half
+    place.write_text(OLD.replace("line 15\n", "15, patched by both\n"))
+
+    code, (refusal,) = run(capsys)
+    assert (code, refusal["code"], refusal["where"]) == (1, "NV209", "--commit")
+    code, (refusal,) = run(capsys, "--commit", 40 * "c")
+    assert (code, refusal["code"]) == (3, "NV207")
+    code, answer = run(capsys, "--commit", COMMIT)
+    assert (code, states(answer)) == (0, {**EXPECTED, "both": "merged"})
+    assert answer["written"] == "patches/v0.29.0"
+    series = seriesfile.load(project / "patches/v0.29.0", "patches/v0.29.0")
+    assert (series.version, series.commit) == ("0.29.0", COMMIT)
+    assert [(patch.id, patch.status, patch.requires) for patch in series.patches] == [
+        ("still", "carried", ()),
+        ("merged", "carried", ()),
+        ("after", "carried", ()),
+        ("both", "carried", ()),
+        ("upstream", "upstream", ()),
+    ]
+    (evidence,) = series.patches[-1].evidence
+    assert (evidence.path, evidence.contains) == ("vllm/upstream.py", ("line 15, patched by upstream",))
+    assert "-15\n+15, patched by both\n" in (project / "patches/v0.29.0/0005-both.patch").read_text()
+
+    code, (refusal,) = run(capsys, "--commit", COMMIT)
+    assert (code, refusal["code"], refusal["where"]) == (2, "NV108", "--to")
+
+
+def test_a_series_of_another_commit_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = project / "images/cpu.yaml"
+    spec.write_text(spec.read_text().replace("2cf0a6915ce544dc493a0990f2ea38d81601128a", 40 * "a"))
+    code, (refusal,) = run(capsys)
+    assert (code, refusal["code"]) == (2, "NV104")
+
+
+def test_each_release_needs_an_index(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["port", "cpu", "--to", "each", "--offline", "--json"]) == 1
+    (refusal,) = json.loads(capsys.readouterr().out)["refusals"]
+    assert (refusal["code"], refusal["where"]) == ("NV209", "--to each")
