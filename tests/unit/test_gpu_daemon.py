@@ -102,7 +102,7 @@ def test_a_container_is_seen_used_and_stopped(stand_in: Engine, directory: Path)
     plan = shell("trap 'exit 7' TERM; : >/tmp/made.so; echo up; while :; do sleep 0.05; done", directory)
     made = stand_in.start(plan, LABELS)
     (fact,) = stand_in.containers()
-    assert (fact.name, fact.id, fact.running, fact.ours) == (plan.instance, made, True, True)
+    assert (fact.name, fact.id, fact.running, fact.by_nvllm) == (plan.instance, made, True, True)
     assert next(stand_in.logs(made, follow=True)).endswith(b" up\n")
     python = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     assert stand_in.scratch_files(made, python) == ["/tmp/made.so"]

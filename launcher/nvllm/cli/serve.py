@@ -266,7 +266,7 @@ def _kernels_text(row: Mapping[str, Json], kernels: Sequence[Mapping[str, str]])
 
 def _only(app: App, docker: Engine) -> str:
     """Return the only instance of this project that runs. Raises Refused NV107 if there are several, or none."""
-    running = [one.name for one in docker.containers() if one.ours and one.running]
+    running = [one.name for one in docker.containers() if one.by_nvllm and one.running]
     names = [name for name in running if owners.is_free(app.project, app.places, name)]
     if len(names) == 1:
         return names[0]

@@ -274,7 +274,7 @@ def _not_running(subject: Subject) -> Judgement:
             f"nvllm stop {name}",
         )
         for container in _containers_of_the_name(subject)
-        if container.ours and container.running
+        if container.by_nvllm and container.running
     ] or f"{name} is not running"
 
 
@@ -294,7 +294,7 @@ def _not_foreign(subject: Subject) -> Judgement:
             f"docker rename {container.id[:12]} {name}-foreign",
         )
         for container in _containers_of_the_name(subject)
-        if not container.ours
+        if not container.by_nvllm
     ] or f"no foreign container is called {name}"
 
 

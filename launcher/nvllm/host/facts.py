@@ -173,7 +173,7 @@ class ContainerFact:
     id: str
 
     @property
-    def ours(self) -> bool:
+    def by_nvllm(self) -> bool:
         """Whether nvllm started it: then its label has its name.
 
         A container that was renamed counts as foreign: a user has decided so, and nvllm leaves it alone.

@@ -67,7 +67,7 @@ class FreshInstances:
         The caller holds a lock that only one process of this purpose has.
         """
         for container in self.engine.containers():
-            if container.name.startswith(self._prefix(image, profile)) and container.ours:
+            if container.name.startswith(self._prefix(image, profile)) and container.by_nvllm:
                 self.engine.kill(container.id)
                 self.engine.remove(container.id)
 
