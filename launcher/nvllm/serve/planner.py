@@ -54,6 +54,7 @@ from nvllm.spec import speculative
 _MODELS, _DRAFTS, _ADAPTERS = "/models", "/drafts", "/adapters"
 """The directories inside the container of the served model, of the draft model and of the adapters."""
 _HOME_SIZE = 512 * 2**20
+"""Bytes of a tmpfs at most. It takes memory only as it is filled, and that counts towards the profile's limit."""
 _LOCKS_SIZE = 2**20
 """The size of a directory for lock files, which are empty."""
 

@@ -21,7 +21,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import FileIO
 from pathlib import Path
 from typing import Literal
@@ -150,6 +150,12 @@ class RunDirectory:
             return _CONVERTER.structure(document, InstanceState) if isinstance(document, dict) else None
         except (OSError, ValueError, cattrs.BaseValidationError):
             return None
+
+    def change_stage(self, stage: Stage, reason: str) -> None:
+        """Give the state, if there is one, STAGE and REASON. Raises Refused NV920 if it cannot be written."""
+        state = self.read_state()
+        if state is not None:
+            self.write_state(replace(state, stage=stage, reason=reason))
 
     def say(self, when: float, event: str, details: Mapping[str, Json]) -> None:
         """Append one line of evidence: EVENT at WHEN, seconds since 1970.

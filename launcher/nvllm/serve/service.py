@@ -30,7 +30,7 @@ from nvllm.serve.staged_cache import MountedCache
 from nvllm.serve.supervisor import Supervisor
 
 LONGEST_PAUSE = 600.0
-"""Seconds: a pause before a restart is not doubled beyond."""
+"""Seconds: a pause before a restart is not doubled beyond, so that a repaired host serves again soon."""
 
 _LINE = 400
 """Characters of a line of a dead engine's log that are kept."""
@@ -85,8 +85,9 @@ def run(service: ServiceRequest, examination: Examination, announce: Callable[[S
             deaths = (*deaths, died)
             with _between_engines(service, instance):
                 deaths = _paused(service, examination, deaths)
-                if RunDirectory(service.places.run(instance)).asked_to_stop:
-                    _record_stop(service, instance)
+                directory = RunDirectory(service.places.run(instance))
+                if directory.asked_to_stop:
+                    directory.change_stage("stopped", "asked to stop")
                     return
                 examination = examined_again(service, examination)
 
@@ -168,19 +169,8 @@ def _between_engines(service: ServiceRequest, instance: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        run = RunDirectory(service.places.run(instance))
-        state = run.read_state()
-        if state is not None:
-            stage, reason = supervisor.ended_by(error)
-            run.write_state(replace(state, stage=stage, reason=reason))
+        RunDirectory(service.places.run(instance)).change_stage(*supervisor.ended_by(error))
         raise
-
-
-def _record_stop(service: ServiceRequest, instance: str) -> None:
-    run = RunDirectory(service.places.run(instance))
-    state = run.read_state()
-    if state is not None:
-        run.write_state(replace(state, stage="stopped", reason="asked to stop"))
 
 
 def _paused(service: ServiceRequest, examination: Examination, deaths: tuple[Death, ...]) -> tuple[Death, ...]:

@@ -31,13 +31,14 @@ from nvllm.serve.timeline import Timeline
 from nvllm.serve.watchdog import MemoryWatch
 
 STOP_PATIENCE = 10
-"""Seconds that an engine may take to end, once its requests are done, before it is killed."""
+"""Seconds from the end of its requests to the kill of an engine: what `docker stop` allows too."""
 
 POLL = 0.2
 """Seconds between two looks at an engine that starts."""
 
 _LAST_WORDS = 2.0
-"""Seconds to wait for the rest of the log of a container that has ended."""
+"""Seconds to wait for the rest of the log of a container that has ended. Docker closes the log then; an engine that
+does not must not hold up the end."""
 
 _STAMP = re.compile(rb"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) ")
 _LINE = 1 << 20
@@ -120,7 +121,7 @@ class EngineStart:
         prepare = self.run.prepare_again if self.deaths else self.run.prepare
         prepare(encode(self.plan), expectations, self.plan.sentinels, asking)
         self._under_way = True
-        self._state("starting")
+        self._state("starting")  # before the container: if nvllm is killed in between, `status` knows of the start
         try:
             self.container = self._create()
             self.held_locks.annotate(self.container)
@@ -157,6 +158,7 @@ class EngineStart:
                 self.engine.remove(self.container)
         self._under_way = False
         refusals: list[Refusal] = []
+        # The state comes last: whoever reads that an instance has ended finds its whole log and evidence.
         for write in (self._read_rest, lambda: self._say(stage, reason=reason), lambda: self._state(stage, reason)):
             try:
                 write()

@@ -24,7 +24,8 @@ _UNENDED = frozenset({"starting", "ready", "restarting"})
 """The stages in which an instance has not ended, by its state."""
 
 RELEASE = 15.0
-"""Seconds that a supervisor may take to end after its container did."""
+"""Seconds that a supervisor may take to end after its container did: it looks once a second, and reads the rest of the
+log."""
 
 
 @dataclass(frozen=True, slots=True)

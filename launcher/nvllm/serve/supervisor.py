@@ -35,7 +35,7 @@ PAUSE = 1.0
 """Seconds between two checks of the container."""
 
 RECHECK = 60.0
-"""Seconds between two checks that nobody has changed the mounted cache."""
+"""Seconds between two checks that nobody has changed the mounted cache. They read times and sizes, and no file."""
 
 
 def keys(plan: LaunchPlan) -> list[Key]:
@@ -153,7 +153,7 @@ class Supervisor(EngineStart):
             self._drain()
             self._report_kernels()
             state = self.engine.state(self.container)
-            if self.run.asked_to_stop:
+            if self.run.asked_to_stop:  # asked before the state counts: a container that `nvllm stop` ended did not die
                 self.end("stopped", "asked to stop")
                 return
             if state is None or state.exit_code is not None:
