@@ -35,6 +35,7 @@ from nvllm.evidence.records import (
 )
 from nvllm.image.identity import Build
 from nvllm.serve import fresh, health, planner, staged_cache
+from nvllm.serve.examination import Depth
 from nvllm.serve.fresh import FreshInstances
 from nvllm.serve.rundir import RunDirectory
 from nvllm.serve.startup import EngineStart
@@ -128,7 +129,7 @@ class Runner:
         """Examine the profile of ARM in BUILD, hold its locks, and yield the start of its engine, into PLACE."""
         places, directory = self.instances.places, RunDirectory(place)
         with contextlib.ExitStack() as stack:
-            found, taken = stack.enter_context(self.instances.examined_as_served(build, arm.profile))
+            found, taken = stack.enter_context(self.instances.examined(build, arm.profile, Depth.BLESSED))
             found = replace(found, plan=planner.running_in(found.plan, directory.mounted))
             cache = stack.enter_context(staged_cache.staged(found, places))
             yield Supervisor(found, places, taken, self.progress, cache, directory)

@@ -48,7 +48,7 @@ from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.identity import Build
 from nvllm.serve import hostclass
-from nvllm.serve.examination import Examination
+from nvllm.serve.examination import Depth, Examination
 from nvllm.serve.fresh import FreshInstances
 from nvllm.trials import bench, probe
 from nvllm.trials.bench import EngineBench
@@ -166,7 +166,7 @@ class Worker:
         """Examine SERVED, whose BUILD is in the engine, as a fresh instance for TASK, and hold its locks."""
         labelled = self.engine.labelling({TASK_LABEL: task})
         instances = FreshInstances(self.project, self.places, labelled, "bless", "nvllm worker")
-        with instances.examined(build, served.profile) as (found, taken):
+        with instances.examined(build, served.profile, Depth.UNBLESSED) as (found, taken):
             if found.plan.serve_hash != served.serve_hash:
                 said = f"serve hash {found.plan.serve_hash}"
                 raise refuse("NV332", found.plan.instance, f"serve hash {served.serve_hash}", said, _CHECK_OUT)

@@ -11,7 +11,6 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from nvllm.core.paths import Places, Project
@@ -37,19 +36,12 @@ class FreshInstances:
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _ports: threading.Lock = field(default_factory=threading.Lock)
 
-    def examined(self, build: Build, profile: str) -> AbstractContextManager[tuple[Examination, HeldLocks]]:
-        """Examine PROFILE of BUILD, but not whether it is blessed, and hold the locks of the new instance.
+    @contextlib.contextmanager
+    def examined(self, build: Build, profile: str, depth: Depth) -> Iterator[tuple[Examination, HeldLocks]]:
+        """Examine PROFILE of BUILD as far as DEPTH says, and hold the locks of the new instance.
 
         Raises Refused as `supervisor.hold_locks` does.
         """
-        return self._held(build, profile, Depth.UNBLESSED)
-
-    def examined_as_served(self, build: Build, profile: str) -> AbstractContextManager[tuple[Examination, HeldLocks]]:
-        """Do what `examined` does; a blessed profile must also have a blessing, whose cache it then loads."""
-        return self._held(build, profile, Depth.BLESSED)
-
-    @contextlib.contextmanager
-    def _held(self, build: Build, profile: str, depth: Depth) -> Iterator[tuple[Examination, HeldLocks]]:
         with contextlib.ExitStack() as stack:
             with self._ports:  # one thread at a time: two instances must not choose the same port
                 name = f"{self._prefix(build.spec.name, profile)}{os.getpid()}-{next(self._numbers)}"
