@@ -47,7 +47,7 @@ from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.lock import document as lockdoc
 from nvllm.patches import patching, seriesfile, source, unified
 from nvllm.patches.series import Patch
-from nvllm.serve import examine
+from nvllm.serve.examination import Depth, examine
 from nvllm.sources.store import Store
 from nvllm.spec import file as specfile
 
@@ -463,7 +463,7 @@ def _blessed(bench: Bench, home: Path) -> Path:
     project, ours = paths.Project(bench.project), paths.Places(home / "cache", home / "state")
     store = TreeStore(ours.trees)
     tree = store.adopt(verify_bench.make(bench.directory / "compiled"), "bless again")
-    plan = examine.examine_unblessed(project, ours, IMAGE, "tiny-blessed", paranoid=False, progress=Silent()).plan
+    plan = examine(project, ours, IMAGE, "tiny-blessed", Depth.UNBLESSED, paranoid=False, progress=Silent()).plan
     made = blessings_world.bless(
         tree, plan, label=f"{IMAGE}-tiny-blessed", created=clock.stamp(time.time()), kv_tokens=1
     )

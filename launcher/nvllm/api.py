@@ -51,7 +51,7 @@ from nvllm.models.tree import verify as verify_model
 from nvllm.patches.patchset import choose as choose_patches
 from nvllm.patches.series import Patch, Series
 from nvllm.patches.seriesfile import load as load_series
-from nvllm.serve.examine import Preview, preview
+from nvllm.serve.examination import Depth, Examination, examine
 from nvllm.serve.stopping import stop
 from nvllm.serve.supervisor import Supervisor
 from nvllm.sources.indexes import Sources
@@ -81,7 +81,8 @@ __all__ = [
     "Manifest",
     "Patch",
     "Places",
-    "Preview",
+    "Depth",
+    "Examination",
     "Project",
     "Refusal",
     "Refused",
@@ -106,7 +107,7 @@ __all__ = [
     "packaged",
     "parse_spec",
     "places",
-    "preview",
+    "examine",
     "probe_host",
     "propose_trial",
     "pull_image",

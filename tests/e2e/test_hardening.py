@@ -99,7 +99,7 @@ except Exception as error:
 
 
 def inside(served: Served, program: str, *args: str, user: str = "") -> str:
-    python = planned(served).command[0]
+    python = planned(served).command.interpreter
     code, output = served.container.exec_run([python, "-c", program, *args], user=user)
     assert code == 0, output
     assert isinstance(output, bytes)

@@ -16,7 +16,8 @@ from nvllm.cache.store import TreeStore
 from nvllm.core.plan import CACHE, SEEDS
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.serve import examine, planner, staged_cache, supervisor
+from nvllm.serve import planner, staged_cache, supervisor
+from nvllm.serve.examination import Depth, examine
 from nvllm.serve.rundir import RunDirectory
 from nvllm.serve.startup import EngineStart
 from support import tampering
@@ -157,7 +158,7 @@ def test_a_blessed_cache_that_changes_between_the_staging_and_the_start(
     monkeypatch.delenv("NVLLM_MODELS", raising=False)
     world = worlds.make()
     profile = world.profile("blessed")
-    found = examine.examine_unblessed(world.project, world.places, IMAGE, profile, paranoid=False, progress=Silent())
+    found = examine(world.project, world.places, IMAGE, profile, Depth.UNBLESSED, paranoid=False, progress=Silent())
     assert found.refusals == ()
     assert found.engine is not None
     store = TreeStore(world.places.trees)

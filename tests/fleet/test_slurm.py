@@ -20,8 +20,9 @@ import pytest
 from nvllm.engine import engine
 from nvllm.fleet import tasks
 from nvllm.fleet.tasks import Answer, RefusedAnswer, StatusAnswer, TrialAnswer, TrialTask
+from nvllm.host import survey
 from nvllm.host.facts import TASK_LABEL
-from nvllm.serve import examine, hostclass
+from nvllm.serve import hostclass
 from nvllm.trials import probe
 from support import looking_probe, slurm_world
 from support.buildable import IMAGE, Buildable
@@ -119,7 +120,7 @@ class Submitting:
 @pytest.fixture
 def submitting(tmp_path: Path, docker_client: DockerClient) -> Iterator[Submitting]:
     small = Buildable(tmp_path / "small", PATCHES)
-    own = hostclass.host_class(examine.host_facts(small.places, engine.connect()))
+    own = hostclass.host_class(survey.host_facts(small.places, engine.connect()))
     nodes = {"right": own, "liar": OTHER}
     with slurm(tmp_path / "slurm", nodes) as world, contextlib.ExitStack() as stack:
         registry = RealRegistry(tmp_path / "registry", world.within)

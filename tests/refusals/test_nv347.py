@@ -13,9 +13,9 @@ import pytest
 from nvllm.cli.main import main
 from nvllm.core.paths import Places
 from nvllm.fleet import tasks
-from nvllm.host import facts
+from nvllm.host import facts, survey
 from nvllm.host.facts import EngineProblem
-from nvllm.serve import examine, hostclass
+from nvllm.serve import hostclass
 from support.host_samples import GPU
 from support.task_samples import TASK
 
@@ -28,7 +28,7 @@ def test_a_trial_that_ray_would_end(
     monkeypatch.setenv("RAY_RAYLET_PID", "17")
     monkeypatch.delenv("RAY_memory_monitor_refresh_ms", raising=False)
     monkeypatch.setattr(facts, "nvidia_gpus", lambda _: ((GPU,), None))
-    here = examine.host_facts(Places(tmp_path / "cache", tmp_path / "state"), EngineProblem("absent", "", ""))
+    here = survey.host_facts(Places(tmp_path / "cache", tmp_path / "state"), EngineProblem("absent", "", ""))
     task = replace(TASK, host=hostclass.host_class(here))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(tasks.task_line(task))))
     assert main(["worker"]) == 0

@@ -16,7 +16,7 @@ from nvllm.core.paths import Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal
 from nvllm.host import facts, gate_records, gates
-from nvllm.serve import examine
+from nvllm.serve.examination import Depth, examine
 from support.gate_samples import DAY, record
 from support.plansamples import edit, places, project, put_model
 
@@ -35,7 +35,7 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def refused(demo: Project, tmp_path: Path) -> list[Refusal]:
-    found = examine.examine(demo, places(tmp_path), "demo", "eager", paranoid=False, progress=Silent())
+    found = examine(demo, places(tmp_path), "demo", "eager", Depth.WHOLE, paranoid=False, progress=Silent())
     return [one for one in found.refusals if one.code == "NV516"]
 
 
@@ -85,9 +85,9 @@ def test_damaged(demo: Project, tmp_path: Path) -> None:
 
 
 def test_the_serve_hash_and_the_plan_do_not_know_of_it(demo: Project, tmp_path: Path) -> None:
-    before = examine.examine(demo, places(tmp_path), "demo", "eager", paranoid=False, progress=Silent()).plan
+    before = examine(demo, places(tmp_path), "demo", "eager", Depth.WHOLE, paranoid=False, progress=Silent()).plan
     edit(demo.spec("demo"), "    gates: {memory: {max-age: 30, band: 1GiB}}\n", "")
-    after = examine.examine(demo, places(tmp_path), "demo", "eager", paranoid=False, progress=Silent()).plan
+    after = examine(demo, places(tmp_path), "demo", "eager", Depth.WHOLE, paranoid=False, progress=Silent()).plan
     assert before == after
 
 

@@ -16,9 +16,9 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.engine import containers
 from nvllm.host import locks
-from nvllm.serve import examine, planner
+from nvllm.serve import planner
 from nvllm.serve import supervisor as serve
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Depth, Examination, examine
 from support.engine_world import IMAGE, World, Worlds
 
 pytestmark = pytest.mark.engine
@@ -30,7 +30,7 @@ def _no_models_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def examined(world: World) -> Examination:
-    found = examine.examine(world.project, world.places, IMAGE, world.profile(), paranoid=False, progress=Silent())
+    found = examine(world.project, world.places, IMAGE, world.profile(), Depth.WHOLE, paranoid=False, progress=Silent())
     assert found.refusals == ()
     return found
 
@@ -85,7 +85,8 @@ def test_an_engine_that_gives_more_than_was_planned(
     monkeypatch.setattr(planner, "expectations", lambda *_: wanted)
     plan = found.plan
     more = replace(plan, user="1001:1001", environment={**plan.environment, "LD_PRELOAD_TOO": "x"})
-    refused = start(world, replace(found, plan=replace(more, command=(*plan.command, "--trust-remote-code"))))
+    command = replace(plan.command, engine=(*plan.command.engine, "--trust-remote-code"))
+    refused = start(world, replace(found, plan=replace(more, command=command)))
     where = f"container {world.instance()}: "
     seen = {one.where.removeprefix(where): (one.expected, one.found) for one in refused.refusals}
     assert seen["user"] == (plan.user, "1001:1001")

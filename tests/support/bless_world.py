@@ -29,7 +29,7 @@ from nvllm.host import locks
 from nvllm.host.facts import ContainerFact, ContainerState, EngineFacts, Usage
 from nvllm.host.locks import Holder
 from nvllm.serve import planner, supervisor
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 from support import blessings_world
 from support.plansamples import GPUS, MODEL, SPEC, FrontEnd, build, places, wanted, with_profile
 
@@ -151,12 +151,13 @@ class World:
 
 def on_a_gpu(found: Examination) -> Examination:
     """Return FOUND with a GPU, whose engine takes few and short requests."""
-    profile = found.build.spec.profiles[found.plan.profile]
+    assert found.build is not None
+    profile = found.profile
     arguments = {**profile.arguments, "max-num-seqs": 2}
     changed = replace(profile, gpu=GpuNeed(("12.1",), "580.1"), arguments=arguments)
     spec = replace(found.build.spec, profiles={found.plan.profile: changed}, targets=("sm_121a",))
     plan = planner.plan(wanted(spec, gpus=GPUS, user=(os.geteuid(), os.getegid())))
-    return replace(found, build=build(spec), plan=replace(plan, user=found.plan.user))
+    return replace(found, profile=changed, build=build(spec), plan=replace(plan, user=found.plan.user))
 
 
 class Kernels:
@@ -205,7 +206,10 @@ def examined(front: FrontEnd, rules: BlessRules | None = None) -> tuple[Examinat
     plan = planner.plan(wanted(spec, user=(os.geteuid(), os.getegid())))
     # Nothing here runs as another user: files are the operator's own, and also root may be one.
     plan = replace(plan, user=f"{os.geteuid()}:{os.getegid()}")
-    return Examination(build(spec), plan, (MODEL,), (), (), cast("Engine | None", engine)), engine
+    return (
+        Examination(spec.profiles["eager"], plan, (MODEL,), (), (), cast("Engine | None", engine), build(spec)),
+        engine,
+    )
 
 
 @contextmanager

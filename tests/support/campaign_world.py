@@ -19,12 +19,13 @@ from nvllm.core.paths import Places, Project
 from nvllm.engine import engine as engines
 from nvllm.evidence import runner
 from nvllm.evidence.records import Kind
+from nvllm.host import survey
 from nvllm.host.facts import ContainerFact, ContainerState, DiskFacts, EngineFacts, HostFacts
-from nvllm.image import identity
+from nvllm.image import identity, presence
 from nvllm.image import record as buildrecord
 from nvllm.image.record import Record, RecordedLayer
 from nvllm.patches import patchset
-from nvllm.serve import examine, fresh, startup, watchdog
+from nvllm.serve import fresh, startup, watchdog
 from support import bless_world, question_samples
 from support.evidence_world import IDLE, SwitchedEngine
 from support.gate_samples import FACTS
@@ -136,8 +137,8 @@ def campaign(
         return replace(FACTS, uid=os.geteuid(), gid=os.getegid(), disks=disks)
 
     monkeypatch.setattr(engines, "require", lambda: engine)
-    monkeypatch.setattr(examine, "host_facts", host)
-    monkeypatch.setattr(examine, "image_refusals", lambda *_: [])
+    monkeypatch.setattr(survey, "host_facts", host)
+    monkeypatch.setattr(presence, "refusals", lambda *_: [])
     monkeypatch.setattr(patchset, "sentinels", lambda _: frozenset({"a", "b"}))
     monkeypatch.setattr(fresh, "free_port", lambda: front.port)
     monkeypatch.setattr(startup, "POLL", 0.005)

@@ -26,7 +26,7 @@ from nvllm.host.facts import ContainerState
 from nvllm.host.locks import HeldLocks, Holder
 from nvllm.image.identity import Build
 from nvllm.serve import planner, supervisor
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Depth, Examination
 from nvllm.serve.fresh import FreshInstances
 from support import bless_world, evidence_samples
 from support.plansamples import MODEL, SPEC, FrontEnd, build, places, wanted, with_profile
@@ -74,11 +74,11 @@ class StandInInstances:
     builds: list[Build] = field(default_factory=list)
 
     @contextmanager
-    def examined_as_served(self, of: Build, profile: str) -> Iterator[tuple[Examination, HeldLocks]]:
+    def examined(self, of: Build, profile: str, _depth: Depth) -> Iterator[tuple[Examination, HeldLocks]]:
         self.builds.append(of)
         plan = planner.plan(wanted(of.spec, user=(os.geteuid(), os.getegid())))
         plan = replace(plan, user=f"{os.geteuid()}:{os.getegid()}", port=self.front.port)
-        found = Examination(of, plan, (MODEL,), (), (), cast("Engine", self.engine))
+        found = Examination(of.spec.profiles[profile], plan, (MODEL,), (), (), cast("Engine", self.engine), of)
         holder = Holder(os.getpid(), "2026-11-22T12:00:00Z", "nvllm ablate", plan.instance)
         with locks.acquire_all(self.places.locks, supervisor.keys(plan), holder) as taken:
             yield found, taken

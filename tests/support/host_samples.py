@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nvllm.core.plan import SCHEMA, LaunchPlan, PlannedCpu, ServedModel
+from nvllm.core.plan import SCHEMA, LaunchPlan, PlannedCommand, PlannedCpu, ServedModel
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import GpuNeed, HostNeed, Probe, ResourceLimits
 from nvllm.host import checks
@@ -45,7 +45,7 @@ PLAN = LaunchPlan(
     profile="lower8",
     dev=False,
     serve_hash="3" * 64,
-    command=("vllm", "serve"),
+    command=PlannedCommand((), ("vllm", "serve")),
     environment={},
     mounts=(),
     scratch=(),

@@ -12,8 +12,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.lock import templates
 from nvllm.models import tree as models
-from nvllm.serve import examine
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Depth, Examination, examine
 from nvllm.spec import file as specfile
 from support import plansamples
 from support.plansamples import edit, write_lock
@@ -40,11 +39,14 @@ class OwnFiles:
         write_lock(self.project, models=locked, templates=templates.of(self.project, spec))
 
     def examined(self) -> Examination:
-        return examine.examine(self.project, self.places, "demo", "eager", paranoid=True, progress=Silent())
+        return self._examined(Depth.WHOLE)
 
     def tried(self) -> Examination:
         """Examine the profile as `nvllm bless` does."""
-        return examine.examine_unblessed(self.project, self.places, "demo", "eager", paranoid=True, progress=Silent())
+        return self._examined(Depth.UNBLESSED)
+
+    def _examined(self, depth: Depth) -> Examination:
+        return examine(self.project, self.places, "demo", "eager", depth, paranoid=True, progress=Silent())
 
     def codes(self) -> list[str]:
         """Return what is refused, without what this host may lack."""

@@ -26,10 +26,11 @@ from nvllm.host.facts import Gpu
 from nvllm.image.identity import Build
 from nvllm.lock import document as lockdoc
 from nvllm.models import tree as models
+from nvllm.models.local import LocalModel
 from nvllm.patches import seriesfile
 from nvllm.patches.series import Series
 from nvllm.serve import planner
-from nvllm.serve.planner import LocalModel, PlannedImage, PlanRequest
+from nvllm.serve.planner import PlannedImage, PlanRequest
 from nvllm.spec import file as specfile
 from support import locks, series_samples
 from support.host_samples import CPU

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nvllm.engine import engine
+from nvllm.host import survey
 from nvllm.host.facts import TASK_LABEL
-from nvllm.serve import examine, hostclass
+from nvllm.serve import hostclass
 from support import looking_probe
 from support.buildable import IMAGE, Buildable
 from support.engine_world import Done, until
@@ -120,7 +121,7 @@ class Bisect:
 
 def own_class(small: Buildable) -> str:
     """Return the class of this host."""
-    return hostclass.host_class(examine.host_facts(small.places, engine.connect()))
+    return hostclass.host_class(survey.host_facts(small.places, engine.connect()))
 
 
 def named(world: RayWorld, home: Path, *names: str) -> dict[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ from nvllm.core.refusal import Refusal, Refused
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import ContainerFact, ContainerState
 from nvllm.host.locks import HeldLocks
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 from nvllm.serve.rundir import InstanceState, RunDirectory
 from nvllm.serve.supervisor import Supervisor
 from support.plansamples import MODEL, PLAN, FrontEnd, build
@@ -160,7 +160,8 @@ class World:
 
 
 def examination(of: LaunchPlan, engine: FakeEngine | None, *refusals: Refusal) -> Examination:
-    return Examination(build(), of, (MODEL,), (), refusals, cast("Engine | None", engine))
+    profile = build().spec.profiles["eager"]
+    return Examination(profile, of, (MODEL,), (), refusals, cast("Engine | None", engine), build())
 
 
 def world_of(where: Places, front: FrontEnd, taken: HeldLocks, progress: Progress, **changes: Any) -> World:

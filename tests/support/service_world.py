@@ -20,8 +20,8 @@ from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import RestartRules
 from nvllm.engine.engine import Engine
 from nvllm.host import locks
-from nvllm.serve import examine, service, startup, stopping, supervisor
-from nvllm.serve.examine import Examination
+from nvllm.serve import service, startup, stopping, supervisor
+from nvllm.serve.examination import Examination
 from nvllm.serve.health import Generation
 from nvllm.serve.rundir import InstanceState, RunDirectory
 from nvllm.serve.service import ServiceRequest
@@ -109,7 +109,7 @@ class World:
 def examination(front: FrontEnd, engine: Dying, rules: RestartRules | None) -> Examination:
     spec = with_profile(SPEC, port=front.port, restart=rules)
     plan = replace(PLAN, port=front.port, limits=replace(PLAN.limits, start_timeout=30))
-    return Examination(build(spec), plan, (MODEL,), (), (), cast("Engine", engine))
+    return Examination(spec.profiles["eager"], plan, (MODEL,), (), (), cast("Engine", engine), build(spec))
 
 
 @pytest.fixture
@@ -122,8 +122,7 @@ def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> It
     def examined(*_: object, **__: object) -> Examination:
         return world.examined.pop(0) if world.examined else world.examination
 
-    monkeypatch.setattr(examine, "examine_without_cache", examined)
-    monkeypatch.setattr(examine, "examine_cache", lambda found, _places: found)
+    monkeypatch.setattr(service, "examine", examined)
     monkeypatch.setattr(service, "pause", lambda _rules, _deaths: 0.02)
     yield world
     assert locks.status(where.locks) == ()

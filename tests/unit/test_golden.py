@@ -27,12 +27,14 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.plan import encode
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
+from nvllm.host import survey
 from nvllm.host.facts import DiskFacts, EngineProblem
 from nvllm.image import identity, sbom
 from nvllm.layers import oci
 from nvllm.layers.tar import Layer
 from nvllm.lock import document as lockdoc
-from nvllm.serve import examine
+from nvllm.serve import examination
+from nvllm.serve.examination import Depth
 from nvllm.serve.servehash import serve_hash
 from support import blessings_world, locks
 from support.host_samples import CPU, GIB, HOST
@@ -85,8 +87,8 @@ def plans() -> dict[str, Any]:
     """Of profiles of image cpu, on a host of fixed facts: the launch plan, and its serve hash."""
     found = {}
     for profile in ("tiny-eager", "tiny-compiled"):
-        examined = examine.examine_unblessed(
-            Project(ROOT), Places(Path(HOME, "cache"), Path(HOME, "state")), "cpu", profile,
+        examined = examination.examine(
+            Project(ROOT), Places(Path(HOME, "cache"), Path(HOME, "state")), "cpu", profile, Depth.UNBLESSED,
             paranoid=False, progress=Silent(),
         )  # fmt: skip
         plan = examined.plan
@@ -94,7 +96,7 @@ def plans() -> dict[str, Any]:
             "serve hash": plan.serve_hash,
             "hashed anew": serve_hash(plan) == plan.serve_hash,
             "plan": canonical.digest("golden/1", encode(plan)),
-            "command": list(plan.command),
+            "command": list(plan.command.words),
         }
     return found
 
@@ -159,8 +161,8 @@ def fixed() -> Iterator[None]:
             patch.setenv(name, value)
         for name in absent:
             patch.delenv(name, raising=False)
-        patch.setattr(examine, "connect", lambda: PROBLEM)
-        patch.setattr(examine, "host_facts", lambda *_: FACTS)
+        patch.setattr(examination, "connect", lambda: PROBLEM)
+        patch.setattr(survey, "host_facts", lambda *_: FACTS)
         yield
 
 
@@ -172,7 +174,7 @@ def test_what_must_not_change_has_not_changed(part: str) -> None:
 
 def test_the_host_of_the_plans_is_not_this_one() -> None:
     with fixed():
-        assert examine.host_facts(Places(Path(), Path()), PROBLEM).cpu == CPU
+        assert survey.host_facts(Places(Path(), Path()), PROBLEM).cpu == CPU
     assert not os.path.exists(HOME)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu import container, daemon
-from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan, Mount, Scratch
+from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan, Mount, PlannedCommand, Scratch
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import Waiver
 from nvllm.engine import engine
@@ -68,7 +68,7 @@ def shell(script: str, directory: Path) -> LaunchPlan:
     (mounted / "launch.json").chmod(0o644)
     return replace(
         PLAN,
-        command=("/bin/sh", "-c", script),
+        command=PlannedCommand((), ("/bin/sh", "-c", script)),
         environment={"PATH": "/usr/bin:/bin", "OF": "the plan"},
         mounts=(Mount(str(mounted), RUN_DIRECTORY), Mount(str(mounted / "launch.json"), "/models/tiny/config.json")),
         scratch=(Scratch("/tmp", 1 << 20),),
@@ -99,10 +99,10 @@ def test_a_container_has_what_the_plan_says_and_no_rights(stand_in: Engine, dire
 
 
 def test_a_container_is_seen_used_and_stopped(stand_in: Engine, directory: Path) -> None:
-    plan = shell("trap 'exit 7' TERM; echo up; : >/tmp/made.so; while :; do sleep 0.05; done", directory)
+    plan = shell("trap 'exit 7' TERM; : >/tmp/made.so; echo up; while :; do sleep 0.05; done", directory)
     made = stand_in.start(plan, LABELS)
     (fact,) = stand_in.containers()
-    assert (fact.name, fact.id, fact.running, fact.ours) == (plan.instance, made, True, True)
+    assert (fact.name, fact.id, fact.running, fact.by_nvllm) == (plan.instance, made, True, True)
     assert next(stand_in.logs(made, follow=True)).endswith(b" up\n")
     python = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     assert stand_in.scratch_files(made, python) == ["/tmp/made.so"]
@@ -144,7 +144,7 @@ def test_what_it_does_not_do_is_refused(stand_in: Engine, directory: Path) -> No
     plan = shell("true", directory)
     for wrong, word in (
         (replace(plan, waivers=(Waiver("host-ipc", "a test"),)), "IpcMode private alone"),
-        (replace(plan, command=("/no/such/program",)), ""),
+        (replace(plan, command=PlannedCommand((), ("/no/such/program",))), ""),
     ):
         if word:
             with pytest.raises(Refused) as caught:

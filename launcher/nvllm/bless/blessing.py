@@ -35,7 +35,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.host.locks import HeldLocks
 from nvllm.runtime import seed
 from nvllm.serve import planner, servehash, slow_start, staged_cache
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 from nvllm.serve.health import NotReady
 from nvllm.serve.rundir import RunDirectory, private_directory
 from nvllm.serve.startup import EngineStart, labels
@@ -124,7 +124,7 @@ class Bless:
         self.engine = examination.engine
         self.examination = examination
         self.plan = examination.plan
-        self.profile = examination.build.spec.profiles[examination.plan.profile]
+        self.profile = examination.profile
         self.held_locks = held_locks
         self.progress = progress
         self.places = places
@@ -334,7 +334,7 @@ def new_manifest(
     Raises Refused NV905 if the expiry that was asked for is over before the trials are.
     """
     plan, trials = examination.plan, result.trials
-    ends = manifest.expiry(now, request.expires, examination.build.spec.profiles[plan.profile].bless.valid_days)
+    ends = manifest.expiry(now, request.expires, examination.profile.bless.valid_days)
     if ends is not None and ends <= now:
         cure = f"nvllm bless {plan.image} --profile {plan.profile} --expires 30d"
         expected = f"an end after {clock.stamp(now)}, when the trials were over"

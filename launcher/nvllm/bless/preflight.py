@@ -15,7 +15,7 @@ from nvllm.core import clock
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.serve import servehash
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def preflight(
     few trials.
     """
     plan, refusals = examination.plan, list(examination.refusals)
-    profile = examination.build.spec.profiles[plan.profile]
+    profile = examination.profile
     if not profile.blessed:
         expected, cure = "a profile with `blessed: true`", f"add it to the profile {plan.profile}"
         refusals.append(Refusal("NV108", "--profile", expected, plan.profile, cure))

@@ -40,10 +40,12 @@ from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.engine import engine
 from nvllm.fleet.machines import RemoteMachines
+from nvllm.host import survey
 from nvllm.host.facts import HostFacts
 from nvllm.image import identity
 from nvllm.patches import seriesfile
-from nvllm.serve import examine, hostclass
+from nvllm.serve import hostclass
+from nvllm.spec.file import named_profile
 from nvllm.trials import bench, probe
 from nvllm.trials.trial import BisectProbe
 
@@ -138,7 +140,7 @@ def start_command(app: App, image: str, words: tuple[str, ...], given: StartOpti
     older = None if given.discard else unowned(app, image)
     refuse_any([*stale, *([older] if older is not None else [])])
     chosen_profile = given.profile if given.profile is not None else next(iter(build.spec.profiles), "")
-    examine.named_profile(app.project, build.spec, chosen_profile)
+    named_profile(app.project, build.spec, chosen_profile)
     series = seriesfile.of(app.project, build.spec.patches.series)
     fix = given.find == "fix"
     enabled = build.spec.patches.enable
@@ -167,7 +169,7 @@ def start_command(app: App, image: str, words: tuple[str, ...], given: StartOpti
         flaky=given.flaky,
         build_price=given.build_price,
         probe=judge,
-        host=hostclass.host_class(examine.host_facts(app.places, engine.connect())),
+        host=hostclass.host_class(survey.host_facts(app.places, engine.connect())),
         max_trials=given.max_trials,
         max_hours=given.max_hours,
         further=given.further,
@@ -238,7 +240,7 @@ def run_command(
     with locked(app, path.parent.name):
         log = journal.load(path)  # under the lock, nobody else writes to it
         start = log.state.start
-        facts = examine.host_facts(app.places, engine.connect())
+        facts = survey.host_facts(app.places, engine.connect())
         now = replace(
             start,
             inputs=inputs_now(app.project, start.image),
@@ -461,7 +463,7 @@ def _at_once(app: App, start: BisectStart, asked: int, facts: HostFacts) -> int:
     if start.probe.build_only:
         return asked
     build, _ = identity.load_build(app.project, start.image, [])
-    jobs, why = bench.at_once(asked, examine.named_profile(app.project, build.spec, start.profile), facts)
+    jobs, why = bench.at_once(asked, named_profile(app.project, build.spec, start.profile), facts)
     if why:
         app.progress.note(f"--jobs {asked} becomes {jobs}: {why}")
     return jobs

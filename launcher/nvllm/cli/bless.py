@@ -29,9 +29,10 @@ from nvllm.fleet.boots import BootMachines
 from nvllm.fleet.machines import Carrier, MachinePool
 from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import ServedProfile
+from nvllm.host import survey
 from nvllm.image.builder import ImageBuilder
-from nvllm.serve import examine, hostclass, owners, supervisor
-from nvllm.serve.examine import Examination
+from nvllm.serve import hostclass, owners, supervisor
+from nvllm.serve.examination import Depth, Examination, examine
 from nvllm.serve.kernel_reports import KernelReports
 
 EXAMPLES = """
@@ -115,10 +116,16 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
     ends = manifest.parse_expiry(given.expires, time.time()) if given.expires is not None else None
     asked = BlessRequest(number, given.claim, unsafe, given.rebless, given.extend, given.sign, ends)
     blessings = Blessings.of_project(app.project, app.places)
-    examination = examine.examine_unblessed(
-        app.project, app.places, image, given.profile, paranoid=given.paranoid, progress=app.progress
+    examination = examine(
+        app.project,
+        app.places,
+        image,
+        given.profile,
+        Depth.UNBLESSED,
+        paranoid=given.paranoid,
+        progress=app.progress,
     )
-    signers = app.project.signers(examination.build.spec.profiles[given.profile].bless.signers)
+    signers = app.project.signers(examination.profile.bless.signers)
     old = preflight.preflight(examination, blessings, asked, signers, time.time())
     for waiver in examination.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
@@ -153,7 +160,7 @@ def _command(examination: Examination) -> str:
 
 def _pool(app: App, examination: Examination, carrier: Carrier) -> MachinePool:
     """Return the machines of CARRIER that are of this host's class. Raises Refused NV343 if there is none."""
-    host = hostclass.host_class(examine.host_facts(app.places, examination.engine or engine.require()))
+    host = hostclass.host_class(survey.host_facts(app.places, examination.engine or engine.require()))
     pool = MachinePool(
         carrier, host, app.progress, f"{_command(examination)}, here alone; or add a machine: docs/fleet.md"
     )
@@ -190,9 +197,10 @@ def _spread(
 
     PIN keeps tree and evidence meanwhile.
     """
-    plan = examination.plan
+    assert examination.build is not None  # without a lock there was no examination
+    plan, build = examination.plan, examination.build
     builder = ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
-    pushed = images.push_image(builder.image(examination.build), images.tag_of(examination.build), registry)
+    pushed = images.push_image(builder.image(build), images.tag_of(build), registry)
     served = ServedProfile(
         plan.image, plan.profile, plan.build_hash, str(registry.name), pushed.digest, pool.host, plan.serve_hash
     )
@@ -202,7 +210,7 @@ def _spread(
         work = Bless(examination, app.places, held_locks, app.progress, pin)
         made, trials = work.begin(1, asked.boots, base)
     # Without these locks: this host may be one of the machines.
-    label, platform = f"{plan.image}-{plan.profile}", examination.build.lock.platform
+    label, platform = f"{plan.image}-{plan.profile}", build.lock.platform
     candidate = candidates.push_candidate(made.tree, label, work.cure, platform, app.places, registry, app.progress)
     machines = BootMachines(pool, served, work.evidence)
     return work.result(made, (*trials, *machines.boots(made, candidate, trials[0], asked.boots - 1)))

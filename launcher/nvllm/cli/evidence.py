@@ -31,8 +31,8 @@ from nvllm.host import locks
 from nvllm.host.locks import Holder, Key
 from nvllm.image.identity import Build
 from nvllm.patches import patchset
-from nvllm.serve import examine
 from nvllm.serve.fresh import FreshInstances
+from nvllm.spec.file import named_profile
 from nvllm.trials import probe as programs
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -259,7 +259,7 @@ def bench(
     """The load is that of `vllm bench serve` from the image itself. With --vs, ratios have intervals over runs."""
     build = _build(app, image, profile)
     if vs is not None:
-        examine.named_profile(app.project, build.spec, vs)
+        named_profile(app.project, build.spec, vs)
     states = circumstances.profile_arms(build, [profile] if vs is None else [profile, vs])
     leg = _load(build, load, concurrency, seed)
     _campaign(app, Campaign("bench", build, states, leg, run, leg if trace else None))
@@ -295,7 +295,7 @@ def sweep(
     names = list(dict.fromkeys(one.strip() for one in listed.split(",")))
     build = _build(app, image, names[0])
     for name in names[1:]:
-        examine.named_profile(app.project, build.spec, name)
+        named_profile(app.project, build.spec, name)
     states = circumstances.profile_arms(build, [*names, names[0]])
     questions_asked = _probe(app, build, names[0], probe, asked)
     leg = LoadThenQuestions(_load(build, load, asked.concurrency, asked.seed), questions_asked)
@@ -322,7 +322,7 @@ def report(app: App, run: Path, written: WebPage) -> None:
 def _build(app: App, image: str, profile: str) -> Build:
     """Return the build of IMAGE, which has PROFILE."""
     build = fresh_build(app, image, None)
-    examine.named_profile(app.project, build.spec, profile)
+    named_profile(app.project, build.spec, profile)
     return build
 
 

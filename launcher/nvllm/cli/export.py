@@ -22,8 +22,7 @@ from nvllm.export import export as exporting
 from nvllm.export.export import GUARANTEES, Export, ExportSource
 from nvllm.export.systemd import Service
 from nvllm.fleet import blessings
-from nvllm.serve import examine
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Depth, Examination, examine
 
 EXAMPLES = """
 Examples:
@@ -94,7 +93,7 @@ def export(
     if out is not None:
         durable.absent(out, "--out")
     app.remember_project()
-    examination = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
+    examination = examine(app.project, app.places, image, profile, Depth.WHOLE, paranoid=False, progress=app.progress)
     refuse_any(exporting.relevant(examination.refusals))
     source = _source(app, examination, repository, models_at)
     made = _made(app, target, source, server)
@@ -125,7 +124,7 @@ _SHOWN = (".yaml", ".container", ".service")
 
 def _source(app: App, examination: Examination, repository: str, models_at: str) -> ExportSource:
     manifest, platform = examination.manifest, app.project.platform
-    restart = examination.build.spec.profiles[examination.plan.profile].restart
+    restart = examination.profile.restart
     if manifest is None:
         return ExportSource(
             examination.plan, examination.models, platform, repository=repository, models_at=models_at, restart=restart

@@ -24,7 +24,7 @@ from nvllm.engine import engine
 from nvllm.gc import garbage
 from nvllm.gc.garbage import Piece
 from nvllm.gc.projects import Projects
-from nvllm.host import checks
+from nvllm.host import checks, survey
 from nvllm.host.checks import Outcome, Subject
 from nvllm.host.facts import EngineProblem
 from nvllm.image import identity
@@ -33,7 +33,8 @@ from nvllm.lock.project import read_lock
 from nvllm.lock.updates import Reminder
 from nvllm.models import memory
 from nvllm.models.memory import Memory
-from nvllm.serve import examine, overview, servehash
+from nvllm.serve import overview, servehash
+from nvllm.serve.examination import Depth, examine
 from nvllm.serve.overview import ImageNeeds
 from nvllm.spec import file as specfile
 
@@ -73,12 +74,12 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
     every: tuple[ImageNeeds, ...] = ()
     if image is None or profile is None:
         docker: engine.Engine | EngineProblem = engine.connect()
-        facts = examine.host_facts(app.places, docker)
+        facts = survey.host_facts(app.places, docker)
         outcomes = checks.outcomes(Subject(None, facts))
         every = overview.needs(app.project, app.places, docker, facts)
         refusals = [refusal for outcome in outcomes for refusal in outcome.refusals]
     else:
-        seen = examine.preview(app.project, app.places, image, profile, paranoid=True, progress=app.progress)
+        seen = examine(app.project, app.places, image, profile, Depth.SHOW, paranoid=True, progress=app.progress)
         outcomes, refusals = seen.outcomes, list(seen.refusals)
         reminder, needed = _reminder(app, image), _memory(app, image, profile, seen.plan)
         rules = specfile.of(app.project, image).profiles[profile]
@@ -234,7 +235,7 @@ def _side(app: App, name: str) -> Side:
     """Return the hash of NAME and its factors. Raises Refused NV107 if NAME has no hash."""
     image, slash, profile = name.partition("/")
     if image in app.project.image_names() and slash:
-        examined = examine.examine(app.project, app.places, image, profile, paranoid=False, progress=app.progress)
+        examined = examine(app.project, app.places, image, profile, Depth.WHOLE, paranoid=False, progress=app.progress)
         return Side(name, "serve", examined.plan.serve_hash, servehash.factors(examined.plan))
     if image in app.project.image_names():
         build, _ = identity.load_build(app.project, image, None)

@@ -24,7 +24,8 @@ from nvllm.image import identity, recording
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
 from nvllm.image.recording import Witness
-from nvllm.serve import examine
+from nvllm.serve.examination import Depth, examine
+from nvllm.spec.file import named_profile
 
 PUSH_EXAMPLES = """
 Examples:
@@ -113,7 +114,7 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
 
 def _named(app: App, build: Build, profile: str) -> str:
     """Return PROFILE. Raises Refused NV107 if BUILD has no such profile."""
-    examine.named_profile(app.project, build.spec, profile)
+    named_profile(app.project, build.spec, profile)
     return profile
 
 
@@ -173,10 +174,10 @@ def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> Non
 
 def _blessing(app: App, repository: Repository, build: Build, profile: str) -> PulledBlessing:
     """Bring the blessing of PROFILE of BUILD for this host into force."""
-    examination = examine.examine_unblessed(
-        app.project, app.places, build.spec.name, profile, paranoid=False, progress=app.progress
+    examination = examine(
+        app.project, app.places, build.spec.name, profile, Depth.UNBLESSED, paranoid=False, progress=app.progress
     )
-    rules = examination.build.spec.profiles[profile].bless
+    rules = examination.profile.bless
     return blessings.pull_blessing(
         repository,
         examination.plan.serve_hash,

@@ -26,7 +26,8 @@ from nvllm.engine import engine
 from nvllm.engine.engine import Engine
 from nvllm.host import facts, gate_records, gates
 from nvllm.image import identity
-from nvllm.serve import detach, examine, exposition, health, instances, owners, planner, service, stopping
+from nvllm.serve import detach, exposition, health, instances, owners, service, stopping
+from nvllm.serve.examination import Depth, examine
 from nvllm.serve.instances import SeenInstance
 from nvllm.serve.rundir import RunDirectory, all_below
 from nvllm.serve.supervisor import Supervisor
@@ -71,7 +72,7 @@ def serve_command(app: App, image: str, profile: str, dry_run: bool, detach: boo
         _detach(app, image, profile, paranoid=paranoid)
         return
     if dry_run:
-        seen = examine.preview(app.project, app.places, image, profile, paranoid=paranoid, progress=app.progress)
+        seen = examine(app.project, app.places, image, profile, Depth.SHOW, paranoid=paranoid, progress=app.progress)
         app.show("serve --dry-run", plan.encode(seen.plan), lambda: _plan_text(app, seen.plan), seen.refusals)
         return
     command = shlex.join(["nvllm", "serve", image, "--profile", profile])
@@ -128,7 +129,7 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
             (role, f"{one.name}  {one.revision or one.tree or 'not known without a lock'}")
             for role, one in _roles(plan)
         ),
-        ("command", shlex.join(planner.engine_command(plan))),
+        ("command", shlex.join(plan.command.engine)),
         ("cache", plan.cache.tree if plan.cache is not None else "none that is blessed"),
         ("CPU", _cpu_text(plan.cpu)),
         ("user", plan.user),

@@ -77,6 +77,30 @@ KV_CACHE_SIZES = frozenset({"kv-cache-memory-bytes", "num-gpu-blocks-override"})
 ``_causal_conv1d_update_kernel`` is compiled for that number, and what vLLM measures differs from start to start."""
 
 
+_GATE_WORDS = 3
+"""Words of the gate's command: the interpreter, its option, the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCommand:
+    """The command of a container: the GATE, which is its first process, and the ENGINE, which the gate then runs.
+
+    Outside of the launcher it is one list of words.
+    """
+
+    gate: tuple[str, ...]
+    engine: tuple[str, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return (*self.gate, *self.engine)
+
+    @property
+    def interpreter(self) -> str:
+        """The path of the image's own Python."""
+        return self.gate[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Mount:
     """A bind mount. It has no mode: every bind mount of a launch plan is read-only."""
@@ -169,7 +193,7 @@ class LaunchPlan:
     profile: str
     dev: bool
     serve_hash: str
-    command: tuple[str, ...]
+    command: PlannedCommand
     environment: Mapping[str, str]
     mounts: tuple[Mount, ...]
     scratch: tuple[Scratch, ...]
@@ -237,14 +261,28 @@ def decode(document: Json) -> LaunchPlan:
     if not isinstance(document, dict):
         raise ValueError("a launch plan is a mapping")  # noqa: TRY004 - what is wrong is a file, not the caller
     try:
-        return cattrs.Converter(forbid_extra_keys=True).structure(document, LaunchPlan)
+        return _converter().structure(document, LaunchPlan)
     except cattrs.BaseValidationError as error:
         raise ValueError("; ".join(cattrs.transform_error(error))) from error
 
 
 def encode(plan: LaunchPlan) -> dict[str, Json]:
     """Return PLAN as JSON."""
-    return cast("dict[str, Json]", cattrs.Converter().unstructure(plan))
+    return cast("dict[str, Json]", _converter().unstructure(plan))
+
+
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    converter.register_unstructure_hook(PlannedCommand, lambda command: list(command.words))
+    converter.register_structure_hook(PlannedCommand, _command)
+    return converter
+
+
+def _command(words: object, _: type[PlannedCommand]) -> PlannedCommand:
+    if not isinstance(words, list):
+        raise ValueError("a command is a list of words")  # noqa: TRY004 - what is wrong is a file, not the caller
+    texts = tuple(str(word) for word in words)
+    return PlannedCommand(texts[:_GATE_WORDS], texts[_GATE_WORDS:])
 
 
 def ulimits(plan: LaunchPlan) -> Mapping[str, int]:

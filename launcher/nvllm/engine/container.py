@@ -51,7 +51,7 @@ def of_plan(plan: LaunchPlan, labels: Mapping[str, str]) -> Container:
     waived = {waiver.name for waiver in plan.waivers}
     return Container(
         name=plan.instance,
-        command=plan.command,
+        command=plan.command.words,
         environment=plan.environment,
         labels=labels,
         user=plan.user,

@@ -85,7 +85,7 @@ class Containers(Connection):
 
     def _discard_stopped(self, name: str) -> None:
         for fact in self.containers():
-            if fact.name == name and fact.ours and not fact.running:
+            if fact.name == name and fact.by_nvllm and not fact.running:
                 self._client.api.remove_container(fact.id)
 
     @engine_errors

@@ -16,9 +16,9 @@ from nvllm.engine.engine import Engine
 from nvllm.evidence import arms
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, ProbeState, RunManifest
-from nvllm.image import record
+from nvllm.host import survey
+from nvllm.image import presence, record
 from nvllm.image.identity import Build
-from nvllm.serve import examine
 
 _GIT = 20.0
 """Seconds that git may take."""
@@ -41,7 +41,7 @@ def manifest(
     """
     built = record.read(places.builds, build.build_hash)
     if built is None:
-        raise Refused([examine.unbuilt(build.spec.name)])
+        raise Refused([presence.unbuilt(build.spec.name)])
     return RunManifest(
         schema=RUN_SCHEMA,
         kind=kind,
@@ -81,7 +81,7 @@ def profile_arms(build: Build, profiles: Sequence[str]) -> list[ArmState]:
 
 def host_state(project: Project, places: Places, engine: Engine) -> HostState:
     """Return the state of this host, of ENGINE and of the repository of PROJECT."""
-    facts = examine.host_facts(places, engine)
+    facts = survey.host_facts(places, engine)
     commit = _git(project.root, "rev-parse", "HEAD").strip()
     about = facts.engine
     return HostState(

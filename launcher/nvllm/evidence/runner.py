@@ -36,6 +36,7 @@ from nvllm.evidence.records import (
 )
 from nvllm.image.identity import Build
 from nvllm.serve import fresh, health, planner, staged_cache
+from nvllm.serve.examination import Depth
 from nvllm.serve.fresh import FreshInstances
 from nvllm.serve.rundir import RunDirectory
 from nvllm.serve.startup import EngineStart
@@ -129,7 +130,7 @@ class Runner:
         """Examine the profile of ARM in BUILD, hold its locks, and yield the start of its engine, into LEG."""
         places, directory = self.instances.places, RunDirectory(leg)
         with contextlib.ExitStack() as stack:
-            examination, taken = stack.enter_context(self.instances.examined_as_served(build, arm.profile))
+            examination, taken = stack.enter_context(self.instances.examined(build, arm.profile, Depth.BLESSED))
             examination = replace(examination, plan=planner.running_in(examination.plan, directory.mounted))
             cache = stack.enter_context(staged_cache.staged(examination, places))
             yield Supervisor(examination, places, taken, self.progress, cache, directory)
@@ -166,7 +167,7 @@ class Runner:
         if state is None or state.exit_code is not None:
             return None, None
         for _ in range(_LISTINGS):
-            listing = start.engine.run_files(start.container, start.plan.command[0])
+            listing = start.engine.run_files(start.container, start.plan.command.interpreter)
             if listing:
                 break
         return listing, start.engine.usage(start.container).peak_memory

@@ -66,7 +66,7 @@ def take(start: EngineStart, load: LoadProbe, arm: str) -> Traced:
     problem = f"vllm bench serve: exit status {status}: {output[-300:]}"
     if status == 0:
         script = reading.text(Path(kernel_times.__file__), reading.MB)
-        argv = [start.plan.command[0], "-I", "-c", script, _DIRECTORY]
+        argv = [start.plan.command.interpreter, "-I", "-c", script, _DIRECTORY]
         status, output = start.engine.run_in(start.container, argv)
         problem = f"exit status {status}: {output[-300:]}" if status else ""
     if not problem:

@@ -246,7 +246,7 @@ def model_mounts(plan: LaunchPlan) -> list[Mount]:
 
 def program(plan: LaunchPlan, name: str, *arguments: str) -> list[str]:
     """Return the command that runs the program NAME with ARGUMENTS by the interpreter of the image of PLAN."""
-    return [plan.command[0], "-I", f"{PROGRAMS_AT}/{name}", *arguments]
+    return [plan.command.interpreter, "-I", f"{PROGRAMS_AT}/{name}", *arguments]
 
 
 PROBE_EVERY, PROBE_TIMEOUT = 10, 60

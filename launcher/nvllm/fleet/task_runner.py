@@ -24,7 +24,7 @@ from nvllm.host.facts import TASK_LABEL
 from nvllm.host.locks import HeldLocks
 from nvllm.image import identity, record
 from nvllm.image.identity import Build
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Depth, Examination
 from nvllm.serve.fresh import FreshInstances
 from nvllm.trials import probe
 from nvllm.trials.bench import EngineBench
@@ -80,7 +80,7 @@ class TaskRunner:
         """Examine SERVED, whose BUILD is in the engine, as a fresh instance for TASK, and hold its locks."""
         labelled = self.engine.labelling({TASK_LABEL: task})
         instances = FreshInstances(self.project, self.places, labelled, "bless", "nvllm worker")
-        with instances.examined(build, served.profile) as (examination, taken):
+        with instances.examined(build, served.profile, Depth.UNBLESSED) as (examination, taken):
             plan = examination.plan
             if plan.serve_hash != served.serve_hash:
                 other = f"serve hash {plan.serve_hash}"

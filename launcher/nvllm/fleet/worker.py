@@ -30,10 +30,10 @@ from nvllm.fleet.tasks import (
     Task,
     TrialTask,
 )
-from nvllm.host import engines, locks
+from nvllm.host import engines, locks, survey
 from nvllm.host.facts import EngineProblem, HostFacts
 from nvllm.host.locks import HeldLocks, Holder, Key
-from nvllm.serve import examine, hostclass
+from nvllm.serve import hostclass
 
 PREDECESSOR = 120.0
 """Seconds to wait for another worker of this host to end. Ray keeps the tasks of a driver that is gone for 30 s."""
@@ -56,7 +56,7 @@ class Worker:
     @property
     def facts(self) -> HostFacts:
         """What this host is now."""
-        return examine.host_facts(self.places, self.connect())
+        return survey.host_facts(self.places, self.connect())
 
     @property
     def host(self) -> str:

@@ -147,7 +147,7 @@ def _used(containers: Iterable[ContainerFact]) -> frozenset[str]:
 
 def files(places: Places, referred: References, containers: Sequence[ContainerFact], oldest: float) -> Iterator[Piece]:
     """Yield what is below PLACES, was last changed before OLDEST (seconds since 1970), and is not referred to."""
-    running = {one.name for one in containers if one.ours}
+    running = {one.name for one in containers if one.by_nvllm}
     mounted = {one.labels[TREE_LABEL] for one in containers if TREE_LABEL in one.labels}
     outdated = {one.path for one in gates.outdated(_gate_records(places), referred.gate_days, oldest)}
     builds = referred.builds | _used(containers)  # nvllm removes no image without a record

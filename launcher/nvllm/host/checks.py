@@ -156,13 +156,13 @@ def gpus(need: GpuNeed, facts: HostFacts) -> Judgement:
     if len(facts.gpus) >= need.count:
         return ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in facts.gpus)
     if facts.gpu_problem is not None:
-        found, cure = facts.gpu_problem, "nvidia-smi"
+        problem, cure = facts.gpu_problem, "nvidia-smi"
     elif facts.gpus:
-        found, cure = f"{len(facts.gpus)}", "choose a profile that needs fewer GPUs"
+        problem, cure = f"{len(facts.gpus)}", "choose a profile that needs fewer GPUs"
     else:
-        found, cure = "none", "install the NVIDIA driver, or choose a profile without a GPU, such as those of cpu"
+        problem, cure = "none", "install the NVIDIA driver, or choose a profile without a GPU, such as those of cpu"
     expected = f"at least {need.count} NVIDIA GPU{'s' if need.count > 1 else ''}"
-    return [Refusal("NV501", "nvidia-smi", expected, found, cure)]
+    return [Refusal("NV501", "nvidia-smi", expected, problem, cure)]
 
 
 def _capability(subject: Subject) -> Judgement:
@@ -200,25 +200,25 @@ def _toolkit(subject: Subject) -> Judgement:
     version, package = subject.facts.toolkit, "nvidia-container-toolkit"
     expected = f"NVIDIA container toolkit {MINIMUM_TOOLKIT} or newer"
     if version is None:
-        found = subject.facts.toolkit_problem or "no nvidia-ctk on PATH"
-        return [Refusal("NV504", "nvidia-ctk", expected, found, f"apt-get install {package}")]
+        problem = subject.facts.toolkit_problem or "no nvidia-ctk on PATH"
+        return [Refusal("NV504", "nvidia-ctk", expected, problem, f"apt-get install {package}")]
     if not engines.older(version, MINIMUM_TOOLKIT):
         return f"NVIDIA container toolkit {version}"
     # CVE-2024-0132, up to 1.16.1: a crafted image reaches the host's files. CVE-2025-23266, up to 1.17.7: hooks,
     # privilege escalation.
     escapes = "CVE-2024-0132 and CVE-2025-23266" if engines.older(version, "1.16.2") else "CVE-2025-23266"
-    found = f"{version}, which has {escapes}"
-    return [Refusal("NV504", "nvidia-ctk", expected, found, f"apt-get install --only-upgrade {package}")]
+    problem = f"{version}, which has {escapes}"
+    return [Refusal("NV504", "nvidia-ctk", expected, problem, f"apt-get install --only-upgrade {package}")]
 
 
 def _memory(subject: Subject) -> Judgement:
     need, available = subject.launch.host.memory_available, subject.facts.mem_available
     expected = f"at least {_at_least(need)} of MemAvailable"
-    found = "no MemAvailable" if available is None else _at_most(available)
+    free = "no MemAvailable" if available is None else _at_most(available)
     if available is not None and available >= need:
-        return f"{found} of MemAvailable, {_at_least(need)} needed"
+        return f"{free} of MemAvailable, {_at_least(need)} needed"
     cure = "stop what uses memory, or choose a profile with a smaller host.memory-available"
-    return [Refusal("NV505", "/proc/meminfo", expected, found, cure)]
+    return [Refusal("NV505", "/proc/meminfo", expected, free, cure)]
 
 
 def _disk(subject: Subject) -> Judgement:
@@ -274,7 +274,7 @@ def _not_running(subject: Subject) -> Judgement:
             f"nvllm stop {name}",
         )
         for container in _containers_of_the_name(subject)
-        if container.ours and container.running
+        if container.by_nvllm and container.running
     ] or f"{name} is not running"
 
 
@@ -294,7 +294,7 @@ def _not_foreign(subject: Subject) -> Judgement:
             f"docker rename {container.id[:12]} {name}-foreign",
         )
         for container in _containers_of_the_name(subject)
-        if not container.ours
+        if not container.by_nvllm
     ] or f"no foreign container is called {name}"
 
 
@@ -324,9 +324,9 @@ def _bridge(subject: Subject) -> Judgement:
     interface = subject.engine.bridge_interface
     if interface in subject.facts.interfaces:
         return f"the engine's bridge {interface} is there"
-    found = "no interface of that name on this host; a second dockerd in one network namespace removes it"
+    problem = "no interface of that name on this host; a second dockerd in one network namespace removes it"
     cure = "sudo systemctl restart docker"
-    return [Refusal("NV514", f"{_ENGINE}: network bridge", f"the network interface {interface}", found, cure)]
+    return [Refusal("NV514", f"{_ENGINE}: network bridge", f"the network interface {interface}", problem, cure)]
 
 
 def _gates(subject: Subject) -> Judgement:

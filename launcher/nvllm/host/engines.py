@@ -66,18 +66,18 @@ def too_old(engine: EngineFacts) -> Refusal | None:
     if engine.product == "Podman":
         if not older(engine.version, MINIMUM_PODMAN):
             return None
-        expected, found = f"Podman {MINIMUM_PODMAN} or newer", f"Podman {engine.version}"
-        return Refusal("NV511", where, expected, found, "sudo apt-get install podman")
+        expected, version = f"Podman {MINIMUM_PODMAN} or newer", f"Podman {engine.version}"
+        return Refusal("NV511", where, expected, version, "sudo apt-get install podman")
     if not older(engine.api_version, MINIMUM_API):
         return None
     expected = f"API {MINIMUM_API} or newer (Docker 20.10)"
-    found = f"API {engine.api_version} (Docker {engine.version})"
-    return Refusal("NV511", where, expected, found, "sudo apt-get install docker.io")
+    version = f"API {engine.api_version} (Docker {engine.version})"
+    return Refusal("NV511", where, expected, version, "sudo apt-get install docker.io")
 
 
-def older(found: str, minimum: str) -> bool:
-    """Return whether the version FOUND is older than MINIMUM. One that cannot be parsed counts as older."""
+def older(version: str, minimum: str) -> bool:
+    """Return whether VERSION is older than MINIMUM. One that cannot be parsed counts as older."""
     try:
-        return Version(found) < Version(minimum)
+        return Version(version) < Version(minimum)
     except InvalidVersion:
         return True

@@ -173,7 +173,7 @@ class ContainerFact:
     id: str
 
     @property
-    def ours(self) -> bool:
+    def by_nvllm(self) -> bool:
         """Whether nvllm started it: then its label has its name.
 
         A container that was renamed counts as foreign: a user has decided so, and nvllm leaves it alone.
@@ -267,10 +267,10 @@ def machine_id(etc_root: Path = Path("/etc")) -> str:
     Not the boot id: what a gate has found of the hardware holds after a reboot too.
     """
     try:
-        found = (etc_root / "machine-id").read_text(encoding="ascii", errors="replace").strip()
+        installation = (etc_root / "machine-id").read_text(encoding="ascii", errors="replace").strip()
     except OSError:
-        found = ""
-    return found or os.uname().nodename
+        installation = ""
+    return installation or os.uname().nodename
 
 
 def boot_id(proc_root: Path = _PROC) -> str:
@@ -327,7 +327,7 @@ def _listening_sockets(proc_root: Path) -> dict[str, tuple[int, str]]:
 
 def _socket_holders(proc_root: Path, inodes: Iterable[str]) -> dict[str, tuple[int, str]]:
     """Return socket inode to (pid, program) for those of INODES whose holder this user may look at."""
-    wanted = {f"socket:[{inode}]": inode for inode in inodes}
+    links = {f"socket:[{inode}]": inode for inode in inodes}
     holders: dict[str, tuple[int, str]] = {}
     for pid in sorted(int(name) for name in os.listdir(proc_root) if name.isdigit()):
         # A process may end at any moment, a descriptor may be closed, and both may be another user's.
@@ -339,7 +339,7 @@ def _socket_holders(proc_root: Path, inodes: Iterable[str]) -> dict[str, tuple[i
             continue
         for descriptor in descriptors:
             with contextlib.suppress(OSError):
-                inode = wanted.get(os.readlink(process / "fd" / descriptor))
+                inode = links.get(os.readlink(process / "fd" / descriptor))
                 if inode is not None:
                     holders.setdefault(inode, (pid, program))
     return holders
@@ -375,8 +375,8 @@ def _answer(program: str, arguments: tuple[str, ...], patience: float) -> tuple[
         return None, f"{program} cannot be run: {error.strerror}"
     output = done.stdout.decode(errors="replace")
     if done.returncode != 0:
-        said = _first_line(output) or _first_line(done.stderr.decode(errors="replace")) or "nothing"
-        return None, f"{program} ended with status {done.returncode} and said: {said}"
+        message = _first_line(output) or _first_line(done.stderr.decode(errors="replace")) or "nothing"
+        return None, f"{program} ended with status {done.returncode} and said: {message}"
     return output, None
 
 
@@ -404,7 +404,7 @@ def container_toolkit(patience: float) -> tuple[str | None, str | None]:
     output, problem = _answer("nvidia-ctk", ("--version",), patience)
     if output is None:
         return None, problem
-    found = re.search(r"\bversion:?\s+(\S+)", output)
-    if found is None:
+    version = re.search(r"\bversion:?\s+(\S+)", output)
+    if version is None:
         return None, f"nvidia-ctk --version printed no version: {_first_line(output)}"
-    return found.group(1), None
+    return version.group(1), None

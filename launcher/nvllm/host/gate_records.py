@@ -16,8 +16,7 @@ from pathlib import Path
 
 from nvllm.core import clock, documents, durable, paths, reading, trusted
 from nvllm.core.refusal import Refused
-from nvllm.host import facts as host
-from nvllm.host import gates
+from nvllm.host import facts, gates
 from nvllm.host.facts import HostFacts
 from nvllm.host.gates import (
     FORM,
@@ -49,12 +48,12 @@ def filed(directory: Path) -> tuple[FiledRecord, ...]:
 
     Raises Refused NV109 for a directory that is not to be trusted, or cannot be read.
     """
-    found = []
+    records = []
     for path in trusted.state(directory.parent, "NV109").listed(directory, "*.json"):
         named = _FILE.fullmatch(path.name)
         if named is not None:
-            found.append(((named[2], int(named[3] or 0)), _read(path, _gate(named[1]), named[2])))
-    return tuple(one for _, one in sorted(found, key=lambda pair: pair[0]))
+            records.append(((named[2], int(named[3] or 0)), _read(path, _gate(named[1]), named[2])))
+    return tuple(one for _, one in sorted(records, key=lambda pair: pair[0]))
 
 
 def write(directory: Path, record: GateRecord) -> Path:
@@ -71,21 +70,21 @@ def write(directory: Path, record: GateRecord) -> Path:
     return directory / name
 
 
-def measured(gate: GateName, facts: HostFacts, found: Measured) -> GateRecord:
-    """Return the record of a run of GATE that ends now on the host of FACTS, with what it FOUND."""
+def measured(gate: GateName, host: HostFacts, results: Measured) -> GateRecord:
+    """Return the record of a run of GATE that ends now on HOST, with its RESULTS."""
     return GateRecord(
         schema=SCHEMA,
         gate=gate,
-        outcome=gates.outcome(found.checks),
+        outcome=gates.outcome(results.checks),
         measured=clock.now(),
-        machine=gates.machine(facts),
-        boot=host.boot_id(),
+        machine=gates.machine(host),
+        boot=facts.boot_id(),
         kernel=platform.release(),
-        versions=found.versions,
-        checks=tuple(found.checks),
-        bands=tuple(found.bands),
-        limits=found.limits,
-        figures=found.figures,
+        versions=results.versions,
+        checks=tuple(results.checks),
+        bands=tuple(results.bands),
+        limits=results.limits,
+        figures=results.figures,
     )
 
 

@@ -205,24 +205,25 @@ def outcome(checks: Sequence[GateCheck]) -> GateOutcome:
 def problems(record: GateRecord, faulty: str, unmeasured: str) -> list[Refusal]:
     """Return NV517 with the cure FAULTY for each failed check of RECORD, NV518 with UNMEASURED for each not made."""
     codes = {"failed": ("NV517", faulty), "not measured": ("NV518", unmeasured)}
-    found = ((one, *codes[one.state]) for one in record.checks if one.state in codes)
-    return [Refusal(code, f"{record.gate} gate: {one.name}", one.limit, one.found, cure) for one, code, cure in found]
+    unpassed = ((check, *codes[check.state]) for check in record.checks if check.state in codes)
+    where = f"{record.gate} gate"
+    return [Refusal(code, f"{where}: {one.name}", one.limit, one.found, cure) for one, code, cure in unpassed]
 
 
 def judge(state: GateState, facts: HostFacts) -> str | list[Refusal]:
     """Return what the records of STATE say on the host of FACTS, or NV516 for each gate that they do not satisfy."""
-    here, said, refusals = machine(facts), [], []
+    here, passed, refusals = machine(facts), [], []
     for need in needs(state.rules):
-        one = deciding(need, state.filed)
-        found = _unsatisfied(need, one, here, state.now)
-        if found is None:
-            assert one is not None
-            assert one.record is not None
-            said.append(f"{need.gate} gate passed {one.record.measured}")
+        decisive = deciding(need, state.filed)
+        problem = _unsatisfied(need, decisive, here, state.now)
+        if problem is None:
+            assert decisive is not None
+            assert decisive.record is not None
+            passed.append(f"{need.gate} gate passed {decisive.record.measured}")
         else:
-            where = one.path if one is not None else f"gates of this host: {need.gate}"
-            refusals.append(Refusal("NV516", where, need.expected, found, need.cure))
-    return refusals or ", ".join(said) or "the profile requires none"
+            where = decisive.path if decisive is not None else f"gates of this host: {need.gate}"
+            refusals.append(Refusal("NV516", where, need.expected, problem, need.cure))
+    return refusals or ", ".join(passed) or "the profile requires none"
 
 
 def deciding(need: GateNeed, filed: Sequence[FiledRecord]) -> FiledRecord | None:
@@ -232,14 +233,14 @@ def deciding(need: GateNeed, filed: Sequence[FiledRecord]) -> FiledRecord | None
     interrupted run says nothing. A damaged record decides, since it may have been one that failed.
     """
     passed_loosely = None
-    for one in reversed([one for one in filed if one.gate == need.gate]):
-        found = one.record
-        if found is None or found.outcome in {"failed", "not measured"}:
-            return one
-        if found.outcome == "passed" and found.largest >= need.band:
-            if not _looser(need, found):
-                return one
-            passed_loosely = passed_loosely or one
+    for filed_record in reversed([one for one in filed if one.gate == need.gate]):
+        record = filed_record.record
+        if record is None or record.outcome in {"failed", "not measured"}:
+            return filed_record
+        if record.outcome == "passed" and record.largest >= need.band:
+            if not _looser(need, record):
+                return filed_record
+            passed_loosely = passed_loosely or filed_record
     return passed_loosely
 
 
@@ -254,37 +255,37 @@ def outdated(filed: Sequence[FiledRecord], days: Iterable[tuple[GateName, int]],
     for gate, most in days:
         kept[gate] = max(kept[gate], most)
     return [
-        one
-        for one in filed
-        if one.record is not None
-        and one.path != newest[one.gate, one.record.machine]
-        and one.record.when + kept[one.gate] * _DAY < before
+        old
+        for old in filed
+        if old.record is not None
+        and old.path != newest[old.gate, old.record.machine]
+        and old.record.when + kept[old.gate] * _DAY < before
     ]
 
 
-def passed_here(one: FiledRecord, here: Machine) -> bool:
-    """Return whether ONE is a record of a run that passed on the machine HERE."""
-    return one.record is not None and one.record.outcome == "passed" and one.record.machine == here
+def passed_here(filed: FiledRecord, here: Machine) -> bool:
+    """Return whether FILED is a record of a run that passed on the machine HERE."""
+    return filed.record is not None and filed.record.outcome == "passed" and filed.record.machine == here
 
 
-def _unsatisfied(need: GateNeed, one: FiledRecord | None, here: Machine, now: float) -> str | None:
-    """Return why ONE does not satisfy NEED on the machine HERE at NOW, None if it does."""
-    if one is None:
+def _unsatisfied(need: GateNeed, filed: FiledRecord | None, here: Machine, now: float) -> str | None:
+    """Return why FILED does not satisfy NEED on the machine HERE at NOW, None if it does."""
+    if filed is None:
         return "no such run"
-    found = one.record
-    if found is None:
-        return f"a damaged record: {one.problem}"
-    if found.machine != here:
-        return f"a record of another machine: {_difference(found.machine, here)}"
-    if found.outcome != "passed":
-        return f"{found.outcome} on {found.measured}: {summary(found)}"
-    if looser := _looser(need, found):
-        return f"a run of {found.measured} with looser limits: {', '.join(looser)}"
-    age = now - found.when
+    record = filed.record
+    if record is None:
+        return f"a damaged record: {filed.problem}"
+    if record.machine != here:
+        return f"a record of another machine: {_difference(record.machine, here)}"
+    if record.outcome != "passed":
+        return f"{record.outcome} on {record.measured}: {summary(record)}"
+    if looser := _looser(need, record):
+        return f"a run of {record.measured} with looser limits: {', '.join(looser)}"
+    age = now - record.when
     if age < 0:
-        return f"a record of {found.measured}, which is in the future of this host's clock"
+        return f"a record of {record.measured}, which is in the future of this host's clock"
     if age > need.days * _DAY:
-        return f"a run of {found.measured}, {age / _DAY:.1f} days ago"
+        return f"a run of {record.measured}, {age / _DAY:.1f} days ago"
     return None
 
 
@@ -306,8 +307,8 @@ def _difference(recorded: Machine, here: Machine) -> str:
 
 def summary(record: GateRecord) -> str:
     """Return what did not pass in RECORD, in one line; what passed if everything did."""
-    shown = [one for one in record.checks if one.state != "passed"] or list(record.checks)
-    return "; ".join(f"{one.name}: {one.found}" for one in shown[:5]) or "nothing was measured"
+    checks = [one for one in record.checks if one.state != "passed"] or list(record.checks)
+    return "; ".join(f"{one.name}: {one.found}" for one in checks[:5]) or "nothing was measured"
 
 
 def size_text(size: int) -> str:
@@ -318,8 +319,8 @@ def size_text(size: int) -> str:
 
 def size(text: str) -> int:
     """Return the bytes of TEXT, such as 512M, 4G, 4GiB or 1000B. Raises ValueError for what is no size."""
-    found = _SIZE.fullmatch(text)
-    said = 0 if found is None else int(found[1]) * _UNITS[found[2] or "B"]
-    if not 0 < said <= _LARGEST:
+    match = _SIZE.fullmatch(text)
+    number = 0 if match is None else int(match[1]) * _UNITS[match[2] or "B"]
+    if not 0 < number <= _LARGEST:
         raise ValueError(f"{text!r} is no size such as 512M or 4G.")
-    return said
+    return number

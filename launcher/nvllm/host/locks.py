@@ -20,7 +20,7 @@ import re
 import shlex
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -127,28 +127,41 @@ class HeldLocks:
         self.release()
 
 
+class LocksLost(Refused):
+    """Raised with the KEYS whose locks could not be taken, and why."""
+
+    def __init__(self, lost: Mapping[Key, Sequence[Refusal]]) -> None:
+        super().__init__(refusal for refusals in lost.values() for refusal in refusals)
+        self.keys = frozenset(lost)
+
+
 def acquire_all(directory: Path, keys: Iterable[Key], holder: Holder, patience: float = 5.0) -> HeldLocks:
     """Take the locks of all KEYS in DIRECTORY, or none, without waiting for any; write HOLDER into each.
 
-    DIRECTORY is created if needed. Only the guard is waited for, at most PATIENCE seconds. Raises Refused with NV508
-    for each lock that another process holds, and NV513 if no lock can be taken there.
+    DIRECTORY is created if needed. Only the guard is waited for, at most PATIENCE seconds. Raises LocksLost with NV508
+    for each lock that another process holds, and Refused NV513 if no lock can be taken there.
     """
     taken: dict[Key, int] = {}
-    refusals: list[Refusal] = []
+    lost: dict[Key, Sequence[Refusal]] = {}
     with _guarded(directory, patience) as directory_descriptor:
         try:
             for key in sorted(set(keys), key=lambda key: (KINDS.index(key.kind), key.name)):
                 try:
                     taken[key] = _take(directory_descriptor, key, directory / key.filename)
                 except Refused as refused:
-                    refusals.extend(refused.refusals)
-            refuse_any(refusals)
+                    lost[key] = refused.refusals
+            _refuse_lost(lost)
             for descriptor in taken.values():
                 _write(descriptor, holder)
         except BaseException:
             HeldLocks(taken, holder).release()
             raise
     return HeldLocks(taken, holder)
+
+
+def _refuse_lost(lost: Mapping[Key, Sequence[Refusal]]) -> None:
+    if lost:
+        raise LocksLost(lost)
 
 
 def status(directory: Path, patience: float = 5.0) -> tuple[LockStatus, ...]:
@@ -158,7 +171,7 @@ def status(directory: Path, patience: float = 5.0) -> tuple[LockStatus, ...]:
     """
     if not trusted.state(directory.parent, "NV513").directory(directory):
         return ()
-    held: list[LockStatus] = []
+    taken: list[LockStatus] = []
     with _guarded(directory, patience) as directory_descriptor:
         for name in sorted(os.listdir(directory_descriptor)):
             key = _key(name)
@@ -169,10 +182,10 @@ def status(directory: Path, patience: float = 5.0) -> tuple[LockStatus, ...]:
                 if _lock(descriptor, directory / name):
                     unlock_descriptor(descriptor)
                 else:
-                    held.append(LockStatus(key, _read(descriptor)))
+                    taken.append(LockStatus(key, _read(descriptor)))
             finally:
                 os.close(descriptor)
-    return tuple(held)
+    return tuple(taken)
 
 
 def probe(directory: Path) -> LockFacts:
@@ -203,10 +216,10 @@ def _guarded(directory: Path, patience: float) -> Iterator[int]:
     except OSError as error:
         raise Refused([_unusable(directory, error.strerror or str(error), _LOCAL)]) from error
     try:
-        found = os.fstat(directory_descriptor)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        status = os.fstat(directory_descriptor)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
             # A user who can write to the directory can replace a lock file; then two processes hold one lock.
-            text = f"a directory of user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):04o}"
+            text = f"a directory of user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}"
             raise Refused([_unusable(directory, text, f"chmod 700 {shlex.quote(str(directory))}")])
         descriptor = _open(directory_descriptor, path)
         try:
@@ -250,16 +263,16 @@ def _open(directory_descriptor: int, path: Path) -> int:
         if error.errno == errno.ELOOP:
             raise Refused([_unusable(path, "a symbolic link", f"rm {shlex.quote(str(path))}")]) from error
         raise Refused([_unusable(path, error.strerror or str(error), _LOCAL)]) from error
-    found = os.fstat(descriptor)
+    status = os.fstat(descriptor)
     problem = None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         problem = "not a regular file"
-    elif found.st_uid != os.geteuid():
-        problem = f"a file of user {found.st_uid}"
-    elif found.st_nlink != 1:
-        problem = f"a file with {found.st_nlink} names"
-    elif found.st_mode & 0o077:
-        problem = f"a file with mode {stat.S_IMODE(found.st_mode):04o}"
+    elif status.st_uid != os.geteuid():
+        problem = f"a file of user {status.st_uid}"
+    elif status.st_nlink != 1:
+        problem = f"a file with {status.st_nlink} names"
+    elif status.st_mode & 0o077:
+        problem = f"a file with mode {stat.S_IMODE(status.st_mode):04o}"
     if problem is not None:
         os.close(descriptor)
         raise Refused([_unusable(path, problem, f"stop every nvllm, then rm {shlex.quote(str(path))}")])
@@ -309,14 +322,14 @@ def _read(descriptor: int) -> Holder | None:
 
 
 def _held(key: Key, path: Path, holder: Holder | None) -> Refusal:
-    found = "a process that the file does not name" if holder is None else str(holder)
+    holding = "a process that the file does not name" if holder is None else str(holder)
     if holder is not None and holder.instance is not None:
         cure = f"nvllm stop {holder.instance}"
     elif holder is not None:
         cure = f"tail --pid={holder.pid} -f /dev/null"
     else:
         cure = shlex.join(["fuser", "-v", str(path)])
-    return Refusal("NV508", str(path), f"a free lock of {key.kind} {key.name}", found, cure)
+    return Refusal("NV508", str(path), f"a free lock of {key.kind} {key.name}", holding, cure)
 
 
 def _stuck(path: Path, patience: float) -> Refusal:
@@ -329,5 +342,5 @@ def _stuck(path: Path, patience: float) -> Refusal:
     )
 
 
-def _unusable(path: Path, found: str, cure: str) -> Refusal:
-    return Refusal("NV513", str(path), "a directory in which this user alone can take locks", found, cure)
+def _unusable(path: Path, problem: str, cure: str) -> Refusal:
+    return Refusal("NV513", str(path), "a directory in which this user alone can take locks", problem, cure)

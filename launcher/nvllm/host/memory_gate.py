@@ -11,9 +11,8 @@ from pathlib import Path
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import MEMORY_FLOOR
-from nvllm.host import facts as host
 from nvllm.host import gate_records
-from nvllm.host.facts import HostFacts
+from nvllm.host.facts import HostFacts, memory
 from nvllm.host.gate_records import Measured
 from nvllm.host.gates import CheckState, GateCheck, GateRecord, MemoryBand, size_text
 from nvllm.host.memtester import TESTS, Memtester, MemtesterFailed
@@ -56,68 +55,68 @@ def recorded(
 
     An interrupt is recorded too, then raised again; what was found until then stays a fault. Raises Refused NV920.
     """
-    found = Measured()
+    results = Measured()
     try:
-        _run(limits, memtester, found, progress)
+        _run(limits, memtester, results, progress)
     except KeyboardInterrupt:
-        record = gate_records.measured("memory", facts, found)
+        record = gate_records.measured("memory", facts, results)
         if record.outcome != "failed":
             record = replace(record, outcome="interrupted")
         path = gate_records.write(directory, record)
-        done = f"{len(found.bands)} of {len(limits.bands)} bands done"
+        done = f"{len(results.bands)} of {len(limits.bands)} bands done"
         progress.note(f"memory gate {record.outcome}, {done}: {path}")
         raise
-    record = gate_records.measured("memory", facts, found)
+    record = gate_records.measured("memory", facts, results)
     return record, gate_records.write(directory, record)
 
 
-def _run(limits: MemoryLimits, memtester: Memtester, found: Measured, progress: Progress) -> None:
-    """Look at MemAvailable and swap, then test the bands; add to FOUND as it goes."""
-    _before(limits, host.memory(), found)
+def _run(limits: MemoryLimits, memtester: Memtester, results: Measured, progress: Progress) -> None:
+    """Look at MemAvailable and swap, then test the bands; add to RESULTS as it goes."""
+    _before(limits, memory(), results)
     for band in limits.bands:
         name = f"band {size_text(band)}"
-        available = host.memory().get("MemAvailable", 0)
+        available = memory().get("MemAvailable", 0)
         if available < band + MEMORY_FLOOR:  # another program took it while the band before was tested
             limit = f"{_mib(band + MEMORY_FLOOR)} of MemAvailable"
-            found.checks.append(GateCheck(name, "not measured", limit, _mib(available)))
+            results.checks.append(GateCheck(name, "not measured", limit, _mib(available)))
             continue
         with progress.task(f"memtester {name}", limits.loops * TESTS, "tests") as task:
-            found.checks.append(_band(name, band, limits.loops, memtester, found, task.advance))
-        found.versions["memtester"] = memtester.version
+            results.checks.append(_band(name, band, limits.loops, memtester, results, task.advance))
+        results.versions["memtester"] = memtester.version
 
 
 def _band(
-    name: str, size: int, loops: int, memtester: Memtester, found: Measured, advance: Callable[[int], None]
+    name: str, size: int, loops: int, memtester: Memtester, results: Measured, advance: Callable[[int], None]
 ) -> GateCheck:
     limit = "no fault"
     try:
         band = memtester.test(size, loops, advance)
     except MemtesterFailed as error:
         return GateCheck(name, "not measured", limit, error.text)
-    found.bands.append(band)
+    results.bands.append(band)
     return GateCheck(name, "failed" if band.faults else "passed", limit, band_summary(band))
 
 
-def _before(limits: MemoryLimits, meminfo: Mapping[str, int], found: Measured) -> None:
+def _before(limits: MemoryLimits, meminfo: Mapping[str, int], results: Measured) -> None:
     total = meminfo.get("SwapTotal", 0)
     swapped, available = total - meminfo.get("SwapFree", 0), meminfo.get("MemAvailable", 0)
-    found.limits = {"swap": float(limits.swap)}
-    found.figures = {
+    results.limits = {"swap": float(limits.swap)}
+    results.figures = {
         "available_bytes": float(available),
         "swap_total_bytes": float(total),
         "swap_used_bytes": float(swapped),
     }
     need = max(limits.bands) + MEMORY_FLOOR
     state: CheckState = "passed" if available >= need else "not measured"
-    found.checks.append(GateCheck("MemAvailable", state, f"at least {_mib(need)}", _mib(available)))
+    results.checks.append(GateCheck("MemAvailable", state, f"at least {_mib(need)}", _mib(available)))
     state = "failed" if swapped > limits.swap else "passed"
-    found.checks.append(GateCheck("swap in use", state, f"at most {_mib(limits.swap)}", _mib(swapped)))
+    results.checks.append(GateCheck("swap in use", state, f"at most {_mib(limits.swap)}", _mib(swapped)))
 
 
 def band_summary(band: MemoryBand) -> str:
     """Return what was found in BAND, in one line, with its first faults."""
-    shown = [f"{one.test} at {one.address}" for one in band.listed[:3]]
-    first = f" ({', '.join(shown)}{', ...' if band.faults > len(shown) else ''})" if shown else ""
+    faults = [f"{one.test} at {one.address}" for one in band.listed[:3]]
+    first = f" ({', '.join(faults)}{', ...' if band.faults > len(faults) else ''})" if faults else ""
     return f"{band.faults} faults{first} in {band.tests} tests, {band.loops} loops, {band.seconds:.1f} s"
 
 

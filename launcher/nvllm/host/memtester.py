@@ -107,6 +107,6 @@ class Memtester:
         if output.locked != size:
             raise MemtesterFailed(f"{output.locked} bytes of {size} could be locked in memory; it said: {output.last}")
         if status < 0 or status & ~_FAULTS_FOUND or band.loops != loops or bool(status) != bool(band.faults):
-            said = f"status {status} after {band.loops} of {loops} loops, with {band.faults} faults printed"
-            raise MemtesterFailed(f"{said}; it said: {output.last}")
+            outcome = f"status {status} after {band.loops} of {loops} loops, with {band.faults} faults printed"
+            raise MemtesterFailed(f"{outcome}; it said: {output.last}")
         return band

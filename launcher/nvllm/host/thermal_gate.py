@@ -48,11 +48,11 @@ def run(limits: ThermalLimits, facts: HostFacts, sources: ThermalSources, progre
         for number in range(limits.seconds + 1):
             if number:
                 time.sleep(PAUSE)
-            found = sources.gpus() if problem is None else problem
-            if isinstance(found, NvmlProblem):
-                problem = found
+            reading = sources.gpus() if problem is None else problem
+            if isinstance(reading, NvmlProblem):
+                problem = reading
             else:
-                seen.append(found)
+                seen.append(reading)
             for name, degrees in sources.host().items():
                 host[name] = max(host.get(name, degrees), degrees)
             task.advance(1)
@@ -79,8 +79,9 @@ def _no_gpus(problem: NvmlProblem, facts: HostFacts) -> GateCheck:
 
 def _gpus(limits: ThermalLimits, seen: Sequence[NvmlReading], measured: Measured) -> None:
     by_uuid: dict[str, list[GpuReading]] = {}
-    for one in (gpu for reading in seen for gpu in reading.gpus):
-        by_uuid.setdefault(one.uuid, []).append(one)
+    for reading in seen:
+        for gpu in reading.gpus:
+            by_uuid.setdefault(gpu.uuid, []).append(gpu)
     if not by_uuid:
         measured.checks.append(GateCheck("GPUs", "absent", "GPUs that NVML shows", "not measured: no GPU, by NVML"))
     for readings in by_uuid.values():
@@ -107,8 +108,8 @@ def _gpu(limits: ThermalLimits, readings: Sequence[GpuReading], measured: Measur
     for bits in told:
         together |= bits
     state: CheckState = "failed" if together & SLOWED else "passed"
-    shown = ", ".join(_reasons(together)) or "nothing slows them down"
-    measured.checks.append(GateCheck(f"{name} clocks", state, limit, shown))
+    slowing = ", ".join(_reasons(together)) or "nothing slows them down"
+    measured.checks.append(GateCheck(f"{name} clocks", state, limit, slowing))
 
 
 def _below(name: str, degrees: float | None, most: int) -> GateCheck:
@@ -128,8 +129,8 @@ def _toolkit(facts: HostFacts, measured: Measured) -> None:
     """Add the version of the container toolkit, which has a minimum, as in `checks`."""
     limit = f"{checks.MINIMUM_TOOLKIT} or newer"
     if facts.toolkit is None:
-        found = facts.toolkit_problem or "no nvidia-ctk on PATH"
-        measured.checks.append(GateCheck("container toolkit", "absent", limit, found))
+        problem = facts.toolkit_problem or "no nvidia-ctk on PATH"
+        measured.checks.append(GateCheck("container toolkit", "absent", limit, problem))
         return
     measured.versions["container toolkit"] = facts.toolkit
     old = engines.older(facts.toolkit, checks.MINIMUM_TOOLKIT)
@@ -139,8 +140,8 @@ def _toolkit(facts: HostFacts, measured: Measured) -> None:
 def _host(limits: ThermalLimits, host: Mapping[str, float], measured: Measured) -> None:
     if not host:
         limit = f"at most {limits.host} degrees Celsius"
-        found = "not measured: no sensor in /sys/class/thermal and /sys/class/hwmon"
-        measured.checks.append(GateCheck("host temperature", "absent", limit, found))
+        problem = "not measured: no sensor in /sys/class/thermal and /sys/class/hwmon"
+        measured.checks.append(GateCheck("host temperature", "absent", limit, problem))
         return
     for name, degrees in host.items():
         measured.checks.append(_below(name, degrees, limits.host))

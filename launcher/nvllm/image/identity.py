@@ -26,7 +26,7 @@ from nvllm.lock import arguments
 from nvllm.lock import document as lockdoc
 from nvllm.lock.project import read_lock
 from nvllm.patches import patchset, seriesfile
-from nvllm.patches.series import Patch
+from nvllm.patches.series import Patch, Series
 from nvllm.spec import file as specfile
 
 DOMAIN = "nvllm.build/1"
@@ -107,7 +107,15 @@ def load_build(project: Project, image: str, enable: Sequence[str] | None) -> tu
     """
     spec = specfile.of(project, image)
     refuse_any(specfile.other_platform(spec, project.platform))
-    series, lock = seriesfile.of(project, spec.patches.series), read_lock(project, image)
+    series = seriesfile.of(project, spec.patches.series)
+    return from_lock(project, spec, series, read_lock(project, image), enable)
+
+
+def from_lock(
+    project: Project, spec: ImageSpec, series: Series, lock: Lock, enable: Sequence[str] | None
+) -> tuple[Build, list[Refusal]]:
+    """Return what `load_build` does, from what it reads. Raises Refused if ENABLE is not a patch set of SERIES."""
+    image = spec.name
     stale = lockdoc.fresh(lock, specfile.inputs(spec, project.platform), series)
     where = f"{project.show(project.spec(image))}: .patches.enable" if enable is None else "--patches"
     patches = patchset.choose(series, spec.patches.enable if enable is None else enable, where=where)

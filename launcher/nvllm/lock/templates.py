@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
+from pathlib import Path
 
 from nvllm.core import reading
 from nvllm.core.lock import Lock, ModelFile, command
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import ImageSpec, Profile
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTemplate:
+    """A chat template: its LOCKED form, and the FILE of the project."""
+
+    locked: ModelFile
+    file: Path
 
 
 def of(project: Project, spec: ImageSpec) -> tuple[ModelFile, ...]:
@@ -21,16 +31,18 @@ def names(spec: ImageSpec) -> list[str]:
     return sorted({one.chat_template for one in spec.profiles.values() if one.chat_template is not None})
 
 
-def locked(lock: Lock, profile: Profile) -> ModelFile:
-    """Return what LOCK says of the chat template of PROFILE, which has one; no file has the answer of a stale lock."""
-    assert profile.chat_template is not None
-    absent = ModelFile(profile.chat_template, 0, "")
-    return next((one for one in lock.templates if one.path == profile.chat_template), absent)
+def of_profile(project: Project, lock: Lock | None, profile: Profile) -> tuple[LocalTemplate | None, list[Refusal]]:
+    """Return the chat template of PROFILE, None if it has none, and why it cannot be served: nothing without a LOCK."""
+    if profile.chat_template is None:
+        return None, []
+    absent = ModelFile(profile.chat_template, 0, "")  # no file has this sha256, so a stale lock is refused
+    pinned = next((one for one in lock.templates if one.path == absent.path), absent) if lock is not None else absent
+    problems = _changed(project, lock, pinned) if lock is not None else []
+    return LocalTemplate(pinned, project.root / pinned.path), problems
 
 
-def changed(project: Project, lock: Lock, profile: Profile) -> list[Refusal]:
-    """Return NV405 if the chat template of PROFILE is not there, or not the one that LOCK pins."""
-    pinned = locked(lock, profile)
+def _changed(project: Project, lock: Lock, pinned: ModelFile) -> list[Refusal]:
+    """Return NV405 if the chat template PINNED by LOCK is not there, or another one is."""
     try:
         now = _read(project, lock.image, pinned.path)
     except Refused as refused:

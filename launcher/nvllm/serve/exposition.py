@@ -40,53 +40,53 @@ class MetricFamily:
     samples: Sequence[Sample]
 
 
-def text(found: Exposed) -> str:
-    """Return FOUND as a page that Prometheus scrapes, or node_exporter's textfile collector reads."""
-    return "".join(line + "\n" for family in _families(found) if family.samples for line in _lines(family))
+def text(exposed: Exposed) -> str:
+    """Return EXPOSED as a page that Prometheus scrapes, or node_exporter's textfile collector reads."""
+    return "".join(line + "\n" for family in _families(exposed) if family.samples for line in _lines(family))
 
 
-def _families(found: Exposed) -> Iterator[MetricFamily]:
-    yield from _now(found)
-    yield from _since_the_start([(one, one.state) for one in found.instances if one.state is not None])
-    yield from _hardware_gates(found)
+def _families(exposed: Exposed) -> Iterator[MetricFamily]:
+    yield from _now(exposed)
+    yield from _since_the_start([(one, one.state) for one in exposed.instances if one.state is not None])
+    yield from _hardware_gates(exposed)
 
 
-def _now(found: Exposed) -> Iterator[MetricFamily]:
-    """Yield what the instances of FOUND are at this moment."""
+def _now(exposed: Exposed) -> Iterator[MetricFamily]:
+    """Yield what the instances of EXPOSED are at this moment."""
     yield MetricFamily(
         "nvllm_instance_info",
         "An instance that nvllm started, its stage and what it is.",
         [
             (
                 {
-                    **_labels(one),
-                    "stage": one.stage,
-                    "serve_hash": one.state.serve_hash if one.state else "",
-                    "blessed": one.state.blessed if one.state else "",
-                    "dev": str(one.state.dev).lower() if one.state else "",
+                    **_labels(instance),
+                    "stage": instance.stage,
+                    "serve_hash": instance.state.serve_hash if instance.state else "",
+                    "blessed": instance.state.blessed if instance.state else "",
+                    "dev": str(instance.state.dev).lower() if instance.state else "",
                 },
                 1,
             )
-            for one in found.instances
+            for instance in exposed.instances
         ],
     )
     yield MetricFamily(
         "nvllm_instance_up",
         "Whether the engine of an instance has been ready and its container runs.",
-        [(_labels(one), one.running) for one in found.instances],
+        [(_labels(instance), instance.running) for instance in exposed.instances],
     )
     yield MetricFamily(
         "nvllm_instance_supervised",
         "Whether a supervisor looks after an instance.",
-        [(_labels(one), one.supervised) for one in found.instances],
+        [(_labels(instance), instance.supervised) for instance in exposed.instances],
     )
     yield MetricFamily(
         "nvllm_instance_kv_cache_usage_ratio",
         "Share of the KV cache in use by the engine's own metrics, from 0 to 1.",
         [
-            ({**_labels(one), "engine": engine}, usage)
-            for one in found.instances
-            for engine, usage in found.usage.get(one.name, {}).items()
+            ({**_labels(instance), "engine": engine}, usage)
+            for instance in exposed.instances
+            for engine, usage in exposed.usage.get(instance.name, {}).items()
         ],
     )
 
@@ -96,28 +96,28 @@ def _since_the_start(known: Sequence[tuple[SeenInstance, InstanceState]]) -> Ite
     yield MetricFamily(
         "nvllm_instance_start_timestamp_seconds",
         "When the container of an instance was started, in seconds since 1970.",
-        [(_labels(one), state.started) for one, state in known],
+        [(_labels(instance), state.started) for instance, state in known],
     )
     yield MetricFamily(
         "nvllm_instance_start_phase_seconds",
         "How long each phase of the start took.",
-        [({**_labels(one), "phase": name}, took) for one, state in known for name, took in state.phases],
+        [({**_labels(instance), "phase": name}, took) for instance, state in known for name, took in state.phases],
     )
     yield MetricFamily(
         "nvllm_instance_kernels_missed",
         "Kernels that a blessed cache lacked, so that requests waited for a compilation.",
-        [(_labels(one), len(state.kernels)) for one, state in known if state.blessed],
+        [(_labels(instance), len(state.kernels)) for instance, state in known if state.blessed],
     )
     yield MetricFamily(
         "nvllm_instance_kv_cache_tokens",
         "Tokens that the KV cache of an instance holds.",
-        [(_labels(one), state.kv_tokens) for one, state in known if state.kv_tokens is not None],
+        [(_labels(instance), state.kv_tokens) for instance, state in known if state.kv_tokens is not None],
     )
 
 
-def _hardware_gates(found: Exposed) -> Iterator[MetricFamily]:
+def _hardware_gates(exposed: Exposed) -> Iterator[MetricFamily]:
     """Yield when each hardware gate was last run, and whether that run passed."""
-    newest = {one.gate: one for one in found.filed}  # they are sorted by their time
+    newest = {one.gate: one for one in exposed.filed}  # they are sorted by their time
     yield MetricFamily(
         "nvllm_hardware_gate_timestamp_seconds",
         "When a hardware gate was last run here, in seconds since 1970.",
@@ -126,22 +126,23 @@ def _hardware_gates(found: Exposed) -> Iterator[MetricFamily]:
     yield MetricFamily(
         "nvllm_hardware_gate_passed",
         "Whether the last run of a hardware gate passed, on this machine and with a record that is not damaged.",
-        [({"gate": gate}, gates.passed_here(one, found.here)) for gate, one in newest.items()],
+        [({"gate": gate}, gates.passed_here(one, exposed.here)) for gate, one in newest.items()],
     )
 
 
-def _labels(one: SeenInstance) -> dict[str, str]:
+def _labels(instance: SeenInstance) -> dict[str, str]:
     # Not `instance`: Prometheus itself gives that label to each target that it scrapes.
-    state = one.state
-    return {"instance_name": one.name, "image": state.image if state else "", "profile": state.profile if state else ""}
+    state = instance.state
+    image, profile = (state.image, state.profile) if state else ("", "")
+    return {"instance_name": instance.name, "image": image, "profile": profile}
 
 
 def _lines(family: MetricFamily) -> Iterable[str]:
     yield f"# HELP {family.name} {family.help.translate(_IN_HELP)}"
     yield f"# TYPE {family.name} gauge"
     for labels, value in family.samples:
-        said = ",".join(f'{name}="{text.translate(_IN_LABEL)}"' for name, text in labels.items())
-        yield f"{family.name}{{{said}}} {float(value)!r}"
+        marks = ",".join(f'{name}="{text.translate(_IN_LABEL)}"' for name, text in labels.items())
+        yield f"{family.name}{{{marks}}} {float(value)!r}"
 
 
 _IN_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})

@@ -10,8 +10,7 @@ import itertools
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from nvllm.core import reading
@@ -22,8 +21,8 @@ from nvllm.engine.engine import Engine
 from nvllm.host.locks import HeldLocks
 from nvllm.image.identity import Build
 from nvllm.models.memo import HashCache
-from nvllm.serve import examine, owners, planner, supervisor
-from nvllm.serve.examine import Examination, Instance
+from nvllm.serve import owners, planner, supervisor
+from nvllm.serve.examination import Depth, Examination, Instance, examine_build
 
 
 @dataclass
@@ -38,21 +37,12 @@ class FreshInstances:
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _ports: threading.Lock = field(default_factory=threading.Lock)
 
-    def examined(self, build: Build, profile: str) -> AbstractContextManager[tuple[Examination, HeldLocks]]:
-        """Examine PROFILE of BUILD, but not whether it is blessed, and hold the locks of the new instance.
+    @contextlib.contextmanager
+    def examined(self, build: Build, profile: str, depth: Depth) -> Iterator[tuple[Examination, HeldLocks]]:
+        """Examine PROFILE of BUILD as far as DEPTH says, and hold the locks of the new instance.
 
         Raises Refused as `supervisor.hold_locks` does, and NV920 if the name of the instance cannot be recorded.
         """
-        return self._held(build, profile, lambda found: found)
-
-    def examined_as_served(self, build: Build, profile: str) -> AbstractContextManager[tuple[Examination, HeldLocks]]:
-        """Do what `examined` does; a blessed profile must also have a blessing, whose cache it then loads."""
-        return self._held(build, profile, lambda found: examine.blessed(self.project, self.places, found))
-
-    @contextlib.contextmanager
-    def _held(
-        self, build: Build, profile: str, completed: Callable[[Examination], Examination]
-    ) -> Iterator[tuple[Examination, HeldLocks]]:
         with contextlib.ExitStack() as stack:
             with self._ports:  # one thread at a time: two instances must not choose the same port
                 name = f"{self._prefix(build.spec.name, profile)}{os.getpid()}-{next(self._numbers)}"
@@ -61,11 +51,11 @@ class FreshInstances:
                 stack.callback(owners.release, self.project, self.places, name)
                 instance = Instance(name, profile, free_port())
                 hashes = HashCache.load(self.places.state / "verified.json")
-                found = completed(
-                    examine.examine_build(self.project, self.places, build, instance, self.engine, hashes, Silent())
+                examination = examine_build(
+                    self.project, self.places, build, instance, self.engine, depth, hashes, Silent()
                 )
-                taken = stack.enter_context(supervisor.hold_locks(found, self.places, self.command))
-            yield found, taken
+                held_locks = stack.enter_context(supervisor.hold_locks(examination, self.places, self.command))
+            yield examination, held_locks
 
     def clear(self, image: str, profile: str) -> None:
         """Remove the containers of all instances of PROFILE of IMAGE for this purpose, also those of a killed process.
@@ -74,7 +64,7 @@ class FreshInstances:
         """
         prefix = self._prefix(image, profile)
         for container in self.engine.containers():
-            if container.name.startswith(prefix) and container.ours:
+            if container.name.startswith(prefix) and container.by_nvllm:
                 self.engine.kill(container.id)
                 self.engine.remove(container.id)
         for link in reading.listed(self.places.instances, f"{prefix}*"):

@@ -55,9 +55,9 @@ class Generation:
 class NotReady(Exception):  # noqa: N818 - an answer, not an error of the program
     """The engine did not answer with a generation. FINAL means that waiting will not help."""
 
-    def __init__(self, found: str, *, final: bool) -> None:
-        super().__init__(found)
-        self.found = found
+    def __init__(self, problem: str, *, final: bool) -> None:
+        super().__init__(problem)
+        self.found = problem
         self.final = final
 
 
@@ -122,10 +122,10 @@ def _page(port: int, name: str) -> str | None:
     import httpx2
 
     try:
-        found = answer("GET", port, name, None, _TIMEOUT)
+        reply = answer("GET", port, name, None, _TIMEOUT)
     except httpx2.HTTPError:
         return None
-    return found.text if found.status == _OK else None
+    return reply.text if reply.status == _OK else None
 
 
 AS_SERVED: Mapping[str, float] = MappingProxyType({})
@@ -152,17 +152,17 @@ def complete(
         "ignore_eos": True,
     }
     try:
-        found = answer("POST", plan.port, _COMPLETIONS, {**question, **settings}, timeout, access.header(plan.access))
+        reply = answer("POST", plan.port, _COMPLETIONS, {**question, **settings}, timeout, access.header(plan.access))
     except httpx2.TimeoutException as error:
         raise NotReady(f"no generation within {timeout:.0f} s", final=True) from error
     except httpx2.HTTPError as error:
         raise NotReady(str(error) or type(error).__name__, final=False) from error
-    if found.status != _OK:
-        raise NotReady(f"HTTP {found.status}: {found.text[:200]}", final=True)
+    if reply.status != _OK:
+        raise NotReady(f"HTTP {reply.status}: {reply.text[:200]}", final=True)
     try:
-        return read(canonical.decode(found.text.encode())), found.seconds
+        return read(canonical.decode(reply.text.encode())), reply.seconds
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise NotReady(f"no completion: {found.text[:200]}", final=True) from error
+        raise NotReady(f"no completion: {reply.text[:200]}", final=True) from error
 
 
 def ask(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float) -> tuple[int, str]:
@@ -174,12 +174,12 @@ def ask(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float) -> tuple[i
 
     try:
         question = {"model": plan.request_name, **fields}
-        found = answer("POST", plan.port, _COMPLETIONS, question, timeout, access.header(plan.access))
+        reply = answer("POST", plan.port, _COMPLETIONS, question, timeout, access.header(plan.access))
     except httpx2.TimeoutException as error:
         raise NotInTime(f"no answer within {timeout:g} s", final=True) from error
     except httpx2.HTTPError as error:
         raise NotReady(str(error) or type(error).__name__, final=True) from error
-    return found.status, found.text
+    return reply.status, reply.text
 
 
 REFUSED = "HTTP 401"
@@ -269,9 +269,9 @@ def parse_metrics(text: str) -> Metrics:
         except ValueError:
             return {}
     return {
-        number: EngineMetrics(said[_RUNNING], tuple(said.get(name, 0.0) for name in _PROGRESS))
-        for number, said in figures.items()
-        if _RUNNING in said
+        number: EngineMetrics(figures_of[_RUNNING], tuple(figures_of.get(name, 0.0) for name in _PROGRESS))
+        for number, figures_of in figures.items()
+        if _RUNNING in figures_of
     }
 
 

@@ -34,22 +34,22 @@ class SeenInstance:
 
 def seen(engine: Engine, places: Places) -> tuple[SeenInstance, ...]:
     """Return the instances that PLACES or ENGINE know, those with a state first."""
-    containers = {one.name: one for one in engine.containers() if one.ours}
+    containers = {one.name: one for one in engine.containers() if one.by_nvllm}
     locked = {one.holder.instance for one in locks.status(places.locks) if one.holder is not None}
     states = [state for run in all_below(places.runs) if (state := run.read_state()) is not None]
-    found = []
+    instances = []
     for state in states:
         running = state.instance in containers and containers[state.instance].running
         supervised = state.instance in locked
         stage = current_stage(state, running=running, supervised=supervised)
         if stage == "ready" and not health.healthy(state.port):
             stage = "silent"
-        found.append(SeenInstance(state.instance, stage, supervised, state.container, state))
+        instances.append(SeenInstance(state.instance, stage, supervised, state.container, state))
     known = {state.instance for state in states}
-    for name, one in containers.items():
+    for name, container in containers.items():
         if name not in known:
-            found.append(SeenInstance(name, "running", supervised=False, container=one.id, state=None))
-    return tuple(found)
+            instances.append(SeenInstance(name, "running", supervised=False, container=container.id, state=None))
+    return tuple(instances)
 
 
 def current_stage(state: InstanceState, *, running: bool, supervised: bool) -> str:

@@ -6,21 +6,20 @@ examines that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nvllm.core.lock import Lock
+from nvllm.core.lock import LockedModel
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import ImageSpec
 from nvllm.engine.engine import Engine
 from nvllm.host import checks, engines
 from nvllm.host.facts import EngineProblem, HostFacts
-from nvllm.image import builder, identity
-from nvllm.image import record as buildrecord
+from nvllm.image import builder, identity, presence, record
 from nvllm.image.identity import Build
-from nvllm.serve import examine
-from nvllm.spec import file as specfile
+from nvllm.models import local
+from nvllm.spec import file
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +46,11 @@ def _needs(
     project: Project, places: Places, image: str, engine: Engine | EngineProblem, facts: HostFacts
 ) -> ImageNeeds:
     try:
-        spec = specfile.of(project, image)
+        spec = file.of(project, image)
     except Refused as refused:
         wrong = tuple(refused.refusals)
         return ImageNeeds(image, built=False, build=wrong, serve=wrong, bless=wrong, next=wrong[0].cure)
-    elsewhere = tuple(specfile.other_platform(spec, project.platform))
+    elsewhere = tuple(file.other_platform(spec, project.platform))
     if elsewhere:
         following = f"nvllm --platform {spec.platforms[0]} doctor"
         return ImageNeeds(image, built=False, build=elsewhere, serve=elsewhere, bless=elsewhere, next=following)
@@ -65,9 +64,9 @@ def _needs(
     if isinstance(engine, EngineProblem):
         lacks.append(engines.unreachable(engine))
     built = build is not None and not isinstance(engine, EngineProblem) and _built(build, places, engine)
-    image_lacks = lacks or ([] if built else [examine.unbuilt(image)])
-    lock = build.lock if build is not None else None
-    steps = [_profile(spec, places, lock, facts, image_lacks, blessed=blessed) for blessed in (False, True)]
+    image_lacks = lacks or ([] if built else [presence.unbuilt(image)])
+    locked = build.lock.models if build is not None else {}
+    steps = [_profile(spec, places, locked, facts, image_lacks, blessed=blessed) for blessed in (False, True)]
     serve, bless = (step[1] if step is not None else None for step in steps)
     first = next(step for step in steps if step is not None)
     if project.own or "NV201" not in {one.code for one in lacks}:
@@ -78,19 +77,29 @@ def _needs(
 
 
 def _built(build: Build, places: Places, engine: Engine) -> bool:
-    record = buildrecord.read(places.builds, build.build_hash)
-    return record is not None and buildrecord.in_engine(record, engine) is not None
+    recorded = record.read(places.builds, build.build_hash)
+    return recorded is not None and record.in_engine(recorded, engine) is not None
 
 
 def _profile(
-    spec: ImageSpec, places: Places, lock: Lock | None, facts: HostFacts, lacks: Sequence[Refusal], *, blessed: bool
+    spec: ImageSpec,
+    places: Places,
+    locked: Mapping[str, LockedModel],
+    facts: HostFacts,
+    lacks: Sequence[Refusal],
+    *,
+    blessed: bool,
 ) -> tuple[str, tuple[Refusal, ...]] | None:
-    """Return the command for the first profile of SPEC that is BLESSED or not, and what it lacks besides LACKS."""
+    """Return the command for the first profile of SPEC that is BLESSED or not, and what it lacks besides LACKS.
+
+    LOCKED are the models of the lock.
+    """
     name = next((name for name, profile in spec.profiles.items() if profile.blessed == blessed), None)
     if name is None:
         return None
-    found = (*lacks, *examine.missing_models(spec, name, lock, places), *_gpus(spec, name, facts))
-    return f"nvllm {'bless' if blessed else 'serve'} {spec.name} --profile {name}", found
+    absent = local.missing(spec, spec.profiles[name].models, locked, places)
+    command = f"nvllm {'bless' if blessed else 'serve'} {spec.name} --profile {name}"
+    return command, (*lacks, *absent, *_gpus(spec, name, facts))
 
 
 def _gpus(spec: ImageSpec, profile: str, facts: HostFacts) -> Iterator[Refusal]:

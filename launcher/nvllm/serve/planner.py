@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from nvllm.cache.tree import Tree
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
-from nvllm.core.lock import LockedModel, ModelFile
+from nvllm.core.lock import LockedModel
 from nvllm.core.plan import (
     ACCESS,
     ACCESS_ARGUMENTS,
@@ -35,6 +35,7 @@ from nvllm.core.plan import (
     LaunchPlan,
     Mount,
     PlannedCache,
+    PlannedCommand,
     PlannedCpu,
     PlannedGpu,
     PlannedTemplate,
@@ -45,12 +46,15 @@ from nvllm.core.spec import ImageSpec, Missing, Profile
 from nvllm.host.facts import Cpu, Gpu
 from nvllm.image import identity
 from nvllm.layers.wheel import Scheme
+from nvllm.lock.templates import LocalTemplate
+from nvllm.models.local import LocalModel
 from nvllm.serve import access, servehash
 from nvllm.spec import speculative
 
 _MODELS, _DRAFTS, _ADAPTERS = "/models", "/drafts", "/adapters"
 """The directories inside the container of the served model, of the draft model and of the adapters."""
 _HOME_SIZE = 512 * 2**20
+"""Bytes of a tmpfs at most. It takes memory only as it is filled, and that counts towards the profile's limit."""
 _LOCKS_SIZE = 2**20
 """The size of a directory for lock files, which are empty."""
 
@@ -66,22 +70,6 @@ class PlannedImage:
     build_hash: str
     scheme: Scheme
     ids: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class LocalModel:
-    """A model on this host: its LOCKED form, and its FILES: the path in the model, and the regular file."""
-
-    locked: LockedModel
-    files: Sequence[tuple[str, Path]]
-
-
-@dataclass(frozen=True, slots=True)
-class LocalTemplate:
-    """A chat template: its LOCKED form, and the FILE of the project."""
-
-    locked: ModelFile
-    file: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +137,7 @@ def plan(request: PlanRequest) -> LaunchPlan:
     """Return the launch plan of REQUEST."""
     profile, image, spec = request.profile, request.image, request.image.spec
     path = f"{_MODELS}/{profile.model}"
-    engine = [
+    engine = (
         # Also in a bootstrap, where there is nothing to copy: it and the serves have one command, and one hash.
         *(_seeding(image) if profile.blessed else ()),
         *spec.runtime.entrypoint,
@@ -161,7 +149,7 @@ def plan(request: PlanRequest) -> LaunchPlan:
         *engine_arguments(profile),
         # Last: of several, the last one that is added sees a request first.
         *(() if profile.access.key_file is None else ACCESS_ARGUMENTS),
-    ]
+    )
     environment = {**identity.environment(spec), **profile.environment, **ENGINE_ENVIRONMENT}
     if profile.access.key_file is not None:
         environment.update(ACCESS_ENVIRONMENT)
@@ -186,7 +174,7 @@ def plan(request: PlanRequest) -> LaunchPlan:
         profile=request.profile_name,
         dev=profile.dev,
         serve_hash="",
-        command=(image.scheme.interpreter, "-I", f"/{identity.GATE_PATH}", *engine),
+        command=PlannedCommand((image.scheme.interpreter, "-I", f"/{identity.GATE_PATH}"), engine),
         environment=dict(sorted(environment.items())),
         mounts=(
             Mount(str(request.run_directory), RUN_DIRECTORY),
@@ -276,7 +264,7 @@ def running_in(plan: LaunchPlan, run_directory: Path) -> LaunchPlan:
     return replace(
         plan,
         mounts=tuple(
-            Mount(str(run_directory), one.target) if one.target == RUN_DIRECTORY else one for one in plan.mounts
+            Mount(str(run_directory), mount.target) if mount.target == RUN_DIRECTORY else mount for mount in plan.mounts
         ),
     )
 
@@ -308,11 +296,6 @@ def planned_cpu(cpu: Cpu, *, threads: bool) -> PlannedCpu:
     return PlannedCpu(cpu.machine, cpu.kind, cpu.flags, layout)
 
 
-def engine_command(plan: LaunchPlan) -> list[str]:
-    """Return the command of PLAN without the gate: what the gate runs in the end."""
-    return list(plan.command[3:])
-
-
 def expectations(plan: LaunchPlan, models: Sequence[LockedModel], cache: Tree | None = None) -> bytes:
     """Return the file that the gate compares everything with, as JSON.
 
@@ -326,13 +309,13 @@ def expectations(plan: LaunchPlan, models: Sequence[LockedModel], cache: Tree | 
         "waivers": [waiver.name for waiver in plan.waivers],
         "sentinels": list(plan.sentinels),
         "environment": sorted(plan.environment),
-        "command": engine_command(plan),
+        "command": list(plan.command.engine),
         "models": [
             {
-                "path": one.path,
+                "path": model.path,
                 "files": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in locked.files],
             }
-            for one, locked in zip(plan.models, models, strict=True)
+            for model, locked in zip(plan.models, models, strict=True)
         ]
         + _seeds(cache)
         + _own_files(plan),
@@ -372,7 +355,7 @@ def _seeds(tree: Tree | None) -> list[Json]:
     return [
         {
             "path": f"{SEEDS}/{path}",
-            "files": [{"path": one.path, "size": one.size, "sha256": one.sha256} for one in tree.below(path)],
+            "files": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in tree.below(path)],
         }
         for path in tree.seeds
     ]

@@ -21,7 +21,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import FileIO
 from pathlib import Path
 from typing import Literal
@@ -151,6 +151,12 @@ class RunDirectory:
         except (OSError, ValueError, cattrs.BaseValidationError):
             return None
 
+    def change_stage(self, stage: Stage, reason: str) -> None:
+        """Give the state, if there is one, STAGE and REASON. Raises Refused NV920 if it cannot be written."""
+        state = self.read_state()
+        if state is not None:
+            self.write_state(replace(state, stage=stage, reason=reason))
+
     def say(self, when: float, event: str, details: Mapping[str, Json]) -> None:
         """Append one line of evidence: EVENT at WHEN, seconds since 1970.
 
@@ -202,8 +208,8 @@ def private_directory(directory: Path) -> Path:
         paths.ensure(directory)
     except OSError as error:
         if not os.path.lexists(directory):
-            found, cure = error.strerror or str(error), shlex.join(["ls", "-ld", str(directory.parent)])
-            raise refuse("NV513", str(directory), "a directory that only this user can write", found, cure) from error
+            problem, cure = error.strerror or str(error), shlex.join(["ls", "-ld", str(directory.parent)])
+            raise refuse("NV513", str(directory), "a directory that only this user can write", problem, cure) from error
     trusted.state(directory, "NV513").private()
     return directory
 

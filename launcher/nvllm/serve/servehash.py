@@ -54,7 +54,7 @@ def factors(plan: LaunchPlan) -> dict[str, Json]:
 
     Adapters and a chat template are in it only if the plan has them: the hash of a plan without them never changed.
     """
-    command, environment = _without(plan.command, EXCLUDED_ARGUMENTS), dict(plan.environment)
+    command, environment = _without(plan.command.words, EXCLUDED_ARGUMENTS), dict(plan.environment)
     if plan.access.key_file is not None:  # a blessing must not depend on whether a key is asked for
         if command[-len(ACCESS_ARGUMENTS) :] == [*ACCESS_ARGUMENTS]:
             command = command[: -len(ACCESS_ARGUMENTS)]

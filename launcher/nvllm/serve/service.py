@@ -23,15 +23,15 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import RestartRules
 from nvllm.host.locks import HeldLocks
-from nvllm.serve import examine, owners, staged_cache, startup, stopping, supervisor
-from nvllm.serve.examine import Examination
+from nvllm.serve import owners, staged_cache, startup, stopping, supervisor
+from nvllm.serve.examination import Depth, Examination, examine
 from nvllm.serve.health import Generation
 from nvllm.serve.rundir import Death, RunDirectory
 from nvllm.serve.staged_cache import MountedCache
 from nvllm.serve.supervisor import Supervisor
 
 LONGEST_PAUSE = 600.0
-"""Seconds: a pause before a restart is not doubled beyond."""
+"""Seconds: a pause before a restart is not doubled beyond, so that a repaired host serves again soon."""
 
 _LINE = 400
 """Characters of a line of a dead engine's log that are kept."""
@@ -56,17 +56,13 @@ class ServiceRequest:
 
 
 def examined(service: ServiceRequest) -> Examination:
-    """Examine SERVICE; the bytes of its cache only if something else is refused, to show all refusals at once.
-
-    They are hashed while they are copied. Raises Refused if there is nothing to examine, such as no lock.
-    """
+    """Examine SERVICE for a start. Raises Refused if there is nothing to examine, such as no lock."""
     arguments = (service.project, service.places, service.image, service.profile)
     try:
-        examination = examine.examine_without_cache(*arguments, paranoid=service.paranoid, progress=service.progress)
+        return examine(*arguments, Depth.START, paranoid=service.paranoid, progress=service.progress)
     except Refused:  # what else is missing is said with it
-        refuse_any(examine.preview(*arguments, paranoid=service.paranoid, progress=service.progress).refusals)
+        refuse_any(examine(*arguments, Depth.SHOW, paranoid=service.paranoid, progress=service.progress).refusals)
         raise
-    return examine.examine_cache(examination, service.places) if examination.refusals else examination
 
 
 def run(service: ServiceRequest, examination: Examination, announce: Callable[[Supervisor, Generation], None]) -> None:
@@ -76,8 +72,6 @@ def run(service: ServiceRequest, examination: Examination, announce: Callable[[S
     `Supervisor.serve` raises, and after a death NV706 (too many) and NV707 (a restart would serve something else).
     """
     instance, left = examination.plan.instance, examination.orphan
-    if left is not None and not examination.refusals:  # it works, and is not ended for one that may not start
-        examination = examine.examine_cache(examination, service.places)
     with supervisor.hold_locks(examination, service.places, service.command) as held_locks:
         owners.claim(service.project, service.places, instance)
         if left is not None and examination.engine is not None:
@@ -92,8 +86,9 @@ def run(service: ServiceRequest, examination: Examination, announce: Callable[[S
             deaths = (*deaths, died)
             with _between_engines(service, instance):
                 deaths = _paused(service, examination, deaths)
-                if RunDirectory(service.places.run(instance)).asked_to_stop:
-                    _record_stop(service, instance)
+                directory = RunDirectory(service.places.run(instance))
+                if directory.asked_to_stop:
+                    directory.change_stage("stopped", "asked to stop")
                     return
                 examination = examined_again(service, examination)
 
@@ -138,7 +133,7 @@ def _one_engine(
 
     DEATHS are those of the engines before it. Raises Refused for every other end, as `Supervisor.serve` does.
     """
-    rules = examination.build.spec.profiles[service.profile].restart
+    rules = examination.profile.restart
     with staged_cache.staged(examination, service.places) as cache:
         running = Supervisor(examination, service.places, held_locks, service.progress, cache, deaths=deaths)
         if cache is not None:
@@ -175,19 +170,8 @@ def _between_engines(service: ServiceRequest, instance: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        run = RunDirectory(service.places.run(instance))
-        state = run.read_state()
-        if state is not None:
-            stage, reason = supervisor.ended_by(error)
-            run.write_state(replace(state, stage=stage, reason=reason))
+        RunDirectory(service.places.run(instance)).change_stage(*supervisor.ended_by(error))
         raise
-
-
-def _record_stop(service: ServiceRequest, instance: str) -> None:
-    run = RunDirectory(service.places.run(instance))
-    state = run.read_state()
-    if state is not None:
-        run.write_state(replace(state, stage="stopped", reason="asked to stop"))
 
 
 def _paused(service: ServiceRequest, examination: Examination, deaths: tuple[Death, ...]) -> tuple[Death, ...]:
@@ -196,7 +180,7 @@ def _paused(service: ServiceRequest, examination: Examination, deaths: tuple[Dea
     Returns early if `nvllm stop` asks for the end. Raises Refused NV706 if there were too many.
     """
     plan, run = examination.plan, RunDirectory(service.places.run(examination.plan.instance))
-    rules = examination.build.spec.profiles[service.profile].restart or RestartRules()
+    rules = examination.profile.restart or RestartRules()
     last = deaths[-1]
     recent = tuple(one for one in deaths if one.when > last.when - rules.within)
     run.say(last.when, "death", {"instance": plan.instance, "reason": last.reason, "lines": list(last.lines)})

@@ -17,7 +17,7 @@ from nvllm.core.paths import Places
 from nvllm.core.plan import CACHE, LaunchPlan
 from nvllm.core.refusal import Refusal
 from nvllm.serve import planner, rundir, slow_start
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 from nvllm.serve.timeline import Timeline
 
 _CODE = frozenset({".c", ".cpp", ".cu", ".cubin", ".gch", ".h", ".o", ".ptx", ".py", ".so"})
@@ -49,17 +49,17 @@ class MountedCache:
 
         TIMELINE is the timeline from LOG, SCRATCH the files that the engine wrote, PROCESSOR the seconds that it used.
         """
-        found = reuse(timeline, scratch, self.manifest.tree)
+        differences = reuse(timeline, scratch, self.manifest.tree)
         blessed = self.manifest.kv_tokens
         if blessed is not None and (timeline.kv_tokens is None or timeline.kv_tokens < blessed):
-            found.append((f"{blessed} KV tokens", str(timeline.kv_tokens)))
+            differences.append((f"{blessed} KV tokens", str(timeline.kv_tokens)))
         boots = [trial.processor for trial in self.manifest.trials]
         cold = slow_start.compiled(processor, boots, self.manifest.cold.processor)
-        found += [cold] if cold is not None else []
+        differences += [cold] if cold is not None else []
         where = f"container {self.plan.instance}"
         return [
             Refusal("NV705", where, expected, seen, f"less {shlex.quote(str(log))}; {self.manifest.cure}")
-            for expected, seen in found
+            for expected, seen in differences
         ]
 
 
@@ -90,15 +90,15 @@ def reuse(timeline: Timeline, scratch: list[str], tree: Tree) -> list[tuple[str,
     TIMELINE is the timeline of its log, SCRATCH the files that the engine has written: a compiler leaves some.
     """
     code = {f"{CACHE}/{file.path}" for file in tree.files}
-    found = []
+    signs = []
     if not timeline.loaded:
-        found.append(("a line in the log that compiled code was loaded", "none"))
-    found += [("only compiled code of the blessed cache", path) for path in timeline.loaded if inside(path) not in code]
-    found += [("nothing compiled", text) for text in timeline.compiled]
-    found += [("every kernel in a cache", text) for text in timeline.missed]
+        signs.append(("a line in the log that compiled code was loaded", "none"))
+    signs += [("only compiled code of the blessed cache", path) for path in timeline.loaded if inside(path) not in code]
+    signs += [("nothing compiled", text) for text in timeline.compiled]
+    signs += [("every kernel in a cache", text) for text in timeline.missed]
     new = (path for path in scratch if path not in code and _is_code(path))
-    found += [("no output of a compiler in the scratch", path) for path in new]
-    return [*found, *(("nothing saved", text) for text in timeline.saved)]
+    signs += [("no output of a compiler in the scratch", path) for path in new]
+    return [*signs, *(("nothing saved", text) for text in timeline.saved)]
 
 
 def graphs(scratch: Sequence[str]) -> tuple[str, ...]:

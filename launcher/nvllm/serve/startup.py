@@ -18,8 +18,7 @@ from pathlib import Path
 
 from nvllm.cache.tree import Tree
 from nvllm.core.lock import LockedModel
-from nvllm.core.plan import LaunchPlan
-from nvllm.core.plan import encode as plan_encode
+from nvllm.core.plan import LaunchPlan, encode
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import LOOPBACK, MEMORY_FLOOR
@@ -32,13 +31,14 @@ from nvllm.serve.timeline import Timeline
 from nvllm.serve.watchdog import MemoryWatch
 
 STOP_PATIENCE = 10
-"""Seconds that an engine may take to end, once its requests are done, before it is killed."""
+"""Seconds from the end of its requests to the kill of an engine: what `docker stop` allows too."""
 
 POLL = 0.2
 """Seconds between two looks at an engine that starts."""
 
 _LAST_WORDS = 2.0
-"""Seconds to wait for the rest of the log of a container that has ended."""
+"""Seconds to wait for the rest of the log of a container that has ended. Docker closes the log then; an engine that
+does not must not hold up the end."""
 
 _STAMP = re.compile(rb"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) ")
 _LINE = 1 << 20
@@ -72,11 +72,11 @@ def answers_without_key(plan: LaunchPlan, log: Path) -> list[Refusal]:
     """
     if plan.access.key_file is None:
         return []
-    found = health.without_key(plan.port)
-    if found == health.REFUSED:
+    answer = health.without_key(plan.port)
+    if answer == health.REFUSED:
         return []
     where, expected = health.url(LOOPBACK, plan.port, "v1/models"), f"{health.REFUSED} without the API key"
-    return [Refusal("NV605", where, expected, found, shlex.join(["less", str(log)]))]
+    return [Refusal("NV605", where, expected, answer, shlex.join(["less", str(log)]))]
 
 
 @dataclass(eq=False)
@@ -119,9 +119,9 @@ class EngineStart:
         expectations = planner.expectations(self.plan, self.models, self.cache)
         asking = None if self.plan.access.key_file is None else access.program()
         prepare = self.run.prepare_again if self.deaths else self.run.prepare
-        prepare(plan_encode(self.plan), expectations, self.plan.sentinels, asking)
+        prepare(encode(self.plan), expectations, self.plan.sentinels, asking)
         self._under_way = True
-        self._state("starting")
+        self._state("starting")  # before the container: if nvllm is killed in between, `status` knows of the start
         try:
             self.container = self._create()
             self.held_locks.annotate(self.container)
@@ -158,6 +158,7 @@ class EngineStart:
                 self.engine.remove(self.container)
         self._under_way = False
         refusals: list[Refusal] = []
+        # The state comes last: whoever reads that an instance has ended finds its whole log and evidence.
         for write in (self._read_rest, lambda: self._say(stage, reason=reason), lambda: self._state(stage, reason)):
             try:
                 write()
@@ -204,19 +205,19 @@ class EngineStart:
 
     def _out_of_memory(self, available: int) -> Refusal:
         expected = f"at least {self.memory_floor >> 20} MiB of MemAvailable, the profile's campaign.memory-floor"
-        found = f"{available >> 20} MiB, so {self.plan.instance} was ended; what it was asked has no verdict"
+        ending = f"{available >> 20} MiB, so {self.plan.instance} was ended; what it was asked has no verdict"
         cure = f"stop what uses memory, and go on: {self.held_locks.command}"
-        return Refusal("NV519", "/proc/meminfo", expected, found, cure)
+        return Refusal("NV519", "/proc/meminfo", expected, ending, cure)
 
     def scratch(self) -> list[str]:
         """Return the paths of the files that the running engine has written in its container.
 
         Raises Refused NV703 if no program can be run in the container.
         """
-        found = self.engine.scratch_files(self.container, self.plan.command[0])
-        if found is None:
+        files = self.engine.scratch_files(self.container, self.plan.command.interpreter)
+        if files is None:
             raise Refused([self._died(self.engine.state(self.container))])
-        return found
+        return files
 
     def read_log(self) -> None:
         """Read the lines that the running engine has written since the last look."""
@@ -236,8 +237,8 @@ class EngineStart:
 
         This process holds the lock of the serve hash, so no other one has a container with these labels.
         """
-        wanted = labels(self.plan, self.run.path).items()
-        return next((one.id for one in self.engine.containers() if wanted <= one.labels.items()), "")
+        own_labels = labels(self.plan, self.run.path).items()
+        return next((one.id for one in self.engine.containers() if own_labels <= one.labels.items()), "")
 
     def _wait(self) -> health.Generation:
         deadline = time.monotonic() + self.plan.limits.start_timeout
@@ -263,12 +264,12 @@ class EngineStart:
         refuse_any(
             Refusal(
                 "NV701",
-                f"{where}: {one['where']}",
-                one["expected"],
-                one["found"],
+                f"{where}: {finding['where']}",
+                finding["expected"],
+                finding["found"],
                 f"nvllm doctor {self.plan.image} --profile {self.plan.profile}",
             )
-            for one in self.timeline.gate_findings
+            for finding in self.timeline.gate_findings
         )
         # An engine whose core failed may hang instead of ending, so its log decides. `nvllm stop` may have come before
         # the container, between two engines of a service.
@@ -289,28 +290,28 @@ class EngineStart:
             self._phase(self.timeline.finish(time.time()))
             return generation
 
-    def _not_ready(self, found: str) -> Refusal:
+    def _not_ready(self, problem: str) -> Refusal:
         where = f"http://127.0.0.1:{self.plan.port}/v1/completions"
         expected = f"{self.plan.probe.max_tokens} generated tokens"
-        return Refusal("NV704", where, expected, found, shlex.join(["less", str(self.run.log)]))
+        return Refusal("NV704", where, expected, problem, shlex.join(["less", str(self.run.log)]))
 
     def _died(self, state: ContainerState | None) -> Refusal:
         if self.run.asked_to_stop:
-            found = "it was asked to stop"
+            cause = "it was asked to stop"
         elif state is None:
-            found = "another process removed the container"
+            cause = "another process removed the container"
         elif state.out_of_memory or state.exit_code == 137:
-            found = f"killed (exit status {state.exit_code}), memory limit {self.plan.limits.memory / 2**30:.1f} GiB"
+            cause = f"killed (exit status {state.exit_code}), memory limit {self.plan.limits.memory / 2**30:.1f} GiB"
         elif state.exit_code is not None:
-            found = f"exit status {state.exit_code}"
+            cause = f"exit status {state.exit_code}"
         else:
-            found = self.timeline.fatal or "it failed"
-        shown = "\n".join(self.tail[-_TAIL:])
+            cause = self.timeline.fatal or "it failed"
+        last_lines = "\n".join(self.tail[-_TAIL:])
         return Refusal(
             "NV703",
             f"container {self.plan.instance}",
             "an engine that runs",
-            f"{found}{LAST_LINES}\n{shown}",
+            f"{cause}{LAST_LINES}\n{last_lines}",
             shlex.join(["less", str(self.run.log)]),
         )
 
@@ -347,10 +348,10 @@ class EngineStart:
                 self._parse(line)
 
     def _parse(self, line: bytes) -> None:
-        found = timeline.stamped(line.decode("utf-8", "replace"))
-        if found is not None:
-            self.tail = [*self.tail[-_TAIL:], found[1]]
-            phase = self.timeline.feed(*found)
+        stamped = timeline.stamped(line.decode("utf-8", "replace"))
+        if stamped is not None:
+            self.tail = [*self.tail[-_TAIL:], stamped[1]]
+            phase = self.timeline.feed(*stamped)
             if phase is not None:
                 self._phase(phase)
 

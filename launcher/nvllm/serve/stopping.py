@@ -24,7 +24,8 @@ _UNENDED = frozenset({"starting", "ready", "restarting"})
 """The stages in which an instance has not ended, by its state."""
 
 RELEASE = 15.0
-"""Seconds that a supervisor may take to end after its container did."""
+"""Seconds that a supervisor may take to end after its container did: it looks once a second, and reads the rest of the
+log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def orphan(engine: Engine, places: Places, instance: str) -> Orphan | None:
     supervisor would hold its locks there.
     """
     run = RunDirectory(places.run(instance))
-    of_run = [one for one in engine.containers() if one.ours and one.labels.get(RUN_LABEL) == str(run.path)]
+    of_run = [one for one in engine.containers() if one.by_nvllm and one.labels.get(RUN_LABEL) == str(run.path)]
     running = next((one for one in of_run if one.name == instance and one.running), None)
     if running is None or holder_of(places, instance) is not None:
         return None
@@ -72,7 +73,7 @@ def stop(engine: Engine, places: Places, instance: str) -> str:
     Raises Refused NV107 if nothing of that name is there to be stopped, NV521 if its supervisor does not end, and
     NV920 if its state cannot be written.
     """
-    containers = {one.name: one for one in engine.containers() if one.ours}
+    containers = {one.name: one for one in engine.containers() if one.by_nvllm}
     run = RunDirectory(places.run(instance))
     state = run.read_state()
     holder = holder_of(places, instance)
@@ -98,7 +99,9 @@ def unended(engine: Engine, places: Places) -> tuple[str, ...]:
     A container that was started from another state directory is none of them.
     """
     containers = {
-        one.name for one in engine.containers() if one.ours and one.labels.get(RUN_LABEL) == str(places.run(one.name))
+        container.name
+        for container in engine.containers()
+        if container.by_nvllm and container.labels.get(RUN_LABEL) == str(places.run(container.name))
     }
     known = [(run.path.name, run.read_state()) for run in all_below(places.runs)]
     return tuple(

@@ -21,9 +21,9 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import LOOPBACK
 from nvllm.host import locks
-from nvllm.host.locks import HeldLocks, Holder, Key
+from nvllm.host.locks import HeldLocks, Holder, Key, LocksLost
 from nvllm.serve import health, owners
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 from nvllm.serve.health import StallDetector
 from nvllm.serve.kernel_reports import KernelReports
 from nvllm.serve.rundir import Death, RunDirectory, Stage
@@ -36,13 +36,17 @@ PAUSE = 1.0
 """Seconds between two checks of the container."""
 
 RECHECK = 60.0
-"""Seconds between two checks that nobody has changed the mounted cache."""
+"""Seconds between two checks that nobody has changed the mounted cache. They read times and sizes, and no file."""
 
 
 def keys(plan: LaunchPlan) -> list[Key]:
     """Return the keys that a serve of PLAN locks: its serve hash, its port and each of its GPUs."""
-    wanted = [Key("serve", plan.serve_hash), Key("port", str(plan.port))]
-    return [*wanted, *(Key("gpu", gpu.uuid) for gpu in plan.gpus)]
+    return [Key("serve", plan.serve_hash), port_key(plan), *(Key("gpu", gpu.uuid) for gpu in plan.gpus)]
+
+
+def port_key(plan: LaunchPlan) -> Key:
+    """Return the key of the port that PLAN is published on."""
+    return Key("port", str(plan.port))
 
 
 @contextlib.contextmanager
@@ -58,9 +62,8 @@ def hold_locks(examination: Examination, places: Places, command: str) -> Iterat
         held_locks = locks.acquire_all(places.locks, keys(examination.plan), holder)
     except Refused as refused:
         # The refusal of a lock names its holder; that its port and container are there too adds nothing.
-        told = {one.code for one in refused.refusals}
-        port = Key("port", str(examination.plan.port)).filename
-        if any(one.where.endswith(f"/{port}") for one in refused.refusals):
+        told = {refusal.code for refusal in refused.refusals}
+        if isinstance(refused, LocksLost) and port_key(examination.plan) in refused.keys:
             told.add("NV507")
         taken = _stoppable(refused.refusals, places, examination.plan.instance)
         raise Refused([*(one for one in refusals if one.code not in told), *taken]) from refused
@@ -108,7 +111,7 @@ class Supervisor(EngineStart):
         run = run or RunDirectory(places.run(plan.instance))
         cache = None if mounted is None else mounted.manifest.tree
         label = "" if mounted is None else mounted.manifest.label
-        floor = examination.build.spec.profiles[plan.profile].campaign.memory_floor
+        floor = examination.profile.campaign.memory_floor
         super().__init__(
             examination.engine, plan, examination.models, run, held_locks, progress, cache, label, floor, deaths
         )
@@ -128,9 +131,9 @@ class Supervisor(EngineStart):
         refuse_any(self.mounted.problems(self.timeline, self.scratch(), processor, str(self.run.log)))
         refuse_any(staging.recheck(self.mounted.staged, self.mounted.manifest.cure))
         self.slow = self.mounted.slow(self.timeline)
-        for one in self.slow:
-            self._say("slow", phase=one.phase, seconds=one.seconds, blessed=one.blessed)
-            self.progress.note(f"SLOW {one}")
+        for phase in self.slow:
+            self._say("slow", phase=phase.phase, seconds=phase.seconds, blessed=phase.blessed)
+            self.progress.note(f"SLOW {phase}")
 
     def serve(self, announce: Callable[[health.Generation], None]) -> None:
         """Start the engine, call ANNOUNCE when it is ready, and `watch` it. Raises what these three raise."""
@@ -169,7 +172,7 @@ class Supervisor(EngineStart):
             self._drain()
             self._report_kernels()
             state = self.engine.state(self.container)
-            if self.run.asked_to_stop:
+            if self.run.asked_to_stop:  # asked before the state counts: a container that `nvllm stop` ended did not die
                 self.end("stopped", "asked to stop")
                 return
             if state is None or state.exit_code is not None:
@@ -183,15 +186,15 @@ class Supervisor(EngineStart):
     def _report_kernels(self) -> None:
         """Report what a request needed and the blessed cache lacks: kernels and graphs; `status` shows them."""
         now = () if self.mounted is None else tuple(self.timeline.kernels.values())
-        new = [one for one in now if one not in self._reported]
+        new = [kernel for kernel in now if kernel not in self._reported]
         if not new:
             return
         self._reported = now
         self.reports.add(self.plan.serve_hash, now)
-        for one in new:
-            self._say("kernel missing", key=one.key, name=one.name, arguments=one.arguments)
-            if one.arguments:
-                self.progress.note(f"COMPILED {one.name} ({one.arguments}), which the blessed cache lacks")
+        for kernel in new:
+            self._say("kernel missing", key=kernel.key, name=kernel.name, arguments=kernel.arguments)
+            if kernel.arguments:
+                self.progress.note(f"COMPILED {kernel.name} ({kernel.arguments}), which the blessed cache lacks")
         self._state("ready")
 
     def _check_cache(self) -> None:
@@ -200,7 +203,7 @@ class Supervisor(EngineStart):
         self._checked = time.monotonic()
         refuse_any(staging.recheck(self.mounted.staged, self.mounted.manifest.cure))
         try:
-            scratch = self.engine.scratch_files(self.container, self.plan.command[0]) or []
+            scratch = self.engine.scratch_files(self.container, self.plan.command.interpreter) or []
         except Refused:  # a report that has to wait; whether the container lives is the watch's question
             return
         for graph in self.mounted.new_graphs(scratch):
@@ -221,10 +224,10 @@ class Supervisor(EngineStart):
             raise Refused([self._silent(seen)])
         stuck = self._stalls.stuck
         if stuck >= patience:
-            found = f"requests are running, but made no progress for {stuck:.0f} s"
+            problem = f"requests are running, but made no progress for {stuck:.0f} s"
             where = health.url(LOOPBACK, self.plan.port, "metrics")
             expected = f"tokens generated within {patience} s while requests run"
-            raise refuse("NV913", where, expected, found, shlex.join(["less", str(self.run.log)]))
+            raise refuse("NV913", where, expected, problem, shlex.join(["less", str(self.run.log)]))
         seconds, problem = max(
             (stuck, "requests are running, but have made no progress"), (self._stalls.silent, "it has answered nothing")
         )

@@ -169,8 +169,8 @@ def _keep(lines: list[str], line: str) -> None:
 def _kernel(document: str, when: float) -> MissingKernel | None:
     """Return the kernel in DOCUMENT, or None if that is not what the cache manager writes, such as a line cut off."""
     try:
-        said = canonical.mapping(canonical.decode(document.encode()))
-        return MissingKernel(str(said["key"]), str(said["name"]), when, str(said["arguments"]))
+        kernel = canonical.mapping(canonical.decode(document.encode()))
+        return MissingKernel(str(kernel["key"]), str(kernel["name"]), when, str(kernel["arguments"]))
     except (ValueError, KeyError):
         return None
 
@@ -182,12 +182,13 @@ def _findings(document: str) -> list[dict[str, str]]:
     """
     names = ("where", "expected", "found")
     try:
-        said = canonical.mapping(canonical.decode(document.encode()))["findings"]
-        listed = [canonical.mapping(one) for one in said] if isinstance(said, list) else []
-        found = [{name: str(one[name]) for name in names} for one in listed]
+        entries = canonical.mapping(canonical.decode(document.encode()))["findings"]
+        listed = [canonical.mapping(one) for one in entries] if isinstance(entries, list) else []
+        findings = [{name: str(one[name]) for name in names} for one in listed]
     except (ValueError, KeyError):
-        found = []
-    return found or [dict(zip(names, ("the gate's report", "findings that can be read", document[:300]), strict=True))]
+        findings = []
+    unreadable = ("the gate's report", "findings that can be read", document[:300])
+    return findings or [dict(zip(names, unreadable, strict=True))]
 
 
 def _position(name: PhaseName) -> int:
@@ -196,23 +197,23 @@ def _position(name: PhaseName) -> int:
 
 def of_log(log: bytes) -> Timeline:
     """Return the timeline of a whole LOG of an engine, with the times that Docker gave it."""
-    found: Timeline | None = None
+    timeline: Timeline | None = None
     for line in log.decode("utf-8", "replace").split("\n"):
-        said = stamped(line)
-        if said is not None:
-            found = found or Timeline(said[0])
-            found.feed(*said)
-    return found or Timeline(0.0)
+        entry = stamped(line)
+        if entry is not None:
+            timeline = timeline or Timeline(entry[0])
+            timeline.feed(*entry)
+    return timeline or Timeline(0.0)
 
 
 def stamped(line: str) -> tuple[float, str] | None:
     """Split a LINE of the engine's log into seconds since 1970 and text, or None if it carries no time."""
-    found = _LINE.match(line)
-    if found is None:
+    stamp = _LINE.match(line)
+    if stamp is None:
         return None
     try:
         # Podman writes the time zone of the host.
-        whole = datetime.datetime.fromisoformat(found[1] + found[3]).timestamp()
+        whole = datetime.datetime.fromisoformat(stamp[1] + stamp[3]).timestamp()
     except ValueError:  # digits in the right places, but no time
         return None
-    return whole + float(f"0.{found[2] or 0}"), found[4]
+    return whole + float(f"0.{stamp[2] or 0}"), stamp[4]

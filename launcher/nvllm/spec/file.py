@@ -15,8 +15,8 @@ from typing import Any, cast
 from nvllm.core import canonical, documents, reading, schemas, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
-from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.core.spec import FORM, DebianBase, ImageSpec, Model, PythonSet, RegistryBase, VllmPin
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.spec import FORM, DebianBase, ImageSpec, Model, Profile, PythonSet, RegistryBase, VllmPin
 from nvllm.spec import profile
 from nvllm.spec.profile import Draft, Step
 
@@ -65,6 +65,15 @@ def of(project: Project, image: str) -> ImageSpec:
     """Return the spec of IMAGE in PROJECT. Raises what `load` raises."""
     path = project.spec(image)
     return load(path, project.show(path))
+
+
+def named_profile(project: Project, spec: ImageSpec, name: str) -> Profile:
+    """Return the profile NAME of SPEC. Raises Refused NV107, which lists the profiles, if there is none."""
+    if name not in spec.profiles:
+        where, known = f"{project.show(project.spec(spec.name))}: .profiles", ", ".join(spec.profiles)
+        cure = f"nvllm serve {spec.name} --profile {next(iter(spec.profiles), 'NAME')}"
+        raise refuse("NV107", where, f"one of {known}", name, cure)
+    return spec.profiles[name]
 
 
 def other_platform(spec: ImageSpec, platform: str) -> Iterator[Refusal]:

@@ -15,10 +15,9 @@ from pathlib import Path
 
 from nvllm.core import paths
 from nvllm.core.paths import Places
-from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan, Workbench
+from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan, PlannedCommand, Workbench
 from nvllm.core.refusal import refuse
 from nvllm.engine.engine import Engine
-from nvllm.serve import planner
 from nvllm.serve.startup import labels
 from nvllm.trials.trial import Trial, TrialResult, evidenced
 
@@ -63,7 +62,7 @@ def start(engine: Engine, plan: LaunchPlan, cache: Path, environment: Mapping[st
     os.chown(cache, int(user), int(group))  # where nvllm runs as root, the engine runs as another user
     bare = replace(
         plan,
-        command=tuple(planner.engine_command(plan)),
+        command=PlannedCommand((), plan.command.engine),
         environment={**plan.environment, **(environment or {})},
         mounts=tuple(mount for mount in plan.mounts if mount.target != RUN_DIRECTORY),
     )

@@ -30,7 +30,7 @@ from nvllm.image.identity import Build
 from nvllm.patches import patching, patchset, seriesfile, source
 from nvllm.patches.series import Series
 from nvllm.serve import fresh, health, supervisor
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Depth, Examination
 from nvllm.serve.fresh import FreshInstances
 from nvllm.sources.store import Store
 from nvllm.trials import aot_load, probe
@@ -125,7 +125,7 @@ class EngineBench:
         refuse_any(stale)
         command = shlex.join(["nvllm", "bisect", "serve", "--image", self.image])
         looked_at = FreshInstances(self.project, self.places, self.engine, "look", command)
-        with looked_at.examined(self._narrowed(build), self.profile) as (examination, taken):
+        with looked_at.examined(self._narrowed(build), self.profile, Depth.UNBLESSED) as (examination, taken):
             running = supervisor.Supervisor(examination, self.places, taken, self.progress)
             plan = running.plan
             running.serve(lambda _: ready(plan.instance, f"http://127.0.0.1:{plan.port}"))
@@ -197,7 +197,7 @@ class EngineBench:
 
     def _examined(self, build: Build) -> AbstractContextManager[tuple[Examination, HeldLocks]]:
         """Examine the profile with the sentinels that BUILD reads, as a fresh instance, and hold its locks."""
-        return self._instances.examined(self._narrowed(build), self.profile)
+        return self._instances.examined(self._narrowed(build), self.profile, Depth.UNBLESSED)
 
     def _narrowed(self, build: Build) -> Build:
         directory = self.project.series(build.spec.patches.series)

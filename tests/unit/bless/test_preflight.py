@@ -45,9 +45,7 @@ def test_how_many_trials_there_cannot_be(trials: int | None, rate: float | None,
 
 
 def test_a_profile_that_is_not_blessed_and_what_was_found_are_said_together(made: World) -> None:
-    spec = made.found.build.spec
-    plain = replace(spec, profiles={"eager": replace(spec.profiles["eager"], blessed=False)})
-    found = replace(made.found, build=replace(made.found.build, spec=plain))
+    found = replace(made.found, profile=replace(made.found.profile, blessed=False))
     with pytest.raises(Refused) as caught:
         preflight.preflight(found, made.held, BlessRequest(5), None, time.time())
     assert [(one.code, one.where) for one in caught.value.refusals] == [("NV108", "--profile")]

@@ -25,9 +25,10 @@ from nvllm.fleet.images import Pushed
 from nvllm.fleet.machines import ClusterNode
 from nvllm.fleet.tasks import BootTask, ReadyAnswer, ReadyTask
 from nvllm.gc.projects import Projects
+from nvllm.host import survey
 from nvllm.image.builder import ImageBuilder
-from nvllm.serve import examine, hostclass, startup
-from nvllm.serve.examine import Examination
+from nvllm.serve import hostclass, startup
+from nvllm.serve.examination import Examination
 from support.bless_world import FakeEngine, examined
 from support.plansamples import FrontEnd, places
 from support.task_samples import LOG, PlayedMachines, booted
@@ -53,7 +54,7 @@ def rules() -> BlessRules:
 def world(tmp_path: Path, front: FrontEnd, rules: BlessRules, monkeypatch: pytest.MonkeyPatch) -> World:
     found, engine = examined(front, rules)
     monkeypatch.setattr(startup, "POLL", 0.005)
-    monkeypatch.setattr(examine, "examine_unblessed", lambda *_, **__: found)
+    monkeypatch.setattr("nvllm.cli.bless.examine", lambda *_, **__: found)
     for directory in ("images", "manifests"):
         (tmp_path / "project" / directory).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "project")
@@ -89,7 +90,7 @@ def test_a_bless_as_text(world: World, capsys: pytest.CaptureFixture[str], tmp_p
 @pytest.fixture
 def spread(world: World, monkeypatch: pytest.MonkeyPatch) -> PlayedMachines:
     """A cluster with a machine of this class and one of another, and a registry that takes everything."""
-    host = hostclass.host_class(examine.host_facts(places(world.root.parent), cast("Engine", world.engine)))
+    host = hostclass.host_class(survey.host_facts(places(world.root.parent), cast("Engine", world.engine)))
 
     def answer(machine: ClusterNode, task: BootTask | ReadyTask) -> bytes:
         if isinstance(task, ReadyTask):

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from nvllm.cli.main import main
-from nvllm.serve import examine
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 from support import plansamples
 
 REGISTRY = ("--registry", "registry.example/nvllm")
@@ -62,8 +61,10 @@ def test_an_export_is_read_by_the_container_whatever_the_umask_and_whoever_copie
     """Root copies a Quadlet to /etc with the modes that it has; the container is of the operator's user."""
     project, where = plansamples.project(tmp_path), plansamples.places(tmp_path)
     monkeypatch.setenv("NVLLM_HOME", str(where.cache.parent))
-    found = Examination(plansamples.build(), plansamples.PLAN, (plansamples.MODEL,), (), (), None)
-    monkeypatch.setattr(examine, "examine", lambda *_arguments, **_options: found)
+    found = Examination(
+        plansamples.SPEC.profiles["eager"], plansamples.PLAN, (plansamples.MODEL,), (), (), None, plansamples.build()
+    )
+    monkeypatch.setattr("nvllm.cli.export.examine", lambda *_arguments, **_options: found)
     out = tmp_path / "a place/deploy"
     before = os.umask(0o077)
     try:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
-from nvllm.core.plan import LaunchPlan, Mount, PlannedGpu, Scratch, ServedModel, decode, encode
+from nvllm.core.plan import LaunchPlan, Mount, PlannedCommand, PlannedGpu, Scratch, ServedModel, decode, encode
 from nvllm.core.spec import GpuNeed, HostNeed, Probe, ResourceLimits, Waiver
 from support import plansamples
 
@@ -29,7 +29,7 @@ plans = st.builds(
     profile=texts,
     dev=st.booleans(),
     serve_hash=texts,
-    command=st.lists(texts, max_size=3).map(tuple),
+    command=st.builds(PlannedCommand, st.tuples(texts, texts, texts), st.lists(texts, max_size=3).map(tuple)),
     environment=st.dictionaries(texts, texts, max_size=3),
     mounts=st.lists(st.builds(Mount, texts, texts), max_size=2).map(tuple),
     scratch=st.lists(st.builds(Scratch, texts, sizes), max_size=2).map(tuple),
@@ -60,7 +60,8 @@ def test_a_plan_cannot_be_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", [{"port": "x"}, {"extra": 1}, {"mounts": [{"source": "/a", "target": "/b", "rw": 1}]}]
+    "spoil",
+    [{"port": "x"}, {"extra": 1}, {"command": "vllm serve"}, {"mounts": [{"source": "/a", "target": "/b", "rw": 1}]}],
 )
 def test_what_is_no_plan_is_not_read_as_one(spoil: dict[str, Any]) -> None:
     with pytest.raises(ValueError):

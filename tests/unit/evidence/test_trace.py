@@ -55,8 +55,8 @@ def test_each_arm_has_a_leg_under_the_profiler_that_gives_no_figure(made: World)
     found = made.runner.run()
     measured, traced = made.engine.plans
     assert (measured.dev, traced.dev) == (False, True)
-    assert not any("profiler" in word for word in measured.command)
-    command = list(traced.command)
+    assert not any("profiler" in word for word in measured.command.words)
+    command = list(traced.command.words)
     assert command[command.index("--profiler-config.max_iterations") + 1] == str(trace.STEPS)
     assert ran[0][-1] == "--profile"
     options = dict(zip(ran[0][3:-4:2], ran[0][4:-4:2], strict=True))

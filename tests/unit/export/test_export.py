@@ -70,8 +70,8 @@ def test_the_run_directory_is_exactly_what_the_gate_lists() -> None:
 
 def test_the_machine_is_compared_before_the_gate_and_the_gate_before_the_engine() -> None:
     found = list(BLESSED.container.command)
-    assert found[:3] == [BLESSED.plan.command[0], "-I", "/nvllm/machine.py"]
-    assert tuple(found[3:]) == BLESSED.plan.command
+    assert found[:3] == [BLESSED.plan.command.interpreter, "-I", "/nvllm/machine.py"]
+    assert tuple(found[3:]) == BLESSED.plan.command.words
 
 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"])), st.text(max_size=40)))

@@ -15,7 +15,7 @@ from nvllm.core.plan import ACCESS, ACCESS_PROGRAM, KEY_FILE
 from nvllm.core.spec import Access
 from nvllm.export import compose, export, kubernetes, quadlet
 from nvllm.export.export import ExportFile, ExportSource
-from nvllm.serve.planner import LocalTemplate
+from nvllm.lock.templates import LocalTemplate
 from support.export_world import UNBLESSED
 from support.plansamples import LOCAL, MODEL, SPEC, plan, with_profile
 

@@ -46,7 +46,7 @@ from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
 from nvllm.layers.oci import Image
 from nvllm.serve import startup
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Depth, Examination
 from nvllm.serve.fresh import FreshInstances
 from nvllm.trials import probe
 from support import bless_world, oci_registry
@@ -231,7 +231,9 @@ def blessed(site: Site, tmp_path: Path, front: FrontEnd, monkeypatch: pytest.Mon
         )
 
         @contextlib.contextmanager
-        def examined(instances: FreshInstances, build: Build, profile: str) -> Iterator[tuple[Examination, HeldLocks]]:
+        def examined(
+            _instances: FreshInstances, _build: Build, _profile: str, _depth: Depth
+        ) -> Iterator[tuple[Examination, HeldLocks]]:
             yield made.found, made.work.held_locks
 
         monkeypatch.setattr(FreshInstances, "examined", examined)

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.core.refusal import Refused
-from nvllm.host.locks import KINDS, Holder, Key, Kind, LockStatus, acquire_all, probe, status
+from nvllm.host.locks import KINDS, Holder, Key, Kind, LocksLost, LockStatus, acquire_all, probe, status
 
 # A fork, because it starts at once; none of these tests holds a lock while it forks.
 _FORK = multiprocessing.get_context("fork")
@@ -56,8 +56,9 @@ def _kill(child: BaseProcess) -> None:
 def test_a_lock_that_another_process_holds_is_refused_and_says_whose_it_is(tmp_path: Path) -> None:
     child = _start_holder(tmp_path / "locks", [PORT, SERVE])
     try:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(LocksLost) as caught:
             acquire_all(tmp_path / "locks", [PORT, SERVE, Key("gpu", "0")], _holder())
+        assert caught.value.keys == {PORT, SERVE}
         assert [refusal.code for refusal in caught.value.refusals] == ["NV508", "NV508"]
         expected = f"pid {child.pid} (nvllm serve cpu --profile tiny-eager) since 2026-11-20T10:00:00Z"
         assert {refusal.found for refusal in caught.value.refusals} == {expected}

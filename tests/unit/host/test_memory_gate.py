@@ -9,7 +9,7 @@ import pytest
 
 from nvllm.core.progress import Silent
 from nvllm.core.spec import MEMORY_FLOOR
-from nvllm.host import facts, gate_records, memory_gate
+from nvllm.host import gate_records, memory_gate
 from nvllm.host.gates import GateRecord
 from nvllm.host.memory_gate import MemoryLimits
 from nvllm.host.memtester import Memtester
@@ -23,7 +23,7 @@ MEMINFO = {"MemAvailable": 8 * GIB, "SwapTotal": 4 * GIB, "SwapFree": 3 * GIB}
 def meminfo(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """What the kernel says of memory; a test may change it."""
     said = dict(MEMINFO)
-    monkeypatch.setattr(facts, "memory", lambda: said)
+    monkeypatch.setattr(memory_gate, "memory", lambda: said)
     return said
 
 

@@ -12,8 +12,8 @@ import pytest
 from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact
-from nvllm.serve import examine, fresh, owners
-from nvllm.serve.examine import Examination
+from nvllm.serve import fresh, owners
+from nvllm.serve.examination import Depth, Examination
 from nvllm.serve.fresh import FreshInstances
 from support.plansamples import PLAN, build, places, project
 from support.serve_world import examination
@@ -60,10 +60,10 @@ def test_a_trial_is_its_projects_until_it_is_over(tmp_path: Path, monkeypatch: p
         names.append(arguments[3].name)
         return examination(replace(PLAN, instance=names[-1]), None)
 
-    monkeypatch.setattr(examine, "examine_build", examined)
+    monkeypatch.setattr(fresh, "examine_build", examined)
     engine = cast("Engine", Containers(()))
     trials = FreshInstances(mine, where, engine, "bisect", "nvllm bisect run")
-    with trials.examined(build(), "eager"):
+    with trials.examined(build(), "eager", Depth.UNBLESSED):
         assert owners.owner(where, names[0]) == str(mine.root)
         with pytest.raises(Refused) as caught:
             owners.check(other, where, names[0])

@@ -14,7 +14,8 @@ from nvllm.host.facts import EngineProblem
 from nvllm.image import identity
 from nvllm.image import record as buildrecord
 from nvllm.image.record import Record
-from nvllm.serve import examine, overview
+from nvllm.models import local
+from nvllm.serve import overview
 from nvllm.serve.overview import ImageNeeds
 from support.host_samples import HOST
 from support.plansamples import TEXT, places, project
@@ -65,7 +66,7 @@ def test_what_is_built_needs_its_model(mine: Project, tmp_path: Path, monkeypatc
     one = look(mine, tmp_path)
     assert (one.built, lacking(one)) == (True, ([], ["NV401"]))
     assert one.next == (one.serve or ())[0].cure
-    monkeypatch.setattr(examine, "missing_models", lambda *_: [])
+    monkeypatch.setattr(local, "missing", lambda *_: [])
     assert look(mine, tmp_path).next == "nvllm serve demo --profile eager"
 
 

@@ -39,7 +39,7 @@ def test_everything_is_mounted_and_nothing_is_refused(own: OwnFiles) -> None:
         KEY_FILE: str(own.key_file),
     }
     assert plan.addresses == ("0.0.0.0",)
-    command = " ".join(plan.command)
+    command = " ".join(plan.command.words)
     assert "--chat-template /templates/mine.jinja --enable-lora" in command
     assert command.endswith("--lora-modules pirate=/adapters/pirate --middleware nvllm_access.ApiKey")
 
@@ -56,7 +56,7 @@ def test_a_trial_needs_no_key_and_has_the_serve_hash(own: OwnFiles) -> None:
     served, tried = own.examined().plan, own.tried().plan
     assert tried.addresses == ("127.0.0.1",)
     assert tried.access.key_file is None
-    assert ACCESS_ARGUMENTS[1] not in tried.command
+    assert ACCESS_ARGUMENTS[1] not in tried.command.words
     assert KEY_FILE not in {mount.target for mount in tried.mounts}
     assert tried.serve_hash == served.serve_hash == servehash.serve_hash(served)
 
@@ -78,7 +78,7 @@ def test_who_asks_and_by_which_name_is_not(own: OwnFiles) -> None:
     edit(own.project.spec("demo"), "    model: mine\n", "    model: mine\n    served-name: my/Model\n")
     plan = own.examined().plan
     assert (plan.request_name, plan.serve_hash) == ("my/Model", before)
-    assert plan.command[plan.command.index("--served-model-name") + 1] == "my/Model"
+    assert plan.command.words[plan.command.words.index("--served-model-name") + 1] == "my/Model"
 
 
 def test_a_directory_that_changed_is_refused_and_can_be_pinned(own: OwnFiles) -> None:

@@ -25,9 +25,10 @@ from nvllm.core.refusal import Refused
 from nvllm.core.spec import Access, GpuNeed, ImageSpec, ResourceLimits, Waiver
 from nvllm.engine import container, containers, engine
 from nvllm.host.facts import INSTANCE_LABEL, Product
+from nvllm.models.local import LocalModel
 from nvllm.runtime import gate
 from nvllm.serve import planner, servehash
-from nvllm.serve.planner import LocalModel, engine_arguments
+from nvllm.serve.planner import engine_arguments
 from nvllm.spec import file as specfile
 from nvllm.spec.waivers import WAIVERS
 from support import blessings_world, locks, plansamples
@@ -44,7 +45,7 @@ ids = st.integers(0, 2**32 - 2)
 
 
 def test_the_command_of_a_small_spec() -> None:
-    assert PLAN.command == (
+    assert PLAN.command.words == (
         *("/opt/venv/bin/python3.11", "-I", "/opt/nvllm/gate.py"),
         *("vllm", "serve", "/models/tiny", "--served-model-name", "tiny", "--host", "0.0.0.0", "--port", "8000"),
         *("--enforce-eager", "--max-model-len", "128"),
@@ -351,20 +352,20 @@ def test_on_a_gpu_the_engine_writes_into_a_copy_of_inductors_directory(tmp_path:
     assert [one.target for one in copies] == [f"{CACHE}/{INDUCTOR}"]
     assert copies[0].size > sum(one.size for one in tree.below(INDUCTOR))
     assert after.mounts[-1] == Mount(str(stored), "/blessed")
-    assert after.command[3:6] == (after.command[0], "-I", "/opt/nvllm/seed.py")
+    assert after.command.engine[:3] == (after.command.interpreter, "-I", "/opt/nvllm/seed.py")
     assert servehash.serve_hash(after) == after.serve_hash
 
 
 def test_a_blessed_engine_is_started_by_the_program_that_copies() -> None:
     command = plan(with_profile(SPEC, blessed=True)).command
-    assert command[3:6] == (command[0], "-I", "/opt/nvllm/seed.py")
+    assert command.engine[:3] == (command.interpreter, "-I", "/opt/nvllm/seed.py")
 
 
 def test_no_profile_that_is_not_blessed_has_a_program_before_the_engine() -> None:
     for need in (None, GpuNeed(("12.1",), "580.1")):
         other = plan(replace(with_profile(SPEC, gpu=need), targets=("sm_121a",)), gpus=GPUS)
-        assert "/opt/nvllm/seed.py" not in other.command
-        assert "-c" not in other.command
+        assert "/opt/nvllm/seed.py" not in other.command.words
+        assert "-c" not in other.command.words
 
 
 def test_the_gate_finds_each_file_of_a_gpus_cache_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,7 +442,7 @@ def test_only_a_workbench_can_write(tmp_path: Path) -> None:
 
 
 def test_the_gate_becomes_the_command_in_them() -> None:
-    assert expected()["command"] == list(PLAN.command[3:]) == planner.engine_command(PLAN)
+    assert expected()["command"] == list(PLAN.command.words[3:]) == list(PLAN.command.engine)
     assert expected()["command"][0] == "vllm"
 
 
@@ -555,14 +556,14 @@ def test_the_table_of_waivers_is_the_one_that_is_tried() -> None:
 def test_on_the_host_network_the_engine_listens_on_the_profiles_port_of_loopback() -> None:
     """Nothing publishes a port there: where the engine listens is where it is asked, and who else can ask."""
     found = plan(with_profile(SPEC, waivers=(Waiver("host-network", "the test wants it"),), port=8123))
-    assert found.command[8:12] == ("--host", "127.0.0.1", "--port", "8123")
+    assert found.command.words[8:12] == ("--host", "127.0.0.1", "--port", "8123")
 
 
 def test_a_drain_is_vllms_own_and_not_hashed() -> None:
-    assert "--shutdown-timeout" not in PLAN.command
+    assert "--shutdown-timeout" not in PLAN.command.words
     found = plan(with_profile(SPEC, limits=replace(PLAN.limits, drain_timeout=30)))
-    at = found.command.index("--shutdown-timeout")
-    assert (found.command[at + 1], found.serve_hash) == ("30", PLAN.serve_hash)
+    at = found.command.words.index("--shutdown-timeout")
+    assert (found.command.words[at + 1], found.serve_hash) == ("30", PLAN.serve_hash)
 
 
 def test_a_production_profile_is_no_weaker_than_a_development_one() -> None:

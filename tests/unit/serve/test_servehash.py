@@ -19,6 +19,7 @@ from nvllm.core.plan import (
     LaunchPlan,
     Mount,
     PlannedCache,
+    PlannedCommand,
     PlannedGpu,
     PlannedTemplate,
     Scratch,
@@ -61,8 +62,13 @@ def asking(plan: LaunchPlan) -> LaunchPlan:
     if plan.access.key_file is not None:
         return plan
     environment = {**plan.environment, **ACCESS_ENVIRONMENT}
-    command = (*plan.command, *ACCESS_ARGUMENTS)
-    return replace(plan, access=Access("/srv/key", "0.0.0.0"), command=command, environment=environment)
+    asked = replace(plan, access=Access("/srv/key", "0.0.0.0"), environment=environment)
+    return commanding(lambda engine: (*engine, *ACCESS_ARGUMENTS))(asked)
+
+
+def commanding(change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Callable[[LaunchPlan], LaunchPlan]:
+    """Return what gives a plan the command that CHANGE makes of its engine's."""
+    return lambda plan: replace(plan, command=replace(plan.command, engine=change(plan.command.engine)))
 
 
 def with_gpu(**changes: str) -> Callable[[LaunchPlan], LaunchPlan]:
@@ -94,10 +100,12 @@ MATTERS: dict[str, Callable[[LaunchPlan], LaunchPlan]] = {
     "adapters.path": adapted(path="/adapters/other"),
     "template": lambda plan: replace(plan, template=TEMPLATE),
     "template.sha256": lambda plan: replace(plan, template=replace(TEMPLATE, sha256="b" * 64)),
-    "command: another value": lambda plan: replace(plan, command=(*plan.command[:-1], "256")),
-    "command: one more": lambda plan: replace(plan, command=(*plan.command, "--seed", "1")),
-    "command: one less": lambda plan: replace(plan, command=plan.command[:-2]),
-    "command: the gate": lambda plan: replace(plan, command=(plan.command[0], "-E", *plan.command[2:])),
+    "command: another value": commanding(lambda words: (*words[:-1], "256")),
+    "command: one more": commanding(lambda words: (*words, "--seed", "1")),
+    "command: one less": commanding(lambda words: words[:-2]),
+    "command: the gate": lambda plan: replace(
+        plan, command=replace(plan.command, gate=(plan.command.interpreter, "-E", *plan.command.gate[2:]))
+    ),
     "environment: another value": said("OMP_NUM_THREADS", "3"),
     "environment: one more": said("VLLM_NEW_SWITCH", "1"),
     "environment: one less": lambda plan: replace(
@@ -145,13 +153,13 @@ CANNOT_MATTER: dict[str, Callable[[LaunchPlan], LaunchPlan]] = {
     "limits.stall_timeout": limited(stall_timeout=1),
     "limits.open_files": limited(open_files=1),
     "limits.drain_timeout": limited(drain_timeout=1),
-    "command: the drain": lambda plan: replace(plan, command=(*plan.command, "--shutdown-timeout", "10")),
+    "command: the drain": commanding(lambda words: (*words, "--shutdown-timeout", "10")),
     "model.name": modelled(name="other"),
     "draft.name": lambda plan: replace(plan, draft=plan.draft and replace(plan.draft, name="other")),
     "environment: the log level": said("VLLM_LOGGING_LEVEL", "DEBUG"),
-    "command: the served name": lambda plan: replace(plan, command=exchange(plan.command, "--served-model-name", "x")),
-    "command: the address": lambda plan: replace(plan, command=exchange(plan.command, "--host", "127.0.0.1")),
-    "command: the port": lambda plan: replace(plan, command=exchange(plan.command, "--port", "9000")),
+    "command: the served name": commanding(lambda words: exchange(words, "--served-model-name", "x")),
+    "command: the address": commanding(lambda words: exchange(words, "--host", "127.0.0.1")),
+    "command: the port": commanding(lambda words: exchange(words, "--port", "9000")),
 }
 
 
@@ -233,8 +241,11 @@ def test_order_decides_nothing_where_it_means_nothing(names: list[str], sentinel
 
 def test_a_value_that_reads_like_an_excluded_option_is_a_value() -> None:
     """``--port`` as the last word has no value to skip, and what comes before it stays."""
-    assert servehash.factors(replace(GOLDEN, command=("a", "--port")))["command"] == ["a"]
-    assert servehash.factors(replace(GOLDEN, command=("a", "--port", "1", "b")))["command"] == ["a", "b"]
+    assert servehash.factors(replace(GOLDEN, command=PlannedCommand((), ("a", "--port"))))["command"] == ["a"]
+    assert servehash.factors(replace(GOLDEN, command=PlannedCommand((), ("a", "--port", "1", "b"))))["command"] == [
+        "a",
+        "b",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import RestartRules
 from nvllm.host import locks
 from nvllm.host.checks import Outcome
-from nvllm.serve import examine, service, supervisor
-from nvllm.serve.examine import Examination
+from nvllm.serve import service, supervisor
+from nvllm.serve.examination import Examination, after_orphan
 from support.plansamples import PLAN, FrontEnd
 from support.serve_world import ID
 from support.service_world import PAUSE, RULES, Clock, World, examination, made, orphaned
@@ -106,14 +106,13 @@ def test_it_is_asked_to_stop_in_the_pause(made: World, monkeypatch: pytest.Monke
 def test_it_is_asked_to_stop_after_the_pause(made: World) -> None:
     """While everything is checked again: there is no container that `nvllm stop` could stop."""
     made.engine.fates = [made.engine.dies]
-    examined = examine.examine_without_cache
 
-    def asked(*arguments: Any, **options: Any) -> Examination:
+    def asked(*_arguments: Any, **_options: Any) -> Examination:
         made.stopped_by_the_user()
-        return examined(*arguments, **options)
+        return made.examination
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(examine, "examine_without_cache", asked)
+        patch.setattr(service, "examine", asked)
         refusal = made.refusal()
     assert refusal.found.startswith("it was asked to stop")
     assert (made.state().stage, made.engine.asked.count("start")) == ("failed", 2)
@@ -153,15 +152,9 @@ def test_an_orphan_is_ended_and_the_profile_served(made: World) -> None:
     ]
 
 
-@pytest.mark.parametrize("when", ["by a check", "by the bytes of its cache"])
-def test_an_orphan_lives_on_if_anything_is_refused(made: World, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+def test_an_orphan_lives_on_if_anything_is_refused(made: World) -> None:
     other = Refusal("NV903", "manifest", "a cache that may be served", "a revocation", "nvllm bless")
-    made.examination = replace(made.examination, orphan=orphaned(made))
-    refused = replace(made.examination, refusals=(other,))
-    if when == "by a check":
-        made.examination = refused
-    else:
-        monkeypatch.setattr(examine, "examine_cache", lambda _found, _places: refused)
+    made.examination = replace(made.examination, orphan=orphaned(made), refusals=(other,))
     assert made.refusal() == other
     assert made.engine.asked == []
 
@@ -182,7 +175,7 @@ def test_an_examination_leaves_out_what_ends_with_an_orphan(made: World) -> None
     by_it = [Refusal(code, code, "", "", "") for code in ("NV505", "NV507", "NV508")]
     other = Refusal("NV506", "NV506", "", "", "")
     outcomes = tuple(Outcome(one.code, one.code, "refused", "", (one,)) for one in (*by_it, other))
-    found = examine.after_orphan(made.places, replace(made.examination, refusals=(*by_it, other), outcomes=outcomes))
+    found = after_orphan(made.places, replace(made.examination, refusals=(*by_it, other), outcomes=outcomes))
     assert (found.orphan, found.refusals) == (left, (other,))
     assert [one.state for one in found.outcomes] == ["ok", "ok", "ok", "refused"]
     assert found.outcomes[0].detail == f"container {ID[:12]} is an orphan, which `nvllm serve` ends first"

@@ -17,7 +17,7 @@ from nvllm.core.spec import GpuNeed
 from nvllm.host import locks
 from nvllm.host.locks import HeldLocks, Key
 from nvllm.serve import health, instances, owners, supervisor
-from nvllm.serve.examine import Examination
+from nvllm.serve.examination import Examination
 from support.plansamples import GPUS, PLAN, SPEC, places, plan, project, with_profile
 from support.serve_world import (
     FINDING,

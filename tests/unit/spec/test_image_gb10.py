@@ -19,8 +19,7 @@ from nvllm.core.spec import RegistryBase
 from nvllm.image import identity
 from nvllm.kernels import layer as kernels
 from nvllm.patches import patchset, seriesfile
-from nvllm.serve import examine, planner
-from nvllm.serve.examine import Preview
+from nvllm.serve.examination import Depth, Examination, examine
 from nvllm.spec import file as specfile
 from support import fork_requirements
 from support.plansamples import places
@@ -104,12 +103,12 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def seen(bare: Path, profile: str) -> Preview:
+def seen(bare: Path, profile: str) -> Examination:
     project = Project(bare / "project")
     (project.root / "manifests").mkdir(parents=True)
     (project.root / "images").symlink_to(ROOT / "images")
     (project.root / "patches").symlink_to(ROOT / "patches")
-    return examine.preview(project, places(bare), "gb10", profile, paranoid=False, progress=Silent())
+    return examine(project, places(bare), "gb10", profile, Depth.SHOW, paranoid=False, progress=Silent())
 
 
 def test_the_image_is_the_series_commit_compiled() -> None:
@@ -160,7 +159,7 @@ def test_the_driver_is_one_that_dgx_os_has() -> None:
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_profile_is_what_the_forks_script_serves(bare: Path, name: str) -> None:
     plan = seen(bare, name).plan
-    command = planner.engine_command(plan)
+    command = list(plan.command.engine)
     if SPEC.profiles[name].blessed:  # on a GPU, what fills the tmpfs over Inductor's directory comes first
         assert command[:3] == ["/opt/venv/bin/python3.12", "-I", f"/{identity.SEED_PATH}"]
         command = command[3:]

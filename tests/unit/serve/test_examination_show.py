@@ -13,8 +13,8 @@ import pytest
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.serve import examine
-from nvllm.serve.examine import Preview
+from nvllm.serve import examination
+from nvllm.serve.examination import Depth, Examination, examine
 from support.plansamples import edit, put_model
 
 HOST = {"NV505", "NV506", "NV507"}
@@ -24,17 +24,17 @@ HOST = {"NV505", "NV506", "NV507"}
 pytestmark = pytest.mark.usefixtures("no_engine")
 
 
-def seen(demo: Project, places: Places, profile: str = "eager") -> Preview:
-    return examine.preview(demo, places, "demo", profile, paranoid=False, progress=Silent())
+def seen(demo: Project, places: Places, profile: str = "eager") -> Examination:
+    return examine(demo, places, "demo", profile, Depth.SHOW, paranoid=False, progress=Silent())
 
 
-def said(found: Preview) -> dict[str, str]:
+def said(found: Examination) -> dict[str, str]:
     return {one.code: one.found for one in found.refusals if one.code not in HOST}
 
 
 def test_with_a_lock_it_is_what_examine_finds(demo: Project, places: Places) -> None:
     put_model(places)
-    found = examine.examine(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    found = examine(demo, places, "demo", "eager", Depth.WHOLE, paranoid=False, progress=Silent())
     assert seen(demo, places).plan == found.plan
     assert {one.code for one in seen(demo, places).refusals} == {one.code for one in found.refusals}
 
@@ -103,7 +103,7 @@ def test_an_image_without_a_lock_is_not_taken_for_the_one(
             return ()
 
     demo.lock("demo").unlink()
-    monkeypatch.setattr(examine, "connect", Holding)
+    monkeypatch.setattr(examination, "connect", Holding)
     assert "NV302" not in said(seen(demo, places))  # NV201 says it: only the lock names the image
     monkeypatch.setattr(Holding, "image", lambda *_: None)
     assert said(seen(demo, places))["NV302"] == "no such image"
@@ -128,7 +128,7 @@ def test_what_is_not_there_at_all_is_refused(demo: Project, places: Places) -> N
     with pytest.raises(Refused, match="NV107"):
         seen(demo, places, "other")
     with pytest.raises(Refused, match="NV107"):
-        examine.preview(demo, places, "none", "eager", paranoid=False, progress=Silent())
+        examine(demo, places, "none", "eager", Depth.SHOW, paranoid=False, progress=Silent())
     edit(demo.spec("demo"), "enable: [first]", "enable: [second]")
     with pytest.raises(Refused, match="NV106"):
         seen(demo, places)

@@ -29,12 +29,14 @@ from nvllm.core.refusal import Refusal, Refused
 from nvllm.engine import engine
 from nvllm.engine.engine import Engine
 from nvllm.host import facts as host
+from nvllm.host import survey
 from nvllm.host.facts import ImageFacts
-from nvllm.image import identity
+from nvllm.image import identity, presence
 from nvllm.image.record import Record, RecordedLayer
 from nvllm.models.memo import HashCache
-from nvllm.serve import examine, planner, servehash, staged_cache
-from nvllm.serve.examine import Examination, Instance
+from nvllm.serve import examination, planner, servehash, staged_cache
+from nvllm.serve.examination import Depth, Examination, Instance, examine, examine_build
+from nvllm.serve.stopping import Orphan
 from support import blessings_world, locks, tampering
 from support.plansamples import MODEL, MODEL_FILES, edit, put_model, shorten_series, write_lock
 
@@ -42,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("no_engine")
 
 
 def examined(demo: Project, places: Places, profile: str = "eager", *, paranoid: bool = False) -> Examination:
-    return examine.examine(demo, places, "demo", profile, paranoid=paranoid, progress=Silent())
+    return examine(demo, places, "demo", profile, Depth.WHOLE, paranoid=paranoid, progress=Silent())
 
 
 def refused(demo: Project, places: Places, profile: str = "eager") -> list[Refusal]:
@@ -60,7 +62,7 @@ def test_a_build_is_examined_under_another_name_and_on_another_port(demo: Projec
     usual = examined(demo, places).plan
     made, _ = identity.load_build(demo, "demo", None)
     instance = Instance("nvllm-demo-eager-other", "eager", usual.port + 1)
-    found = examine.examine_build(demo, places, made, instance, engine.connect(), HashCache.none(), Silent())
+    found = examine_build(demo, places, made, instance, engine.connect(), Depth.UNBLESSED, HashCache.none(), Silent())
     run = str(places.runs / instance.name / "run")
     assert found.plan.mounts[0].source == run
     assert found.plan == dataclasses.replace(
@@ -178,7 +180,7 @@ def test_a_paranoid_examination_trusts_no_memory(
 
 def test_a_preview_without_a_locked_model_still_shows_the_plan_and_the_rest(demo: Project, places: Places) -> None:
     write_lock(demo, models={"hub": locks.GOOD.models["hub"]})
-    found = examine.preview(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    found = examine(demo, places, "demo", "eager", Depth.SHOW, paranoid=False, progress=Silent())
     assert (found.plan.instance, found.plan.serve_hash) == ("nvllm-demo-eager", "")
     assert {"NV202", "NV401", "NV510"} <= {refusal.code for refusal in found.refusals}
     (missing,) = [refusal for refusal in found.refusals if refusal.code == "NV202"]
@@ -202,7 +204,7 @@ def test_examining_twice_gives_the_same_plan(demo: Project, places: Places) -> N
 def test_what_is_examined_is_what_the_planner_makes(demo: Project, places: Places) -> None:
     found = examined(demo, places)
     assert found.plan.user == planner.container_user(os.geteuid(), os.getegid())
-    assert found.plan.build_hash == found.build.build_hash
+    assert found.plan.build_hash == identity.load_build(demo, "demo", None)[0].build_hash
 
 
 class Holding(Engine):
@@ -236,13 +238,13 @@ def test_the_image_is_the_one_on_record_by_either_id_and_by_its_layers(
     layers = (RecordedLayer("one", "sha256:one", 1),)
     record = Record("demo", made.build_hash, "sha256:config", layers, "sha256:manifest")
     held = Holding(ImageFacts(name, diff_ids, (), 1), made.build_hash)
-    assert [one.code for one in examine.image_refusals(made, record, held)] == said
+    assert [one.code for one in presence.refusals(made, record, held)] == said
 
 
 def test_an_image_by_a_detour_is_no_image(demo: Project, places: Places) -> None:
     assert examined(demo, places).plan.mounts[0].source == str(places.runs / "nvllm-demo-eager/run")
     with pytest.raises(Refused) as caught:
-        examine.examine(demo, places, "./demo", "eager", paranoid=False, progress=Silent())
+        examine(demo, places, "./demo", "eager", Depth.WHOLE, paranoid=False, progress=Silent())
     assert [one.code for one in caught.value.refusals] == ["NV108"]
 
 
@@ -259,7 +261,7 @@ def bless_it(demo: Project, places: Places, tmp_path: Path, **changes: Any) -> T
     make_blessed(demo)
     put_model(places)
     tree = TreeStore(places.trees).adopt(blessings_world.cache(tmp_path / "fresh"), blessings_world.CURE)
-    plan = examine.examine_unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent()).plan
+    plan = examine(demo, places, "demo", "eager", Depth.UNBLESSED, paranoid=False, progress=Silent()).plan
     promotion.promote(Blessings(demo.blessed, places.blessings), blessings_world.bless(tree, plan, **changes))
     return tree
 
@@ -278,7 +280,7 @@ def test_a_blessed_profile_loads_its_cache_and_nothing_else(demo: Project, place
     assert found.manifest is not None
     assert found.plan.cache == PlannedCache(tree.hash, CACHE, tree.seeds)
     assert found.plan.environment[FORCE_LOAD] == "1"
-    bare = examine.examine_unblessed(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    bare = examine(demo, places, "demo", "eager", Depth.UNBLESSED, paranoid=False, progress=Silent())
     assert FORCE_LOAD not in bare.plan.environment
     assert found.plan.serve_hash == bare.plan.serve_hash == servehash.serve_hash(found.plan)
 
@@ -344,7 +346,7 @@ def test_a_serve_reads_its_cache_once(
             opened.append(path)
 
     monkeypatch.setattr(durable, "reached", reached)
-    found = examine.examine_without_cache(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    found = examine(demo, places, "demo", "eager", Depth.BLESSED, paranoid=False, progress=Silent())
     assert opened == []
     with staged_cache.staged(found, places) as ready:
         assert ready is not None
@@ -362,14 +364,30 @@ def test_a_serve_refuses_every_tampering_before_anything_starts(
     tree = bless_it(demo, places, tmp_path)
     path = "modelinfos/Lfm2.json"
     tampering.TAMPERINGS[name](TreeStore(places.trees).path(tree.hash) / path, tmp_path / "outside")
-    found = examine.examine_without_cache(demo, places, "demo", "eager", paranoid=False, progress=Silent())
+    found = examine(demo, places, "demo", "eager", Depth.BLESSED, paranoid=False, progress=Silent())
     assert not {code for code in codes(found) if code.startswith("NV9")}
     with pytest.raises(Refused) as caught, staged_cache.staged(found, places):
         raise AssertionError("it may not come so far")
     assert {one.code for one in caught.value.refusals} == {"NV907"}
     assert list((places.staged / found.plan.instance).iterdir()) == []
     assert "NV907" in codes(examined(demo, places)), "nor would a dry run or doctor let it pass"
-    assert "NV907" in codes(examine.examine_cache(found, places)), "said with all the rest where something else refuses"
+    found = examine(demo, places, "demo", "eager", Depth.START, paranoid=False, progress=Silent())
+    assert "NV907" in codes(found), "said with all the rest where something else refuses"
+
+
+def test_a_start_has_its_cache_hashed_before_an_orphan_is_ended(
+    demo: Project, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The orphan works. It is made up, and so is a host that refuses nothing: no engine is at hand."""
+    tree = bless_it(demo, places, tmp_path)
+    TreeStore(places.trees).remove(tree.hash)
+    monkeypatch.setattr(survey, "outcomes", lambda *_: ())
+    found = examine(demo, places, "demo", "eager", Depth.START, paranoid=False, progress=Silent())
+    assert found.refusals == ()
+    orphan = Orphan("1" * 64, None)
+    monkeypatch.setattr(examination, "after_orphan", lambda _places, found: dataclasses.replace(found, orphan=orphan))
+    found = examine(demo, places, "demo", "eager", Depth.START, paranoid=False, progress=Silent())
+    assert [one.code for one in found.refusals] == ["NV907"]
 
 
 def test_a_profile_that_is_not_blessed_asks_for_no_blessing(demo: Project, places: Places) -> None:
