@@ -82,6 +82,7 @@ def test_everything_works_on(kind: Kind, layers: Path) -> None:
         _toggles(held, row)
         _step(row, "model", held.nvllm("model", "make", IMAGE, MODEL))
         _serves(held, row)
+        _begins_scratch_empty(held, row)
         # After the serve: Podman's service keeps the port of a container that could not be started until it ends.
         _never_ignores_gpus(held, row)
         _clears_up(held, row)
@@ -174,6 +175,39 @@ def _never_ignores_gpus(held: PrivateEngine, row: Row) -> None:
     assert code == "NV703"
     assert any(word in found for word in ("could not select device driver", "CDI", "nvidia.com/gpu")), found
     row.cells["gpu"] = "refused"
+
+
+SCRATCH = """
+from dataclasses import replace
+import json, pathlib, sys, time
+from nvllm.engine import engine
+from nvllm.core.plan import Mount, PlannedCommand, Scratch, decode
+plan, below = decode(json.loads({plan!r})), pathlib.Path({below!r})
+(below / "inductor_cache").mkdir(parents=True)
+(below / "inductor_cache/compiled").touch()
+for path in (below, *below.parents[:1], below / "inductor_cache"):
+    path.chmod(0o755)
+script = "import os; print(os.listdir('/below/inductor_cache')); open('/below/inductor_cache/own', 'w').close()"
+command = PlannedCommand((), (plan.command.interpreter, "-I", "-c", script))
+mounts, scratch = (Mount(str(below), "/below"),), (Scratch("/below/inductor_cache", 1 << 20),)
+docker = engine.require()
+plan = replace(plan, instance="nvllm-scratch", command=command, mounts=mounts, scratch=scratch)
+container = docker.start(plan, {{"nvllm.instance": "nvllm-scratch"}})
+while (status := docker.state(container).exit_code) is None:
+    time.sleep(0.1)
+log = b"".join(docker.logs(container, follow=False)).decode()
+print(log.partition(" ")[2].strip(), status)
+docker.remove(container)
+"""
+
+
+def _begins_scratch_empty(held: PrivateEngine, row: Row) -> None:
+    """Mount a scratch over a directory that has files: it begins empty, and the engine's user can write into it."""
+    plan = held.nvllm("serve", IMAGE, "--profile", PROFILE, "--dry-run").result
+    done = held.python(SCRATCH.format(plan=json.dumps(plan), below=str(held.home / "below/cache")))
+    row.cells["scratch"] = "FAILED"
+    assert (done.code, done.out.strip()) == (0, "[] 0"), done
+    row.cells["scratch"] = "empty"
 
 
 def _serves(held: PrivateEngine, row: Row) -> None:

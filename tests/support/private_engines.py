@@ -74,7 +74,7 @@ class Row:
 
 
 ROWS: list[Row] = []
-COLUMNS = ("doctor", "loading", "build", "toggle", "model", "gpu", "serve", "stop", "gc")
+COLUMNS = ("doctor", "loading", "build", "toggle", "model", "gpu", "scratch", "serve", "stop", "gc")
 
 
 def cache() -> Path:

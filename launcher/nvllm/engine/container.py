@@ -75,6 +75,8 @@ def tmpfs_options(container: Container, scratch: Scratch, product: Product) -> s
     """Return the mount options of the tmpfs of SCRATCH, which only the user of CONTAINER can read, for PRODUCT."""
     # exec: torch.compile loads what it compiles from here.
     common = f"rw,exec,nosuid,nodev,size={scratch.size},mode=0700"
-    if product == "Podman":  # Podman supports no uid and gid; U chowns it to the container's user
-        return f"{common},U"
+    if product == "Podman":
+        # Podman supports no uid and gid; U chowns it to the container's user. Without notmpcopyup it begins with a copy
+        # of what lies below it, such as the compiled files of a blessed cache.
+        return f"{common},U,notmpcopyup"
     return f"{common},uid={container.uid},gid={container.gid}"

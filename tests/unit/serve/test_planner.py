@@ -474,7 +474,7 @@ def test_podman_is_told_in_its_own_words() -> None:
     assert {name for name in docker if docker[name] != podman[name]} == {"tmpfs"}
     for target, text in docker["tmpfs"].items():
         assert text.endswith(",mode=0700,uid=1234,gid=1235")
-        assert podman["tmpfs"][target] == text.removesuffix(",uid=1234,gid=1235") + ",U"
+        assert podman["tmpfs"][target] == text.removesuffix(",uid=1234,gid=1235") + ",U,notmpcopyup"
 
 
 def test_the_port_is_published_on_the_loopback_and_where_the_profile_says() -> None:
