@@ -56,7 +56,7 @@ def test_a_profile_that_is_not_named(capsys: pytest.CaptureFixture[str]) -> None
     found = refusal(capsys, "serve", "demo")
     assert (found["where"], found["found"]) == ("--profile", "none")
     assert (found["expected"], found["cure"]) == ("a profile: demo has eager", "nvllm serve demo --profile eager")
-    assert refusal(capsys, "bless", "demo")["cure"] == "nvllm bless demo --profile eager"
+    assert refusal(capsys, "bless", "demo")["cure"] == "write `blessed: true` into a profile"
 
 
 def test_a_profile_that_is_not_named_as_text(capsys: pytest.CaptureFixture[str]) -> None:

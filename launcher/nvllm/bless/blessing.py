@@ -133,8 +133,9 @@ class Bless:
         self.pin = pin
         self.evidence = evidence.begin(places.blessing / examination.plan.instance)
         pin.keep(f"{self.evidence.parent.name}/{self.evidence.name}")
-        logs = shlex.quote(str(self.evidence))
-        self.cure = f"ls {logs} && nvllm bless {self.plan.image} --profile {self.plan.profile}"
+        self.cure = (
+            f"ls {shlex.quote(str(self.evidence))} && nvllm bless {self.plan.image} --profile {self.plan.profile}"
+        )
 
     def run(self, request: BlessRequest, base: Manifest | None = None) -> BlessResult:
         """Compile a cache, run as many trials on it as REQUEST asks for, and return the result; see `begin`."""

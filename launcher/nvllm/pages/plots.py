@@ -109,7 +109,7 @@ def intervals(
         last.set_horizontalalignment("right")
         _rows(axes, lines, len(drawn), len(rows))
 
-    return _svg(label, draw, lines + 3)
+    return svg(label, draw, lines + 3)
 
 
 def spreads(label: str, rows: Sequence[Spread], unit: str) -> str:
@@ -133,7 +133,7 @@ def spreads(label: str, rows: Sequence[Spread], unit: str) -> str:
         _from_zero(axes, unit)
         _rows(axes, lines, len(drawn), len(rows))
 
-    return _svg(label, draw, lines + 3)
+    return svg(label, draw, lines + 3)
 
 
 def timelines(label: str, starts: Sequence[Start]) -> str:
@@ -156,7 +156,7 @@ def timelines(label: str, starts: Sequence[Start]) -> str:
         _rows(axes, lines, len(drawn), len(starts))
         _key(axes, bars, columns=2)
 
-    return _svg(label, draw, lines + 3 + math.ceil(len(names) / 2))
+    return svg(label, draw, lines + 3 + math.ceil(len(names) / 2))
 
 
 def curves(label: str, rows: Sequence[tuple[str, Sequence[float]]], across: str, up: str) -> str:
@@ -179,7 +179,7 @@ def curves(label: str, rows: Sequence[tuple[str, Sequence[float]]], across: str,
         axes.grid(axis="y")
         _key(axes, dict([*lines.items()][:coloured]), columns=1)
 
-    return _svg(label, draw, 18 + min(len(drawn), coloured))
+    return svg(label, draw, 18 + min(len(drawn), coloured))
 
 
 def _rows(axes: Axes, lines: int, drawn: int, of: int) -> None:
@@ -237,7 +237,7 @@ def _paint(colour: str) -> str:
     return f"#0000{_COLOURS.index(colour):02x}"
 
 
-def _svg(label: str, draw: Callable[[Axes], None], lines: float) -> str:
+def svg(label: str, draw: Callable[[Axes], None], lines: float) -> str:
     """Return what DRAW draws, with room for LINES of text, as SVG for a page on which no other plot has this LABEL."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns where HOME cannot be written
     import matplotlib

@@ -126,7 +126,8 @@ def profile_missing(project: Project, request: ImageRequest) -> Refused:
     here = _Sections({image: has for image, has in sections.of.items() if image == likely} or sections.of, ())
     lines = [request.line({"image": image, "profile": name}) for image, has in here.of.items() for name in has]
     listed = sections.listed if request.image is None else here.listed
-    cure = lines[0] if lines else "write a profile into an image spec"
+    lacking = "write `blessed: true` into a profile" if request.needs_blessed else "write a profile into an image spec"
+    cure = lines[0] if lines else lacking
     return refuse("NV108", "--profile", f"a profile: {listed or 'no image has one'}", "none", cure)
 
 

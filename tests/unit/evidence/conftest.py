@@ -16,4 +16,4 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the plots out of every page: to draw them takes longer than a run. test_page.py draws them."""
-    monkeypatch.setattr(plots, "_svg", lambda *_: "")
+    monkeypatch.setattr(plots, "svg", lambda *_: "")
