@@ -35,3 +35,33 @@ def test_what_is_no_run_is_never_removed(tmp_path: Path) -> None:
         EvidenceDirectory(tmp_path).begin(manifest((), ("a",)), force=True)
     assert [one.code for one in caught.value.refusals] == ["NV852"]
     assert (tmp_path / "thesis.txt").exists()
+
+
+def test_the_evidence_of_another_program_is_never_removed(tmp_path: Path) -> None:
+    """Its manifest has the same name. Nor is a run of nvllm in which somebody has kept a file of their own."""
+    theirs, mixed = tmp_path / "theirs", tmp_path / "mixed"
+    theirs.mkdir()
+    (theirs / "runner_manifest.json").write_text('{"runner": "another", "arms": ["mixed", "neither"]}')
+    EvidenceDirectory(mixed).begin(manifest((), ("a",)), force=False)
+    (mixed / "thesis.txt").write_text("years of work")
+    for path, codes in ((theirs, {"NV853"}), (mixed, {"NV852"})):
+        before = sorted(path.rglob("*"))
+        with pytest.raises(Refused) as caught:
+            EvidenceDirectory(path).begin(manifest((), ("a",), runs=7), force=True)
+        assert {refusal.code for refusal in caught.value.refusals} == codes
+        assert sorted(path.rglob("*")) == before
+
+
+def test_a_run_does_not_go_on_on_another_host(tmp_path: Path) -> None:
+    directory = EvidenceDirectory(tmp_path / "run")
+    first = manifest((), ("a",))
+    directory.begin(first, force=False)
+    same = replace(first.host, kernel="another", dirty=not first.host.dirty, memory=first.host.memory + 1)
+    assert directory.begin(replace(first, host=same), force=False) == first
+    other = replace(first.host, processor="another", gpus=("a GPU, 1.0",), commit="c" * 40)
+    with pytest.raises(Refused) as caught:
+        directory.begin(replace(first, host=other), force=False)
+    assert [refusal.where for refusal in caught.value.refusals] == [
+        f"{directory.path}: host.{name}" for name in ("commit", "gpus", "processor")
+    ]
+    assert "another" in caught.value.refusals[-1].expected

@@ -43,6 +43,7 @@ from nvllm.serve.rundir import private_directory
 T = TypeVar("T")
 
 _MANIFEST = "runner_manifest.json"
+_FILES = frozenset({_MANIFEST, "arms", "comparison.json", "ANALYSIS.md", "summary.md", "report.html"})
 _LONGEST = 255
 """Bytes of the longest name of a directory."""
 
@@ -56,29 +57,31 @@ class EvidenceDirectory:
     def begin(self, manifest: RunManifest, *, force: bool) -> RunManifest:
         """Make the directory for MANIFEST, or go on with the same run, and return the manifest that holds.
 
-        Raises Refused NV852 if it holds another run, unless FORCE, and always if it holds or is something else.
+        Raises Refused NV852 if it holds another run, or a part of this one from another host, unless FORCE, and always
+        if it holds or is something else; NV853 if its manifest is not one of nvllm's.
         """
         if os.path.lexists(self.path) and not self.path.is_dir():
             raise refuse("NV852", str(self.path), "a new directory", "something else than a directory", _OTHER)
         if (self.path / _MANIFEST).exists():
+            before = self.manifest()  # others write files of that name too: what is not ours is never removed
             if not force:
-                before = self.manifest()
                 refuse_any(self._another(before, manifest))
                 return before
-            shutil.rmtree(self.path)
-        if self.path.exists() and any(self.path.iterdir()):
-            content = f"{len(list(self.path.iterdir()))} files that are no evidence of nvllm"
+        foreign = {path.name for path in self.path.iterdir()} if self.path.exists() else set()
+        foreign -= _FILES if (self.path / _MANIFEST).exists() else set()
+        if foreign:
+            content = f"{len(foreign)} files that are no evidence of nvllm, such as {min(foreign)}"
             raise refuse("NV852", str(self.path), "a new directory", content, _OTHER)
+        if force and (self.path / _MANIFEST).exists():
+            shutil.rmtree(self.path)
         private_directory(self.path.resolve())
         self._write(_MANIFEST, documents.encode(FORM_RUN, manifest).decode())
         return manifest
 
     def _another(self, before: RunManifest, now: RunManifest) -> Iterable[Refusal]:
         cure = f"{_OTHER}; or --force, which removes what is there"
-        # A run may go on after a boot of the host into another kernel; the answers of its legs say nothing of that.
-        ignored = {"created", "host"}
-        old, new = document(FORM_RUN, before), document(FORM_RUN, now)
-        for name in sorted(old.keys() - ignored):
+        old, new = _identity(before), _identity(now)
+        for name in sorted(old):
             if old[name] != new[name]:
                 yield Refusal("NV852", f"{self.path}: {name}", _short(new[name]), _short(old[name]), cure)
 
@@ -186,6 +189,17 @@ _CURE = "name the directory of a run, as `nvllm ablate` printed it"
 def document(form: Form[T], value: T) -> dict[str, Json]:
     """Return VALUE as a document of FORM."""
     return cast("dict[str, Json]", documents.unstructure(form, value))
+
+
+def _identity(manifest: RunManifest) -> dict[str, Json]:
+    """Return the parts of MANIFEST that are the same in every leg of a run; those of its host are named ``host.PART``.
+
+    A run may go on after a boot of the host into another kernel, and beside files of the project that have changed.
+    """
+    parts = document(FORM_RUN, manifest)
+    host = cast("dict[str, Json]", parts.pop("host"))
+    del parts["created"]
+    return {**parts, **{f"host.{name}": host[name] for name in ("machine", "processor", "gpus", "engine", "commit")}}
 
 
 def _short(value: Json) -> str:
