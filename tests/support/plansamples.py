@@ -150,6 +150,7 @@ def put_model(where: Places, name: str = "tiny") -> Path:
     for path, data in MODEL_FILES.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(data)
+        (directory / path).chmod(0o644)  # whatever the umask is, as `nvllm model make` does
     return directory
 
 
