@@ -18,11 +18,12 @@ from pathlib import Path
 
 import pytest
 
+from nvllm import runtime
 from nvllm.core.lock import LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.refusal import Refused
 from nvllm.kernels import check as kernelcheck
 from nvllm.kernels import layer as kernels
-from nvllm.kernels import precompile, stubs
+from nvllm.kernels import stubs
 from nvllm.kernels.layer import KernelCompiler, KernelSources
 from nvllm.layers.tar import TarEntry
 from support import kernel_samples
@@ -345,7 +346,7 @@ class Engine:
 @pytest.fixture
 def engine(bench: KernelCompiler, tmp_path: Path) -> Engine:
     """An engine that has compiled the kernel for numbers that 16 divides, as a bootstrap with one prompt does."""
-    manager = Path(precompile.__file__).with_name("triton_cache.py")
+    manager = Path(runtime.__file__).with_name("triton_cache.py")
     (tmp_path / "nvllm_triton_cache.py").write_bytes(manager.read_bytes())
     (tmp_path / "kernel.py").write_text(KERNEL)
     made = Engine(bench.directory / "triton", tmp_path)
