@@ -123,10 +123,10 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
         with durable.appearing(target, "--to") as partial:
             for name, content in files.items():
                 durable.replace(partial / name, content, 0o644, code="NV920")
-        shown = app.project.show(target)
+        path = app.project.show(target)
         lines = [
-            f"written: {shown}, {len(files) - 1} patches",
-            f"next: name {shown} and vLLM {to} in {app.project.show(app.project.spec(image))}, then nvllm lock {image}",
+            f"written: {path}, {len(files) - 1} patches",
+            f"next: name {path} and vLLM {to} in {app.project.show(app.project.spec(image))}, then nvllm lock {image}",
         ]
     data: dict[str, Json] = {
         "image": image,

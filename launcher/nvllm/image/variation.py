@@ -18,9 +18,9 @@ from typing import Any
 class _Scanned:
     """The entries of a directory in reverse order, as `os.scandir` returns them."""
 
-    def __init__(self, found: Any) -> None:
-        with found:
-            self._entries = iter(sorted(found, key=lambda entry: os.fsencode(entry.name), reverse=True))
+    def __init__(self, listing: Any) -> None:
+        with listing:
+            self._entries = iter(sorted(listing, key=lambda entry: os.fsencode(entry.name), reverse=True))
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -85,15 +85,15 @@ def become(user: int) -> None:
 
 def main(argv: Iterable[str]) -> int:
     settings, *arguments = argv
-    wanted = json.loads(settings)
-    os.umask(wanted["umask"])
-    os.chdir(wanted["cwd"])
-    if wanted["user"] is not None:
-        become(wanted["user"])
-    pretend_processors(wanted["processors"])
+    asked = json.loads(settings)
+    os.umask(asked["umask"])
+    os.chdir(asked["cwd"])
+    if asked["user"] is not None:
+        become(asked["user"])
+    pretend_processors(asked["processors"])
     reverse_directories()
-    shift_clock(wanted["clock"])
-    module, _, function = wanted["program"].partition(":")
+    shift_clock(asked["clock"])
+    module, _, function = asked["program"].partition(":")
     status: int = vars(importlib.import_module(module))[function](arguments)
     return status
 

@@ -15,15 +15,15 @@ _MOST = 127
 """`git merge-file` ends with the number of conflicts, at most 127; with a larger status it did not merge."""
 
 
-def merge(ours: bytes, base: bytes, theirs: bytes) -> Merged:
-    """Merge into OURS, the new file, what was changed from BASE, the old file, to THEIRS, the old file with a patch.
+def merge(new: bytes, old: bytes, patched: bytes) -> Merged:
+    """Merge into the NEW file what was changed from the OLD file to PATCHED, the old file with a patch.
 
     Raises Refused NV512 if there is no git that knows zdiff3 (2.35, of 2022).
     """
     git = proc.require("git", "git")
     with tempfile.TemporaryDirectory(prefix="nvllm-port-") as name:
         paths = [Path(name, part) for part in ("new", "old", "patched")]
-        for path, content in zip(paths, (ours, base, theirs), strict=True):
+        for path, content in zip(paths, (new, old, patched), strict=True):
             path.write_bytes(content)
         labels = [word for label in ("the new source", "the old source", "the patch") for word in ("-L", label)]
         argv = [git, "merge-file", "-p", "--zdiff3", *labels, *map(str, paths)]

@@ -169,28 +169,28 @@ class _Job:
             if file.new is None:
                 return None  # both have removed it
             return Unmerged(file.path, "the new source has no such file, and none that resembles it", None)
-        ours, base = self.new.read(target), self._base(file)
-        theirs = before[file.new] if file.new is not None else None
-        if theirs is None:
-            if ours != base:
-                return Unmerged(target, "the patch removes the file, and the new source has changed it", ours)
-            removed = FileDiff(target, None, unified.hunks(base, b""), file.old_mode, None)
+        new, old = self.new.read(target), self._base(file)
+        patched = before[file.new] if file.new is not None else None
+        if patched is None:
+            if new != old:
+                return Unmerged(target, "the patch removes the file, and the new source has changed it", new)
+            removed = FileDiff(target, None, unified.hunks(old, b""), file.old_mode, None)
             return removed, {target: None}
         goal = target if file.old == file.new or file.old is None or file.new is None else file.new
-        content = self._content(goal, ours, base, theirs)
+        content = self._content(goal, new, old, patched)
         if isinstance(content, Unmerged):
             return content
-        if content == ours and goal == target:
+        if content == new and goal == target:
             return None
-        exists = ours is not None
-        hunks = unified.hunks(ours or b"", content)
+        exists = new is not None
+        hunks = unified.hunks(new or b"", content)
         moved = FileDiff(target if exists else None, goal, hunks, file.old_mode if exists else None, file.new_mode)
         return moved, {**({target: None} if exists and goal != target else {}), goal: content}
 
-    def _content(self, path: str, ours: bytes | None, base: bytes, theirs: bytes) -> Unmerged | bytes:
-        if ours is None:
-            return theirs
-        result = self.merge(ours, base, theirs)
+    def _content(self, path: str, new: bytes | None, old: bytes, patched: bytes) -> Unmerged | bytes:
+        if new is None:
+            return patched
+        result = self.merge(new, old, patched)
         if not result.conflicts:
             return result.content
         resolution = self.resolved(self.patch.id, path)

@@ -60,8 +60,8 @@ def files(
             text = yamledit.set_list(text, ("patches", index, "touches"), diff.paths)
         left = [other for other in patch.requires if outcomes[other].diff is not None]
         if len(left) < len(patch.requires):
-            place = ("patches", index, "requires")
-            text = yamledit.set_list(text, place, left) if left else yamledit.without_key(text, place)
+            key = ("patches", index, "requires")
+            text = yamledit.set_list(text, key, left) if left else yamledit.without_key(text, key)
     for patch in series.patches:
         if patch not in kept:
             entry = _upstream(patch, diffs[patch.id], outcomes[patch.id], release)
