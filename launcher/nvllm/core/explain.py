@@ -67,6 +67,7 @@ def _differences(path: str, before: Json, after: Json) -> list[Factor]:
 
 
 _LONG = 16
+"""Words from which on a list is explained by what came and what went: the flags of a processor are over a hundred."""
 
 
 def _long_set(value: Json) -> TypeGuard[list[str]]:

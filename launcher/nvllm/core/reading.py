@@ -24,6 +24,7 @@ SPEC = SERIES = 250_000
 CONFIGURATION = 1 * MB
 
 PATCH = PAGE = 16 * MB
+"""A patch is text that a person has written; a page is what an index lists of one package."""
 
 LOCK = MANIFEST = STATE = 64 * MB
 """A lock has 0.1 MB; a manifest lists each file of a cache; a state file is whatever nvllm keeps for itself."""

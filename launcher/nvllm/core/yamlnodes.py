@@ -32,6 +32,7 @@ MAX_REFUSALS = 100
 """Most refusals of one document; more of them help nobody."""
 
 _LONGEST_NUMBER = 40
+"""Digits: more than a number of any field has. PyYAML reads a longer one to the base of 60 by the square of them."""
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+\Z")

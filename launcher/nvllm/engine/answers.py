@@ -27,6 +27,7 @@ from nvllm.layers import archive
 Object: TypeAlias = Mapping[str, Any]
 
 _SHOWN = 80
+"""Characters of an answer that a refusal quotes: a line. An error that the engine names itself gets five."""
 
 
 class OtherFormError(ValueError):

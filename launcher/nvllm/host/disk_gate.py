@@ -15,6 +15,7 @@ from nvllm.host.gate_records import Measured
 from nvllm.host.gates import GateCheck
 
 BLOCK = 4096
+"""Bytes of each write: a page, the least that a file system writes. The wait is then for the disk, not for data."""
 
 
 @dataclass(frozen=True, slots=True)

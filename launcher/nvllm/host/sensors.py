@@ -8,6 +8,7 @@ from pathlib import Path
 from nvllm.core import reading
 
 _MOST = 4096
+"""Bytes: the kernel answers each file of sysfs with one page at most."""
 
 
 def temperatures(sys_root: Path = Path("/sys")) -> dict[str, float]:

@@ -26,6 +26,7 @@ FLAKE = "flake.nix"
 _FEATURES = ("--extra-experimental-features", "nix-command flakes")
 _PASSED = ("NIX_CONFIG", "NIX_CONF_DIR", "NIX_REMOTE", "NIX_SSL_CERT_FILE")
 _TIMEOUT = 6 * 3600.0
+"""Seconds. Nix downloads every wheel of an image, up to 6 GB, and says nothing to nvllm meanwhile."""
 _SHOWN = 1200
 """How many characters of Nix's last words a refusal shows."""
 

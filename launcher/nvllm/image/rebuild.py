@@ -37,6 +37,7 @@ _TIMEOUT = 4 * 3600.0
 """Seconds for a whole image under an emulator."""
 
 _NOBODY = 65534
+"""The user and the group `nobody` of Debian: somebody who owns nothing here."""
 _LATER = 400 * 86400 + 12345
 """Seconds by which the clock of the second build is ahead: another year, month, day and hour."""
 

@@ -26,6 +26,7 @@ _PART = CELLS // _EACH
 
 _ROW = struct.Struct(">16sB3I2Q32s")
 _CHECK = 8
+"""Bytes of a row's own digest. A cell that is the exclusive or of two rows passes it once in 2^64 times."""
 _LENGTH = _ROW.size + _CHECK
 _COUNT = 4
 """Bytes of the number of rows in a cell."""

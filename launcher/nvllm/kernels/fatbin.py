@@ -29,6 +29,7 @@ _CONTAINER = struct.Struct("<IHHQ")  # magic, version, size of this header, size
 _ENTRY = struct.Struct("<HHIQ12xI8xQ")  # kind, version, size of this header, size of the code, architecture, flags
 
 _MAGIC = 0xBA55ED50
+"""The first word of each container of device code, as nvcc writes it."""
 _KINDS: dict[int, Literal["ptx", "cubin"]] = {1: "ptx", 2: "cubin"}
 _EXACT, _FAMILY = 0x100000, 0x200000
 _ALIGNMENT = 8

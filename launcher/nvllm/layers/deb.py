@@ -20,6 +20,7 @@ from nvllm.core.refusal import Refused, refuse
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60
+"""Bytes of the header of a member of an ar archive; see ar(5)."""
 # zstd is not here: Debian does not use it, and the standard library reads it only since Python 3.14.
 _PLAIN: Mapping[str, Callable[[io.BytesIO], io.BufferedIOBase]] = {
     "": lambda stream: stream,

@@ -46,10 +46,12 @@ SAMPLED, SAMPLED_OF_FILE = 128, 16
 
 _LEAST_BLOCK = 2**20
 _MOST_BLOCKS = 8192
+"""A file of 64 GB is kept as 8192 digests, 128 KiB: what one start reads again stays one read in a file of any size."""
 _DIGEST = 16
 """Bytes kept of the sha256 of a block."""
 
 _MOST_FILES = 2048
+"""The newest files that the memo keeps: some twenty models of a hundred files. An older one is hashed again."""
 
 
 @dataclass(frozen=True, slots=True)

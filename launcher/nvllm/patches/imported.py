@@ -20,6 +20,7 @@ from nvllm.patches.unified import Diff
 _MAIL = re.compile(rb"^From [0-9a-f]{40} Mon Sep 17 00:00:00 2001$", re.MULTILINE)
 _TAG = re.compile(r"^(\s*\[[^\]]*\])+\s*")
 _ID_LENGTH = 48
+"""Characters: an id is typed, and is the name of a file and of a column."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from nvllm.core.refusal import Refusal
 from nvllm.patches import seriesfile
 
 _TIMEOUT = 300
+"""Seconds. Only collecting a test imports what its module imports: torch alone takes a minute on a slow disk."""
 
 
 def pytest_is_here() -> bool:

@@ -11,6 +11,7 @@ from nvllm.core.refusal import refuse
 from nvllm.port.merge import Merged
 
 _SECONDS = 60.0
+"""One file is merged in milliseconds. This ends a git that waits, such as for a file system that is gone."""
 _MOST = 127
 """`git merge-file` ends with the number of conflicts, at most 127; with a larger status it did not merge."""
 

@@ -14,6 +14,7 @@ from nvllm.serve import planner, servehash
 
 DOMAIN = "nvllm.host-class/1"
 _DIGITS = 12
+"""Hexadecimal digits, 48 bits: a class is typed and compared by people, and a fleet has few of them."""
 
 
 def factors(facts: HostFacts) -> dict[str, Json]:

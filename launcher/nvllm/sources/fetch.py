@@ -27,6 +27,7 @@ from nvllm.sources.client import SilentHostError
 from nvllm.sources.store import Store
 
 _AT_ONCE = 4
+"""Files at once. One stream from an index seldom fills a fast line; many are taken for abuse by some."""
 _ATTEMPTS = 3
 _RESTARTS = 2
 """How often a file may be begun again because what came in parts has another sha256."""

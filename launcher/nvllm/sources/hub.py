@@ -36,6 +36,7 @@ from nvllm.sources import fetch
 _REVISION = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PARALLEL = 8
+"""Files at once: as many as the hub's own client downloads by default."""
 _AGAIN = "run the command again"
 
 

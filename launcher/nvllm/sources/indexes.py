@@ -43,6 +43,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PIP_TIMEOUT = 60.0
 _ANSWER_TIMEOUT = 60.0
 _RETRIES = 3
+"""For pip itself; and, in seconds and attempts, for the index unless pip's configuration says otherwise."""
 
 # Aliases whose files the default index cannot carry (it takes no local version labels such as +cpu).
 _EXTRA_INDEXES = {"pytorch-cpu": "the PyTorch CPU wheel index", "pytorch-cuda": "the PyTorch CUDA wheel index"}

@@ -31,6 +31,7 @@ _SNAPSHOT = "@SNAPSHOTID@"
 _NEWER = "nvllm lock IMAGE --update debs"
 _TIMEOUT = 10.0
 _AT_ONCE = 8
+"""Seconds, and mirrors asked at once. A mirror that needs longer for its first bytes is not one to download from."""
 _HEAD = 4096
 """Bytes of a Release file that are read: its fields come first, followed by the hashes of hundreds of files."""
 _OK, _SERVER_ERROR = 200, 500

@@ -28,6 +28,7 @@ from nvllm.sources.indexes import Configuration, index_cure
 from nvllm.sources.store import Store
 
 _TIMEOUT = 1800.0
+"""Seconds in which pip resolves: it may have to download metadata of hundreds of releases over a slow line."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 

@@ -27,7 +27,9 @@ SAVED = "saved AOT compiled function to"
 FAILED = "Compiling model again due to a load failure"
 
 _POLL = 0.5
+"""Seconds between two looks at the log. An engine that loads takes at least ten."""
 _TAIL = 3000
+"""Characters of the log in a refusal: the last traceback of vLLM, with its reason."""
 _HUNG = "Engine core initialization failed"
 
 

@@ -16,8 +16,8 @@ BUILTIN = "builtin:"
 """Prefix of the command of a built-in test."""
 
 BUILTINS = ("boots", "coherent", "golden", "aot-loads")
-UNTESTABLE = 125
-_ABORT = 128
+UNTESTABLE, _ABORT = 125, 128
+"""Exit statuses of a test, as `git bisect run` takes them: skip this one; and from there on, stop."""
 _LINE = 256
 """Bytes of the first line that Linux reads; see execve(2)."""
 
