@@ -31,6 +31,8 @@ from torture.drawing import MODEL, Drawer
 
 SEED = 26
 EAGER = ("--enforce-eager",)
+_READY = "Application startup complete"
+"""The last line of a start in the log of vLLM's server."""
 
 
 @dataclass
@@ -62,7 +64,7 @@ class Tortured:
         self.server = self.begin()
 
     def trace(self) -> str:
-        log = self.server.text()
+        log = self.server.text().rpartition(_READY)[2]  # what a start warns of ends no server
         files = re.findall(r'File "[^"]*/(vllm/[^"]+", line \d+)', log)
         errors = re.findall(r"\b(\w+(?:Error|Exception): .*)", log)
         return f"{errors[0] if errors else 'no error in the log'} at {files[-1] if files else 'no line'}"
