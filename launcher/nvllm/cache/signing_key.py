@@ -29,7 +29,7 @@ class Signer:
 
     @property
     def entry(self) -> str:
-        """The line of an allowed signers file that lets PRINCIPAL sign manifests, and nothing else."""
+        """The line of an allowed signers file that lets the principal sign manifests, and nothing else."""
         return f'{self.principal} namespaces="{signature.NAMESPACE}" {self.public or "KEY"}\n'
 
 

@@ -89,7 +89,7 @@ Step: TypeAlias = tuple[Request, ...]
 
 
 def bounds(arguments: Mapping[str, bool | int | float | str], longest: int) -> Bounds:
-    """Return the bounds of an engine with the ARGUMENTS of a profile, which says itself how LONG requests may be."""
+    """Return the bounds of an engine with the ARGUMENTS of a profile, whose LONGEST request it states."""
     batch = int(arguments.get("max-num-seqs", _SEQUENCES))
     chunk = arguments.get("max-num-batched-tokens")
     named = arguments.get("compilation-config.cudagraph_capture_sizes")

@@ -194,7 +194,7 @@ class Containers(Connection):
 
 
 def options(creating: Container, product: Product) -> dict[str, Any]:
-    """Return the options to create WANTED on PRODUCT."""
+    """Return the options for CREATING a container on PRODUCT."""
     options: dict[str, Any] = {
         "name": creating.name,
         "entrypoint": [creating.command[0]],
