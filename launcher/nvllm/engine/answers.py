@@ -27,7 +27,9 @@ from nvllm.layers import archive
 Object: TypeAlias = Mapping[str, Any]
 
 _SHOWN = 80
-"""Characters of an answer that a refusal quotes: a line. An error that the engine names itself gets five."""
+"""Characters of an answer that a refusal quotes: a line."""
+_BEGINNING, _END = 200, 800
+"""Characters of an engine's error that are kept where it is longer. What it tried stands first, the reason last."""
 
 
 class OtherFormError(ValueError):
@@ -189,7 +191,12 @@ def processor(answer: Object) -> float:
 
 def errors(lines: object) -> str:
     """Return the errors in LINES, the answers to a load or a pull, as one text."""
-    return "; ".join(str(one["error"])[: _SHOWN * 5] for one in _list(lines, "answers") if "error" in one)
+    return "; ".join(shortened(str(line["error"])) for line in _list(lines, "answers") if "error" in line)
+
+
+def shortened(error: str) -> str:
+    """Return ERROR, a text of the engine, without its middle if it is long."""
+    return error if len(error) <= _BEGINNING + _END else f"{error[:_BEGINNING]} [...] {error[-_END:]}"
 
 
 def _labels(answer: Object) -> Mapping[str, str]:

@@ -100,12 +100,13 @@ def engine_errors(method: Callable[P, T]) -> Callable[P, T]:
 
 def error_answer(error: docker.errors.APIError) -> EngineProblem:
     """Return the problem that ERROR, an answer of the engine, reports."""
-    return EngineProblem("error", address(), f"{error.status_code}: {error.explanation or error}"[:400])
+    return EngineProblem("error", address(), answers.shortened(f"{error.status_code}: {error.explanation or error}"))
 
 
 def other_form(error: Exception) -> EngineProblem:
     """Return what is wrong with an answer that raised ERROR."""
-    return EngineProblem("error", address(), f"an answer of another form: {type(error).__name__}: {error}"[:400])
+    text = f"an answer of another form: {type(error).__name__}: {error}"
+    return EngineProblem("error", address(), answers.shortened(text))
 
 
 def patient_client() -> contextlib.closing[docker.DockerClient]:

@@ -80,7 +80,7 @@ class Containers(Connection):
                 created.remove(force=True)
             where = f"docker engine: container {plan.instance}"
             cure = f"nvllm doctor {plan.image} --profile {plan.profile}"
-            raise refuse("NV703", where, "a container that starts", str(error)[:400], cure) from error
+            raise refuse("NV703", where, "a container that starts", answers.shortened(str(error)), cure) from error
         return str(created.id)
 
     def _discard_stopped(self, name: str) -> None:

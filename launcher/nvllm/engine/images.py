@@ -87,8 +87,8 @@ class Images(Connection):
                 where, cure = f"docker engine: {tags[0]}", f"nvllm build {tags[-1].partition(':')[2]}"
                 if _FULL.search(error):
                     room = f"room on the engine's disk for {archive.size(image, below)} bytes"
-                    raise refuse("NV506", where, room, error[:400], f"nvllm gc && {cure}")
-                raise refuse("NV304", where, " or ".join(image.ids), error[:400], cure)
+                    raise refuse("NV506", where, room, error, f"nvllm gc && {cure}")
+                raise refuse("NV304", where, " or ".join(image.ids), error, cure)
             for tag in tags:
                 self.tag(loaded.id, tag)
         finally:
@@ -134,7 +134,7 @@ class Images(Connection):
             with patient_client() as engine:
                 return answers.errors(engine.api.load_image(counted(), quiet=True))
         except (*FAILURES, *OTHER_FORM) as error:
-            return str(error)
+            return answers.shortened(str(error))
 
     def pull(self, reference: str, platform: str, progress: Progress) -> str:
         """Pull the image REFERENCE for PLATFORM from its registry; return the engine's error, or ""."""
@@ -142,7 +142,7 @@ class Images(Connection):
             with patient_client() as engine, progress.task(f"pull {reference}", None, "files"):
                 return answers.errors(engine.api.pull(reference, platform=platform, stream=True, decode=True))
         except (*FAILURES, *OTHER_FORM) as error:
-            return str(error)
+            return answers.shortened(str(error))
 
     def layers(self, reference: str, pulled: ImageFacts) -> tuple[Lower, ...]:
         """Return the layers of the pulled image REFERENCE, PULLED, with the registry's blobs if needed.

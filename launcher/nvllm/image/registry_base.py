@@ -36,7 +36,7 @@ def layers(
         pulled = engine.image(pinned)
     if pulled is None:
         cure = f"docker pull --platform {platform} {pinned}"
-        raise refuse("NV305", "docker engine", base.image, problem[:400], cure)
+        raise refuse("NV305", "docker engine", base.image, problem, cure)
     cure = f"docker rmi {pinned} && docker pull --platform {platform} {pinned}"
     if pulled.platform != platform:
         raise refuse("NV307", f"docker engine: {pinned}", f"an image for {platform}", pulled.platform, cure)

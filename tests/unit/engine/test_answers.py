@@ -84,6 +84,11 @@ def test_figures_and_errors() -> None:
     assert answers.memory({"memory_stats": {}}) is None
     assert answers.processor({"cpu_stats": {"cpu_usage": {"total_usage": 2 * 10**9}}}) == 2.0
     assert answers.errors([{"stream": "x"}, {"error": "a"}, {"error": "b"}]) == "a; b"
+    # A runtime wraps the reason in what it tried: with a GPU, in 900 characters of hooks.
+    error = answers.errors([{"error": f"failed to create the container: {'hook: ' * 300}the driver is too old"}])
+    assert error.startswith("failed to create the container: ")
+    assert error.endswith("the driver is too old")
+    assert len(error) < 1100
 
 
 OTHERS: dict[str, Callable[[], object]] = {
