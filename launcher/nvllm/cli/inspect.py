@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,15 +29,16 @@ from nvllm.host import checks, survey
 from nvllm.host.checks import Outcome, Subject
 from nvllm.host.facts import EngineProblem
 from nvllm.image import identity
-from nvllm.lock import updates
 from nvllm.lock.project import read_lock
-from nvllm.lock.updates import Reminder
 from nvllm.models import memory
 from nvllm.models.memory import Memory
 from nvllm.serve import overview, servehash
 from nvllm.serve.examination import Depth, examine
 from nvllm.serve.overview import ImageNeeds
 from nvllm.spec import specfile
+
+if TYPE_CHECKING:
+    from nvllm.lock.updates import Reminder
 
 DOCTOR_EXAMPLES = """
 Examples:
@@ -131,6 +133,8 @@ def _needs_text(app: App, every: Sequence[ImageNeeds]) -> None:
 
 
 def _reminder(app: App, image: str) -> Reminder | None:
+    from nvllm.lock import updates
+
     try:
         lock = read_lock(app.project, image)
     except Refused:  # it is among what was seen already

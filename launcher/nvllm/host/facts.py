@@ -330,18 +330,19 @@ def _socket_holders(proc_root: Path, inodes: Iterable[str]) -> dict[str, tuple[i
     links = {f"socket:[{inode}]": inode for inode in inodes}
     holders: dict[str, tuple[int, str]] = {}
     for pid in sorted(int(name) for name in os.listdir(proc_root) if name.isdigit()):
-        # A process may end at any moment, a descriptor may be closed, and both may be another user's.
-        process = proc_root / str(pid)
+        # A process may end at any moment, a descriptor may be closed, and both may be another user's. Text and not
+        # paths: a busy host has tens of thousands of descriptors.
+        process = f"{proc_root}/{pid}"
         try:
-            descriptors = os.listdir(process / "fd")
-            program = (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
+            descriptors = os.listdir(f"{process}/fd")
         except OSError:
             continue
         for descriptor in descriptors:
             with contextlib.suppress(OSError):
-                inode = links.get(os.readlink(process / "fd" / descriptor))
-                if inode is not None:
-                    holders.setdefault(inode, (pid, program))
+                inode = links.get(os.readlink(f"{process}/fd/{descriptor}"))
+                if inode is not None and inode not in holders:
+                    program = Path(process, "comm").read_text(encoding="utf-8", errors="replace").strip()
+                    holders[inode] = (pid, program)
     return holders
 
 

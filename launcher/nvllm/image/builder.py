@@ -37,8 +37,6 @@ from nvllm.layers.wheel import Wheel
 from nvllm.patches import seriesfile
 from nvllm.patches.series import Patch
 from nvllm.patches.unified import Diff
-from nvllm.sources import fetch
-from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
 
 _UNPACKED = 4.0
@@ -98,6 +96,10 @@ class ImageBuilder:
 
     def fetched(self, build: Build, files: Sequence[LockedFile]) -> Store:
         """Return the store, after fetching FILES of the lock of BUILD. Raises Refused as `fetch` does."""
+        # `serve` and `status` look at images and fetch nothing: they start faster without the clients of indexes.
+        from nvllm.sources import fetch
+        from nvllm.sources.indexes import Sources
+
         store = Store(self.places.store)
         fetch.fetch(files, store, Sources.of(build.lock, os.environ), self.progress, offline=self.offline)
         return store

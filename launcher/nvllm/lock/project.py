@@ -12,7 +12,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import HubModel, ImageSpec
-from nvllm.lock import lockdoc, providers, resolve, templates, wheel_matches_source
+from nvllm.lock import lockdoc, templates, wheel_matches_source
 from nvllm.patches import patchset, seriesfile, source
 from nvllm.patches.series import Series
 from nvllm.sources.store import Store
@@ -99,6 +99,9 @@ def lock_image(
     if there is one. Raises Refused as `resolve.lock` does, NV107 for another name in LATER and AGAIN, and NV405 for a
     chat template that cannot be read.
     """
+    # Every other command only reads the lock; the clients of indexes and the hub take as long to load as all the rest.
+    from nvllm.lock import providers, resolve
+
     project, spec = inputs.project, inputs.spec
     connected = providers.connect(spec, places, compiled, offline=offline, progress=progress)
     kept = previous or _other_platform(inputs, progress)
