@@ -163,9 +163,7 @@ def _cache_image(kept: Kept, layer: bytes) -> bytes:
 def _pull_blessing(kept: Kept, image: bytes, artifact: bytes) -> None:
     found, _ = _blessed()
     kept.manifests[blessings.tag_of(found.serve_hash)] = image
-    kept.referrers.append(
-        {"mediaType": oci.MANIFEST, "digest": kept.manifest(artifact), "size": len(artifact), "artifactType": "a/b"}
-    )
+    kept.referrers.append({"mediaType": oci.MANIFEST, "digest": kept.manifest(artifact), "size": len(artifact)})
     with tempfile.TemporaryDirectory() as name, mock.patch.object(registry, "BACKOFF", 0.0):
         top = Path(name)
         places, held = Places(top / "cache", top / "state"), blessings_world.blessings(top / "project")

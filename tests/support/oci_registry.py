@@ -59,7 +59,9 @@ class Registry:
         for name, data in self.manifests.items():
             document = json.loads(data)
             if name.startswith("sha256:") and document.get("subject", {}).get("digest") == digest:
-                found.append({"mediaType": document["mediaType"], "digest": name, "size": len(data)})
+                entry = {"mediaType": document["mediaType"], "digest": name, "size": len(data)}
+                kind = {"artifactType": document["artifactType"]} if "artifactType" in document else {}
+                found.append(entry | kind)
         return found
 
 

@@ -36,6 +36,7 @@ from nvllm.core.lock import LockedFile
 from nvllm.core.paths import Places, ensure
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.fleet.bounded import question
 from nvllm.fleet.registry import Blob, BlobSource, Repository, layers_of
 from nvllm.layers import oci, tarlayer
 from nvllm.layers.oci import LAYER, MANIFEST, Descriptor, sha256
@@ -271,8 +272,13 @@ def _decoded(data: bytes, where: str) -> Manifest:
 
 def _documents(repository: Repository, subject: str) -> tuple[bytes, bytes]:
     """Return the bless manifest whose subject is SUBJECT, and its signature, empty if there is none."""
+    with question(repository.limits.seconds):  # however many artifacts refer to it
+        return _referring(repository, subject)
+
+
+def _referring(repository: Repository, subject: str) -> tuple[bytes, bytes]:
     where = f"registry {repository.name.host}: {subject}"
-    for referrer in repository.referrers(subject):
+    for referrer in repository.referrers(subject, ARTIFACT):
         try:
             artifact = canonical.decode(repository.manifest(referrer.digest))
             if not isinstance(artifact, dict) or artifact.get("artifactType") != ARTIFACT:
@@ -285,7 +291,7 @@ def _documents(repository: Repository, subject: str) -> tuple[bytes, bytes]:
         if _MANIFEST in by_kind:
             signed = by_kind.get(_SIGNATURE)
             return (
-                repository.document(by_kind[_MANIFEST], reading.MANIFEST),
+                repository.document(by_kind[_MANIFEST]),
                 b"" if signed is None else repository.document(signed, _SIGNATURE_BYTES),
             )
     raise refuse("NV332", where, "a bless manifest that refers to it", "none", _again_from(repository))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import itertools
 import os
 import re
 import threading
@@ -16,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import httpx2
@@ -26,6 +27,17 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.progress import Progress, Task
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.fleet.bounded import (
+    LIMITS,
+    BoundedClient,
+    LargeError,
+    Limits,
+    Pace,
+    SlowError,
+    at_most,
+    for_seconds,
+    question,
+)
 from nvllm.fleet.credentials import Credentials
 from nvllm.layers.oci import INDEX, MANIFEST, Descriptor, sha256
 from nvllm.sources.fetch import Answer, Serial
@@ -40,12 +52,15 @@ BACKOFF = 0.5
 _PIECE = 64 << 20
 """Bytes of one request of an upload. After a failure the upload goes on behind the last byte that the registry has."""
 _CHUNK = 1 << 20
-_DOCUMENT = 4 << 20
-"""Bytes of the largest manifest that registries take."""
-_TIMEOUT = httpx2.Timeout(60.0, connect=10.0)
+_LARGEST = 1 << 40
+"""Bytes of the largest blob that is asked for."""
+ENTRIES = 1000
+"""Descriptors in one list: engines take 128 layers, and nobody has to look at more that refer to one image."""
 
 _FAILURES = (httpx2.HTTPError, httpx2.InvalidURL)
 """What the client raises: a connection that fails, redirects without end, a place that is no URL."""
+_FINAL = (SlowError, LargeError)
+"""What another attempt would only repeat."""
 
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](?::[0-9]{1,5})?"
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
@@ -129,9 +144,10 @@ class _AgainError(Exception):
 class _Login(httpx2.Auth):
     """Answers a registry's challenge: by a token of the server that it names, or by user and password."""
 
-    def __init__(self, name: RepositoryName, credentials: Credentials | None) -> None:
+    def __init__(self, name: RepositoryName, credentials: Credentials | None, limits: Limits) -> None:
         self._name = name
         self._credentials = credentials
+        self._limits = limits
         self._header = ""
         self._lock = threading.Lock()
 
@@ -165,11 +181,10 @@ class _Login(httpx2.Auth):
             return ""
         asked = {name: parameters[name] for name in ("service", "scope") if name in parameters}
         headers = {"Authorization": f"Basic {basic}"} if basic is not None else {}
-        headers["Accept-Encoding"] = "identity"
-        with httpx2.stream("GET", realm, params=asked, headers=headers, timeout=_TIMEOUT) as answer:
-            data = _bytes(answer, _DOCUMENT) if answer.status_code == 200 else None
+        with BoundedClient(self._limits) as client:
+            answer = client.get(realm, params=asked, headers=headers)
         try:
-            token = canonical.decode(data or b"{}")
+            token = canonical.decode(answer.content if answer.status_code == 200 else b"{}")
         except ValueError:
             token = {}
         text = (token.get("token") or token.get("access_token")) if isinstance(token, dict) else None
@@ -178,16 +193,20 @@ class _Login(httpx2.Auth):
 
 @dataclass(eq=False)
 class Repository:
-    """The repository NAME, asked with CREDENTIALS if it wants any. PROGRESS shows what travels."""
+    """The repository NAME, asked with CREDENTIALS if it wants any. PROGRESS shows what travels.
+
+    LIMITS is what an answer may cost; the client holds every one to that.
+    """
 
     name: RepositoryName
     credentials: Credentials | None
     progress: Progress
+    limits: Limits = LIMITS
     client: httpx2.Client = field(init=False)
 
     def __post_init__(self) -> None:
-        login = _Login(self.name, self.credentials)
-        self.client = httpx2.Client(timeout=_TIMEOUT, auth=login, headers={"Accept-Encoding": "identity"})
+        login = _Login(self.name, self.credentials, self.limits)
+        self.client = BoundedClient(self.limits, auth=login)
 
     # What the registry has
 
@@ -209,11 +228,12 @@ class Repository:
             raise self._other_bytes(reference, sha256(data))
         return data
 
-    def document(self, blob: Descriptor, most: int = _DOCUMENT) -> bytes:
-        """Return BLOB, a document of at most MOST bytes.
+    def document(self, blob: Descriptor, most: int | None = None) -> bytes:
+        """Return BLOB, a document of at most MOST bytes, and of no more than the limits allow.
 
         Raises Refused NV331 if it is missing or larger, NV205 if it has other bytes.
         """
+        most = min(most or self.limits.document, self.limits.document)
         data = self._document(f"{self.name.api}/blobs/{blob.digest}", {}, most)
         if data is None:
             raise self._refused(f"the blob {blob.digest}", "no such blob")
@@ -221,15 +241,20 @@ class Repository:
             raise self._other_bytes(f"{blob.digest}, {blob.size} bytes", f"{sha256(data)}, {len(data)} bytes")
         return data
 
-    def referrers(self, digest: str) -> tuple[Descriptor, ...]:
-        """Return what says that its subject is the manifest DIGEST: by the API, or by the tag that stands in for it."""
-        index = self._document(f"{self.name.api}/referrers/{digest}", {"Accept": INDEX})
+    def referrers(self, digest: str, artifact_type: str) -> tuple[Descriptor, ...]:
+        """Return what says that its subject is the manifest DIGEST, but for what is of another type than ARTIFACT_TYPE.
+
+        By the API, or by the tag that stands in for it. Raises Refused NV331 for more than `ENTRIES`.
+        """
+        url = httpx2.URL(f"{self.name.api}/referrers/{digest}", params={"artifactType": artifact_type})
+        index = self._document(str(url), {"Accept": INDEX})
         if index is None:
             index = self.find_manifest(digest.replace(":", "-"))
+        listed = _listed(index or b"{}", "manifests")
         try:
-            return () if index is None else tuple(described(one) for one in _listed(index, "manifests"))
+            return _descriptors([one for one in listed if one.get("artifactType", artifact_type) == artifact_type])
         except ValueError as error:
-            raise self._refused("descriptors of what refers to it", str(error)) from error
+            raise self._refused("descriptors of what refers to it", str(error), self._look) from error
 
     # Sending
 
@@ -301,61 +326,74 @@ class Repository:
 
     def _push(self, blob: Blob, task: Task) -> None:
         """Send BLOB. An upload that breaks goes on where the registry says that it stopped."""
-        upload = _Upload(self, blob, task)
+        upload, pace = _Upload(self, blob, task), Pace(self.limits)
         failures = furthest = 0
         while True:
+            began = time.monotonic()
             try:
                 upload.send()
             except (*_FAILURES, _AgainError) as error:
-                failures = 1 if upload.offset > furthest else failures + 1
-                furthest = max(furthest, upload.offset)  # a registry may say that it has less again
-                if failures == _ATTEMPTS:
-                    raise self._refused(f"the blob {blob.digest} taken", str(error) or type(error).__name__) from error
+                advance = max(0, upload.offset - furthest)  # a registry may say that it has less again
+                furthest += advance
+                failures = 1 if advance else failures + 1
+                slow = pace.count(advance, time.monotonic() - began)
+                if failures == _ATTEMPTS or slow is not None or isinstance(error, _FINAL):
+                    raise self._failed(f"the blob {blob.digest} taken", slow or error) from error
                 time.sleep(BACKOFF * 2 ** (failures - 1))
             else:
                 return
 
     # Asking
 
-    def _document(self, url: str, headers: Mapping[str, str], most: int = _DOCUMENT) -> bytes | None:
+    def _document(self, url: str, headers: Mapping[str, str], most: int | None = None) -> bytes | None:
         """Return the document at URL, of at most MOST bytes, None if there is none."""
+        extensions = at_most(most or self.limits.document)
 
         def get() -> bytes | None:
-            with self.client.stream("GET", url, headers=dict(headers), follow_redirects=True) as answer:
-                if answer.status_code == 404:
-                    return None
-                data = _bytes(answer, most)
-                if data is None:
-                    raise self._refused(f"a document of at most {most} bytes", "a larger one")
-                self._check_status(answer.status_code, data, "a document", (200,))
-                return data
+            answer = self.client.get(url, headers=dict(headers), follow_redirects=True, extensions=extensions)
+            if answer.status_code == 404:
+                return None
+            self.check(answer, "a document", (200,))
+            return answer.content
 
         return self._tried(get)
 
     def _tried(self, ask: Callable[[], T]) -> T:
         """Return what ASK returns, after several attempts if it fails by the connection or the registry's state."""
-        for attempt in range(_ATTEMPTS):
-            try:
-                return ask()
-            except (*_FAILURES, _AgainError) as error:
-                if attempt == _ATTEMPTS - 1:
-                    reason = str(error) if isinstance(error, _AgainError) else f"{type(error).__name__}: {error}"
-                    raise self._refused("an answer", reason) from error
-                time.sleep(BACKOFF * 2**attempt)
+        with question(self.limits.seconds) as ends:
+            for attempt in itertools.count(1):
+                wait = BACKOFF * 2 ** (attempt - 1)
+                try:
+                    return ask()
+                except (*_FAILURES, _AgainError) as error:
+                    if attempt == _ATTEMPTS or isinstance(error, _FINAL) or time.monotonic() + wait > ends:
+                        raise self._failed("an answer", error) from error
+                    time.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
 
-    def check(self, answer: httpx2.Response, expected: str, good: Sequence[int]) -> None:
-        self._check_status(answer.status_code, answer.content, expected, good)
+    def _failed(self, expected: str, error: Exception) -> Refused:
+        """Return the refusal of what EXPECTED names, after the last attempt ended with ERROR."""
+        if isinstance(error, LargeError):
+            return self._refused("an answer of the size that a registry may give", str(error), self._look)
+        if isinstance(error, SlowError):
+            return self._refused(f"{expected} in time", str(error), self._look)
+        kind = "" if isinstance(error, _AgainError) else f"{type(error).__name__}: "
+        return self._refused(expected, f"{kind}{error}")
 
-    def _check_status(self, status: int, body: bytes, expected: str, good: Sequence[int]) -> None:
-        """Raise unless STATUS is GOOD: _AgainError where later may be better, else Refused NV331."""
+    @property
+    def _look(self) -> str:
+        return f"look at the registry {self.name.host}, or use another one"
+
+    def check(self, answer: httpx2.Response, expected: str, good: Sequence[int]) -> None:
+        """Raise unless the status of ANSWER is GOOD: _AgainError where later may be better, else Refused NV331."""
+        status = answer.status_code
         if status in good:
             return
-        answer = f"status {status}: {_words(body)}".removesuffix(": ")
+        problem = f"status {status}: {_words(answer.content)}".removesuffix(": ")
         if status >= 500 or status in {408, 425, 429}:
-            raise _AgainError(answer)
+            raise _AgainError(problem)
         cure = f"docker login {self.name.host}" if status in {401, 403} else f"look at the registry {self.name.host}"
-        raise self._refused(expected, answer, cure)
+        raise self._refused(expected, problem, cure)
 
     def _refused(self, expected: str, answer: str, cure: str = "") -> Refused:
         cure = cure or "try again; what the registry has is not sent again"
@@ -385,7 +423,9 @@ class _Upload:
         while self.offset < self._blob.size:
             self._piece(min(self.offset + _PIECE, self._blob.size))
         separator = "&" if urlsplit(self._location).query else "?"
-        self._ask("PUT", f"{self._location}{separator}digest={self._blob.digest}", (201,))
+        limits = self._repository.limits  # the registry hashes the whole blob before it answers
+        patience = for_seconds(limits.seconds + self._blob.size / limits.hashed)
+        self._ask("PUT", f"{self._location}{separator}digest={self._blob.digest}", (201,), patience)
 
     def _piece(self, end: int) -> None:
         start = self.offset
@@ -416,8 +456,11 @@ class _Upload:
         self._move(min(received, self._blob.size))
         self._began(answer)
 
-    def _ask(self, method: str, url: str, good: Sequence[int]) -> httpx2.Response:
-        answer = self._repository.client.request(method, url, headers={"Content-Length": "0"})
+    def _ask(
+        self, method: str, url: str, good: Sequence[int], extensions: Mapping[str, Any] | None = None
+    ) -> httpx2.Response:
+        client = self._repository.client
+        answer = client.request(method, url, headers={"Content-Length": "0"}, extensions=dict(extensions or {}))
         if answer.status_code == 404 and self._location:
             self._location = ""
             self._move(0)
@@ -458,29 +501,30 @@ class BlobSource:
         return Refusal("NV331", where, f"the blob sha256:{file.sha256}", problems, cure)
 
 
-def _bytes(answer: httpx2.Response, most: int) -> bytes | None:
-    """Return the body of ANSWER, None if it has more than MOST bytes; no more than that is read."""
-    data = bytearray()
-    for chunk in answer.iter_raw():
-        data += chunk
-        if len(data) > most:
-            return None
-    return bytes(data)
-
-
 def described(entry: object) -> Descriptor:
     """Return the descriptor in ENTRY, a part of a manifest. Raises ValueError if it is none."""
     if isinstance(entry, dict):
         kind, digest, size = entry.get("mediaType"), entry.get("digest"), entry.get("size")
-        if isinstance(kind, str) and isinstance(digest, str) and DIGEST.fullmatch(digest) and isinstance(size, int):
+        if isinstance(kind, str) and isinstance(digest, str) and DIGEST.fullmatch(digest) and _is_size(size):
             return Descriptor(kind, digest, size)
-    raise ValueError("a descriptor without media type, digest or size")
+    raise ValueError("a descriptor without media type, digest, or size of a blob")
 
 
-def layers_of(manifest: Json) -> list[Descriptor]:
+def _is_size(size: object) -> TypeGuard[int]:
+    return isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= _LARGEST
+
+
+def layers_of(manifest: Json) -> tuple[Descriptor, ...]:
     """Return the descriptors of the layers of MANIFEST, none without a list of them. Raises ValueError for others."""
     listed = manifest.get("layers") if isinstance(manifest, dict) else None
-    return [described(one) for one in listed] if isinstance(listed, list) else []
+    return _descriptors(listed) if isinstance(listed, list) else ()
+
+
+def _descriptors(listed: Sequence[object]) -> tuple[Descriptor, ...]:
+    """Return the descriptors LISTED. Raises ValueError for more than `ENTRIES`, and for what is none."""
+    if len(listed) > ENTRIES:
+        raise ValueError(f"{len(listed)} descriptors, more than {ENTRIES}")
+    return tuple(described(one) for one in listed)
 
 
 def _listed(document: bytes, name: str) -> Sequence[Mapping[str, Any]]:
