@@ -121,7 +121,7 @@ class ProgramProbe:
 
     test: BisectProbe
     programs: proc.Programs
-    floor: float = 100.0
+    floor: float | None = 100.0
     """In percent. A program without lines is one answer, so that by default its exit status decides."""
 
     @property
