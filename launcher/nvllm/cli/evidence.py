@@ -20,9 +20,10 @@ from nvllm.core import clock, proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
-from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, questions, summary
+from nvllm.evidence import analysis, arms, circumstances, conclusion, grading, lmeval, page, questions, summary
 from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
+from nvllm.evidence.grading import Extraction
 from nvllm.evidence.load import LoadProbe, LoadThenQuestions
 from nvllm.evidence.probing import LegProbe, ProgramProbe, QuestionProbe
 from nvllm.evidence.records import FORM_COMPARISON, MARGINS, ArmState, Comparison, Kind, Margins, RunManifest
@@ -80,8 +81,11 @@ class QuestionOptions:
     seed: int
     floor: float | None
     length: int
-    timeout: float
+    timeout: float | None
     concurrency: int
+    prompt: str
+    stop: tuple[str, ...]
+    extract: Extraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,8 @@ _REQUESTS = click.IntRange(1, 10**6)
 _TOKENS = click.IntRange(1, 10**7)
 _AT_ONCE = click.IntRange(1, 10_000)
 _DAY = 86400
+_LM_EVAL_TIMEOUT = 600.0
+"""Seconds for a request of lm-eval, whose tasks say how long an answer may be."""
 _QUESTIONS = (
     click.option("--data", type=PATH, metavar="FILE", help="Questions as GSM8K has them, one JSON object a line."),
     click.option("--n", "count", type=click.IntRange(1), help="Ask so many of them.  [default: all]"),
@@ -164,9 +170,32 @@ _QUESTIONS = (
     click.option("--floor", type=_PART, metavar="PART", help="Fail below: 45/50, or 90%."),
     click.option("--length", type=_TOKENS, default=512, show_default=True, help="Tokens of an answer."),
     click.option(
-        "--timeout", type=FiniteRange(0, _DAY, min_open=True), default=120, show_default=True, help="Seconds for one."
+        "--timeout",
+        type=FiniteRange(0, _DAY, min_open=True),
+        metavar="SECONDS",
+        help="Seconds for one.  [default: by --length and the rate of the first answers]",
     ),
     click.option("--concurrency", type=_AT_ONCE, default=1, show_default=True, help="Requests at once."),
+    click.option(
+        "--prompt",
+        metavar="TEXT",
+        default=grading.PROMPT.replace("\n", "\\n"),
+        show_default=True,
+        help=r"What stands around a {question}; \n ends a line.",
+    ),
+    click.option(
+        "--stop",
+        multiple=True,
+        metavar="TEXT",
+        help="A text that ends an answer; again for more.  [default: what the prompt begins with]",
+    ),
+    click.option(
+        "--extract",
+        type=click.Choice(get_args(Extraction)),
+        default="flexible",
+        show_default=True,
+        help="The number after ####, or the last one.",
+    ),
 )
 _LOAD = (
     click.option("--requests", type=_REQUESTS, default=100, show_default=True, help="Requests of a leg."),
@@ -270,7 +299,7 @@ def eval_command(
     asked: QuestionOptions,
     run: RunOptions,
 ) -> None:
-    """An answer is correct if its last number is the question's. The exit status is 1 below the floor."""
+    """Answers are graded as lm-eval grades gsm8k. The exit status is 1 below the floor."""
     if (task is None) == (probe is None):
         given = "both" if task is not None else "neither"
         raise refuse("NV108", "nvllm eval", "gsm8k, lm-eval or --probe FILE", given, "nvllm eval --help")
@@ -282,7 +311,7 @@ def eval_command(
     if tasks is not None:
         lmeval.require()
         names, ledger = tuple(one.strip() for one in tasks.split(",")), _ledger(app, build, profile)
-        limits = (asked.count, asked.seed, asked.timeout, asked.concurrency, _percent(asked.floor))
+        limits = (asked.count, asked.seed, asked.timeout or _LM_EVAL_TIMEOUT, asked.concurrency, _percent(asked.floor))
         leg: LegProbe = lmeval.LmEvalProbe(names, include, *limits, proc.Programs(ledger))
     else:
         leg = _probe(app, build, profile, task or str(probe), asked)
@@ -407,9 +436,9 @@ def _probe(app: App, build: Build, profile: str, name: str, asked: QuestionOptio
     if asked.data is None:
         raise refuse("NV108", "--data", "a file of questions", "none", "--data FILE.jsonl, in the form of GSM8K")
     chosen = questions.drawn(questions.load(asked.data), asked.count, asked.seed)
-    return QuestionProbe(
-        GSM8K, chosen, asked.seed, asked.length, asked.timeout, asked.concurrency, _percent(asked.floor)
-    )
+    asking = questions.asking(asked.prompt.replace("\\n", "\n"), asked.stop, asked.extract)
+    limits = (asked.seed, asked.length, asked.timeout, asked.concurrency, _percent(asked.floor))
+    return QuestionProbe(GSM8K, chosen, *limits, asking)
 
 
 def _percent(floor: float | None) -> float | None:

@@ -56,10 +56,16 @@ class ProbeState:
     length: Count
     """The most tokens of an answer."""
     timeout: Seconds
-    """Seconds that one question may take."""
+    """Seconds that one question may take; 0 if that follows the rate of the first answers, or the program."""
     concurrency: Positive
     floor: Annotated[float | None, Rule(minimum=0)]
     """Correct answers, in percent, below which a leg has failed."""
+    prompt: str = ""
+    """What stands around each question; empty if that is not nvllm's."""
+    stop: tuple[str, ...] = ()
+    """The texts that end an answer."""
+    extraction: str = ""
+    """How a number is taken from an answer: strict or flexible."""
 
 
 _Part: TypeAlias = Annotated[float, Rule(minimum=0)]

@@ -62,9 +62,11 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
     host, probe = manifest.host, manifest.probe
     asked = f"{probe.name}, sha256 {probe.sha256[:12]}"
     if probe.questions:
-        asked += (
-            f", {probe.questions} questions, seed {probe.seed}, at most {probe.length} tokens, {probe.timeout:g} s each"
-        )
+        limit = f"{probe.timeout:g} s each" if probe.timeout else "a timeout by the rate of the first answers"
+        asked += f", {probe.questions} questions, seed {probe.seed}, at most {probe.length} tokens, {limit}"
+    if probe.prompt:
+        stops = ", ".join(map(repr, probe.stop))
+        asked += f", prompt {probe.prompt!r}, stop {stops}, {probe.extraction} extraction"
     if probe.floor is not None:
         asked += f", floor {probe.floor:g} %"
     commit = f"{host.commit[:12]}{' with changes' if host.dirty else ''}" if host.commit else "no repository"
