@@ -20,12 +20,13 @@ from nvllm.core import clock, proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
-from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, questions, summary
+from nvllm.evidence import analysis, arms, circumstances, conclusion, grading, lmeval, page, questions, summary
 from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
+from nvllm.evidence.grading import Extraction
 from nvllm.evidence.load import LoadProbe, LoadThenQuestions
 from nvllm.evidence.probing import LegProbe, ProgramProbe, QuestionProbe
-from nvllm.evidence.records import FORM_COMPARISON, ArmState, Comparison, Kind, RunManifest
+from nvllm.evidence.records import FORM_COMPARISON, MARGINS, ArmState, Comparison, Kind, Margins, RunManifest
 from nvllm.evidence.runner import Runner
 from nvllm.host import locks
 from nvllm.host.locks import Holder, Key
@@ -49,7 +50,7 @@ Examples:
 """
 EVAL_EXAMPLES = """
 Examples:
-  nvllm eval gsm8k --profile lower8 --data test.jsonl --n 50 --seed 42 --floor 45
+  nvllm eval gsm8k --profile lower8 --data test.jsonl --n 50 --seed 42 --floor 45/50
   nvllm eval --image cpu --profile tiny-eager --probe ./probe.sh
   nvllm eval lm-eval --tasks gsm8k,ifeval --profile qwen35-27b --n 50
 """
@@ -80,8 +81,11 @@ class QuestionOptions:
     seed: int
     floor: float | None
     length: int
-    timeout: float
+    timeout: float | None
     concurrency: int
+    prompt: str
+    stop: tuple[str, ...]
+    extract: Extraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,19 @@ class LoadOptions:
     requests: int
     prompt_len: int
     output_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarginOptions:
+    """The options of what counts as the same, each a part of 1."""
+
+    margin: float
+    margin_questions: float
+    margin_length: float
+
+    @property
+    def chosen(self) -> Margins:
+        return Margins(self.margin, self.margin_questions, self.margin_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,29 +135,95 @@ class Campaign:
     arms: Sequence[ArmState]
     probe: LegProbe
     run: RunOptions
+    margins: Margins = MARGINS
     traced: LoadProbe | None = None
 
 
+class Part(click.ParamType[float]):
+    """A part of a whole, such as 45/50 or 90%. A bare number is refused: nobody knows which of both it means."""
+
+    name = "part"
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        option = param.opts[0] if param is not None else "a part"
+        try:
+            return questions.part(value)
+        except ValueError as error:
+            cure = f"{option} 45/50, or {option} 90%"
+            raise refuse("NV856", option, "a part such as 45/50 or 90%", str(error), cure) from error
+
+
+_PART = Part()
 _SEED = click.IntRange(0, 2**31 - 1)
 _REQUESTS = click.IntRange(1, 10**6)
 _TOKENS = click.IntRange(1, 10**7)
 _AT_ONCE = click.IntRange(1, 10_000)
 _DAY = 86400
+_LM_EVAL_TIMEOUT = 600.0
+"""Seconds for a request of lm-eval, whose tasks say how long an answer may be."""
 _QUESTIONS = (
     click.option("--data", type=PATH, metavar="FILE", help="Questions as GSM8K has them, one JSON object a line."),
     click.option("--n", "count", type=click.IntRange(1), help="Ask so many of them.  [default: all]"),
     click.option("--seed", type=_SEED, default=42, show_default=True, help="Draws the questions."),
-    click.option("--floor", type=FiniteRange(0, 100), metavar="PERCENT", help="Fail below so many correct answers."),
+    click.option("--floor", type=_PART, metavar="PART", help="Fail below: 45/50, or 90%."),
     click.option("--length", type=_TOKENS, default=512, show_default=True, help="Tokens of an answer."),
     click.option(
-        "--timeout", type=FiniteRange(0, _DAY, min_open=True), default=120, show_default=True, help="Seconds for one."
+        "--timeout",
+        type=FiniteRange(0, _DAY, min_open=True),
+        metavar="SECONDS",
+        help="Seconds for one.  [default: by --length and the rate of the first answers]",
     ),
     click.option("--concurrency", type=_AT_ONCE, default=1, show_default=True, help="Requests at once."),
+    click.option(
+        "--prompt",
+        metavar="TEXT",
+        default=grading.PROMPT.replace("\n", "\\n"),
+        show_default=True,
+        help=r"What stands around a {question}; \n ends a line.",
+    ),
+    click.option(
+        "--stop",
+        multiple=True,
+        metavar="TEXT",
+        help="A text that ends an answer; again for more.  [default: what the prompt begins with]",
+    ),
+    click.option(
+        "--extract",
+        type=click.Choice(get_args(Extraction)),
+        default="flexible",
+        show_default=True,
+        help="The number after ####, or the last one.",
+    ),
 )
 _LOAD = (
     click.option("--requests", type=_REQUESTS, default=100, show_default=True, help="Requests of a leg."),
     click.option("--prompt-len", type=_TOKENS, default=512, show_default=True, help="Tokens of a prompt."),
     click.option("--output-len", type=_TOKENS, default=128, show_default=True, help="Tokens of its answer."),
+)
+_MARGINS = (
+    click.option(
+        "--margin",
+        type=_PART,
+        metavar="PART",
+        default=0.03,
+        help="Speeds this close are the same.  [default: 3%]",
+    ),
+    click.option(
+        "--margin-questions",
+        type=_PART,
+        metavar="PART",
+        default=0.05,
+        help="Shares of right answers this close are the same.  [default: 5/100]",
+    ),
+    click.option(
+        "--margin-length",
+        type=_PART,
+        metavar="PART",
+        default=0.1,
+        help="Lengths of answers this close are the same.  [default: 10%]",
+    ),
 )
 _RUN = (
     click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on."),
@@ -169,6 +252,7 @@ def _runs(default: int, what: str) -> Callable[[F], F]:
     "--probe", required=True, shell_complete=probes, metavar="gsm8k|FILE", help="Questions by --data, or a program."
 )
 @packed("asked", QuestionOptions, _QUESTIONS)
+@packed("margins", MarginOptions, _MARGINS)
 @packed("run", RunOptions, (_runs(5, "Fresh containers for each arm."), *_RUN))
 @with_image()
 def ablate(
@@ -180,6 +264,7 @@ def ablate(
     design: Design | None,
     probe: str,
     asked: QuestionOptions,
+    margins: MarginOptions,
     run: RunOptions,
 ) -> None:
     """Nothing is built: an arm is a set of sentinel files. An arm whose harness fails is invalid, never passed."""
@@ -190,7 +275,7 @@ def ablate(
     compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
     leg = _probe(app, build, profile, probe, asked)
     states = circumstances.ablated_arms(build, profile, compared)
-    _campaign(app, Campaign("ablate", build, states, leg, run))
+    _campaign(app, Campaign("ablate", build, states, leg, run, margins.chosen))
 
 
 @click.command("eval", cls=Command, epilog=EVAL_EXAMPLES)
@@ -214,7 +299,7 @@ def eval_command(
     asked: QuestionOptions,
     run: RunOptions,
 ) -> None:
-    """An answer is correct if its last number is the question's. The exit status is 1 below the floor."""
+    """Answers are graded as lm-eval grades gsm8k. The exit status is 1 below the floor."""
     if (task is None) == (probe is None):
         given = "both" if task is not None else "neither"
         raise refuse("NV108", "nvllm eval", "gsm8k, lm-eval or --probe FILE", given, "nvllm eval --help")
@@ -226,7 +311,7 @@ def eval_command(
     if tasks is not None:
         lmeval.require()
         names, ledger = tuple(one.strip() for one in tasks.split(",")), _ledger(app, build, profile)
-        limits = (asked.count, asked.seed, asked.timeout, asked.concurrency, asked.floor)
+        limits = (asked.count, asked.seed, asked.timeout or _LM_EVAL_TIMEOUT, asked.concurrency, _percent(asked.floor))
         leg: LegProbe = lmeval.LmEvalProbe(names, include, *limits, proc.Programs(ledger))
     else:
         leg = _probe(app, build, profile, task or str(probe), asked)
@@ -240,6 +325,9 @@ def eval_command(
 @packed("load", LoadOptions, _LOAD)
 @click.option("--concurrency", type=_AT_ONCE, default=8, show_default=True, help="Requests at once.")
 @click.option("--seed", type=_SEED, default=42, show_default=True, help="Draws the prompts.")
+@click.option(
+    "--margin", type=_PART, metavar="PART", default=0.03, help="Figures this close are the same.  [default: 3%]"
+)
 @packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
 @click.option(
     "--trace", is_flag=True, help="Run each profile once more under PyTorch's profiler, and list its kernels."
@@ -253,6 +341,7 @@ def bench(
     load: LoadOptions,
     concurrency: int,
     seed: int,
+    margin: float,
     run: RunOptions,
     trace: bool,
 ) -> None:
@@ -262,7 +351,7 @@ def bench(
         named_profile(app.project, build.spec, vs)
     states = circumstances.profile_arms(build, [profile] if vs is None else [profile, vs])
     leg = _load(build, load, concurrency, seed)
-    _campaign(app, Campaign("bench", build, states, leg, run, leg if trace else None))
+    _campaign(app, Campaign("bench", build, states, leg, run, Margins(margin), leg if trace else None))
 
 
 @click.command("sweep", cls=Command, epilog=SWEEP_EXAMPLES)
@@ -280,6 +369,7 @@ def bench(
 )
 @packed("load", LoadOptions, _LOAD)
 @packed("asked", QuestionOptions, _QUESTIONS)
+@packed("margins", MarginOptions, _MARGINS)
 @packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
 @with_image()
 def sweep(
@@ -289,6 +379,7 @@ def sweep(
     probe: str,
     load: LoadOptions,
     asked: QuestionOptions,
+    margins: MarginOptions,
     run: RunOptions,
 ) -> None:
     """A leg is a bench and then an evaluation of a profile. The first profile has two arms: that shows the noise."""
@@ -299,7 +390,7 @@ def sweep(
     states = circumstances.profile_arms(build, [*names, names[0]])
     questions_asked = _probe(app, build, names[0], probe, asked)
     leg = LoadThenQuestions(_load(build, load, asked.concurrency, asked.seed), questions_asked)
-    _campaign(app, Campaign("sweep", build, states, leg, run))
+    _campaign(app, Campaign("sweep", build, states, leg, run, margins.chosen))
 
 
 @click.command("report", cls=Command, epilog=REPORT_EXAMPLES)
@@ -340,12 +431,19 @@ def _probe(app: App, build: Build, profile: str, name: str, asked: QuestionOptio
     """Return the probe NAME of PROFILE: questions, or a program."""
     if name != GSM8K:
         test = programs.program(Path(name), (), "", build_only=False)
-        floor = () if asked.floor is None else (asked.floor,)
-        return ProgramProbe(test, proc.Programs(_ledger(app, build, profile)), *floor)
+        floor = 100.0 if asked.floor is None else _percent(asked.floor)
+        return ProgramProbe(test, proc.Programs(_ledger(app, build, profile)), floor)
     if asked.data is None:
         raise refuse("NV108", "--data", "a file of questions", "none", "--data FILE.jsonl, in the form of GSM8K")
     chosen = questions.drawn(questions.load(asked.data), asked.count, asked.seed)
-    return QuestionProbe(GSM8K, chosen, asked.seed, asked.length, asked.timeout, asked.concurrency, asked.floor)
+    asking = questions.asking(asked.prompt.replace("\\n", "\n"), asked.stop, asked.extract)
+    limits = (asked.seed, asked.length, asked.timeout, asked.concurrency, _percent(asked.floor))
+    return QuestionProbe(GSM8K, chosen, *limits, asking)
+
+
+def _percent(floor: float | None) -> float | None:
+    """Return FLOOR, a part of 1, in percent, as manifests have it."""
+    return None if floor is None else round(100 * floor, 9)
 
 
 def _ledger(app: App, build: Build, profile: str) -> Path:
@@ -391,7 +489,7 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
     host = circumstances.host_state(app.project, app.places, running)
     traced, runs = campaign.traced, campaign.run.runs
     planned = circumstances.manifest(
-        kind, build, states, runs, probe.state, host, app.places, traced=traced is not None
+        kind, build, states, runs, probe.state, host, app.places, campaign.margins, traced=traced is not None
     )
     began = clock.now()
     where = campaign.run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{clock.compact(began)}"
@@ -436,6 +534,9 @@ def _say(app: App, manifest: RunManifest, comparison: Comparison, where: Path) -
             app.out.line(f"{finding.factor}: {finding.finding}: {finding.text}")
         for note in comparison.notes:
             app.out.line(note)
+        if comparison.flipped:
+            count = len(comparison.flipped) + comparison.unlisted
+            app.out.line(f"{count} questions are not answered alike; ANALYSIS.md and the page list them")
         app.out.line(f"evidence: {where}")
 
     app.show(manifest.kind, _data(comparison, where), text, summary.refusals(comparison, EvidenceDirectory(where)))

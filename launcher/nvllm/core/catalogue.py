@@ -175,6 +175,8 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     "NV853": ("evidence damaged", "A file of an evidence run is missing, or not as nvllm wrote it."),
     "NV854": ("invalid arm", "The harness of an arm failed, so its answers prove nothing.", "failed"),
     "NV855": ("below the floor", "Fewer answers are correct than the floor asks for, or the probe failed.", "failed"),
+    "NV856": ("not a part", "A floor or a margin is a bare number, or none at all: 45/50 and 90% are parts.", "usage"),
+    "NV857": ("unusable prompt", "A prompt has no place for the question, or a stop string ends nothing.", "usage"),
     "NV858": ("no trace", "The profiler of vLLM left no trace, or one without kernels and operators.", "failed"),
     # 9xx: blessing
     "NV901": ("not blessed", "No bless manifest is in force for the serve hash."),

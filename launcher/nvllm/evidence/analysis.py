@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from nvllm.evidence import summary
 from nvllm.evidence.records import Comparison, FactorFinding, RunManifest
 
-_HOLDS = ("win", "loss", "mixed", "shorter generations", "longer generations", "neutral within noise")
-
 
 def markdown(manifest: RunManifest, comparison: Comparison) -> str:
     """Return what follows from COMPARISON, of the run of MANIFEST, as Markdown."""
     parts = (
         ("What was asked", _asked(manifest)),
         ("What holds", _holding(comparison)),
-        ("What does not", _failing(comparison)),
+        ("What nobody knows yet, and what does not hold", _failing(comparison)),
         ("Limits", _limits(manifest, comparison)),
     )
     sections = [f"## {title}\n\n{_list(lines)}" for title, lines in parts]
+    if comparison.flipped:
+        sections.append(f"## Questions that two arms do not answer alike\n\n{summary.flipped_table(comparison)}")
     return "\n\n".join([f"# {summary.title(manifest)}: what follows", *sections]) + "\n"
 
 
@@ -46,7 +46,7 @@ def _asked(manifest: RunManifest) -> Iterator[str]:
 
 def _holding(comparison: Comparison) -> Iterator[str]:
     """Yield every finding that is one, and every arm that passed where there is nothing to compare it with."""
-    yield from (_finding_text(one) for one in comparison.findings if one.finding in _HOLDS)
+    yield from (_finding_text(one) for one in comparison.findings if one.finding != "unknown")
     if not comparison.findings:
         passed = [arm for arm in comparison.arms if arm.outcome == "passed"]
         yield from (f"{arm.name} passed in all of {arm.runs} runs." for arm in passed)
@@ -58,7 +58,7 @@ def _finding_text(finding: FactorFinding) -> str:
 
 def _failing(comparison: Comparison) -> Iterator[str]:
     """Yield each comparison without a finding, and each arm that is invalid or failed."""
-    yield from (_finding_text(one) for one in comparison.findings if one.finding not in _HOLDS)
+    yield from (_finding_text(one) for one in comparison.findings if one.finding == "unknown")
     for arm in comparison.arms:
         if arm.outcome == "failed":
             yield f"{arm.name} failed: {100 * arm.correct:.1f} % correct, which is below the floor."

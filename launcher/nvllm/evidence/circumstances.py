@@ -15,7 +15,7 @@ from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
 from nvllm.evidence import arms
 from nvllm.evidence.arms import Arm
-from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, ProbeState, RunManifest
+from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, Margins, ProbeState, RunManifest
 from nvllm.host import survey
 from nvllm.image import buildrecord, presence
 from nvllm.image.identity import Build
@@ -32,10 +32,11 @@ def manifest(
     probe: ProbeState,
     host: HostState,
     places: Places,
+    margins: Margins,
     *,
     traced: bool = False,
 ) -> RunManifest:
-    """Return the manifest of a run of KIND: RUNS of each arm in STATES, asked PROBE on HOST.
+    """Return the manifest of a run of KIND: RUNS of each arm in STATES, asked PROBE on HOST and compared by MARGINS.
 
     Raises Refused NV302 if BUILD was never built here.
     """
@@ -55,6 +56,7 @@ def manifest(
         probe=probe,
         host=host,
         traced=traced,
+        margins=margins,
         created=clock.now(),
     )
 

@@ -14,26 +14,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from nvllm.evidence import harness, intervals
+from nvllm.evidence import deciding, harness, intervals
 from nvllm.evidence.arms import Arm
+from nvllm.evidence.deciding import CORRECT, LENGTH, LEVEL, SPEED
 from nvllm.evidence.intervals import Estimate
 from nvllm.evidence.records import (
     COMPARISON_SCHEMA,
+    MARGINS,
     Answered,
     ArmSummary,
     Comparison,
     Effect,
-    FactorFinding,
-    Finding,
+    Flipped,
     LegVerdict,
+    Margins,
     Outcome,
 )
 from nvllm.pages.page import printable
 
-LEVEL = 0.95
-
-CORRECT, LENGTH, SPEED = "correct", "tokens per answer", "tokens per second"
-"""The measures of an ablation. The first two are differences, over questions; the last is a ratio, over runs."""
 _UNITS = {CORRECT: "question", LENGTH: "question", SPEED: "run"}
 _FEW_RUNS = 3
 """Below so many runs the interval of a speed is too wide to find anything but large effects."""
@@ -71,25 +69,37 @@ class ArmLegs:
         return "invalid" if "invalid" in outcomes or not outcomes else "failed" if "failed" in outcomes else "passed"
 
 
-def compare(arms: Sequence[ArmLegs]) -> Comparison:
-    """Return the comparison of ARMS. An arm that is invalid is listed, and left out of every effect."""
+def compare(arms: Sequence[ArmLegs], margins: Margins = MARGINS) -> Comparison:
+    """Return the comparison of ARMS by MARGINS. An arm that is invalid is listed, and left out of every effect."""
     usable = {frozenset(arm.on): arm for arm in arms if arm.outcome != "invalid"}
     factors = sorted({name for arm in arms for name in arm.on})
     combined = [one for size in (1, 2) for one in itertools.combinations(factors, size)]
     contrasts = [(differing, groups) for differing in combined if (groups := _pairs(usable, differing))]
-    count = sum(len(_measures(differing)) for differing, _ in contrasts)
-    level = 1 - (1 - LEVEL) / max(1, count)  # Bonferroni: all intervals together hold with LEVEL
-    effects = adjusted(
-        [
-            effect(" x ".join(differing), measure, _estimate(measure, groups, level), _UNITS[measure])
-            for differing, groups in contrasts
-            for measure in _measures(differing)
-        ]
+    single = [CORRECT, SPEED, LENGTH] if any(verdict.tokens for arm in arms for verdict, _ in arm.valid) else [CORRECT]
+    measured = [
+        (" x ".join(differing), measure, groups)
+        for differing, groups in contrasts
+        for measure in (single if len(differing) == 1 else [CORRECT])
+    ]
+    level = 1 - (1 - LEVEL) / max(1, len(measured))  # Bonferroni: all intervals together hold with LEVEL
+    effects = adjusted([_effect(factor, measure, groups, level, margins) for factor, measure, groups in measured])
+    flips = [
+        flip
+        for differing, groups in contrasts
+        if len(differing) == 1
+        for (_, first), (_, other) in groups
+        for flip in flipped(differing[0], first, other)
+    ]
+    return Comparison(
+        schema=COMPARISON_SCHEMA,
+        level=LEVEL,
+        arms=tuple(summary(arm) for arm in arms),
+        effects=tuple(effects),
+        findings=tuple(deciding.decide(name, [one for one in effects if one.factor == name]) for name in factors),
+        notes=(*notes(arms, len(measured)), *replicas(arms)),
+        flipped=tuple(flips[:FLIPS]),
+        unlisted=max(0, len(flips) - FLIPS),
     )
-    summaries = tuple(summary(arm) for arm in arms)
-    findings = tuple(_finding(name, [one for one in effects if one.factor == name]) for name in factors)
-    remarks = (*notes(arms, count), *replicas(arms))
-    return Comparison(COMPARISON_SCHEMA, LEVEL, summaries, tuple(effects), findings, remarks)
 
 
 def summary(arm: ArmLegs) -> ArmSummary:
@@ -115,12 +125,14 @@ def summary(arm: ArmLegs) -> ArmSummary:
         tokens_per_answer=tokens / asked if asked else 0.0,
         seconds=seconds,
         figures=_figures(arm),
+        asked=asked,
+        timeouts=sum(one.timed_out for _, answers in arm.valid for one in answers),
     )
 
 
-def correct(first: ArmLegs, other: ArmLegs, level: float) -> Estimate:
-    """Return by how much the share of correct answers of OTHER differs from that of FIRST."""
-    return _estimate(CORRECT, [((1, other), (-1, first))], level)
+def correct(factor: str, first: ArmLegs, other: ArmLegs, level: float, margins: Margins) -> Effect:
+    """Return the effect of FACTOR, by which the share of correct answers of OTHER differs from that of FIRST."""
+    return _effect(factor, CORRECT, [((-1, first), (1, other))], level, margins)
 
 
 def _figures(arm: ArmLegs) -> dict[str, float]:
@@ -152,21 +164,27 @@ def _pairs(usable: Mapping[frozenset[str], ArmLegs], factors: Sequence[str]) -> 
     return groups
 
 
-def _measures(factors: Sequence[str]) -> tuple[str, ...]:
-    return (CORRECT, SPEED, LENGTH) if len(factors) == 1 else (CORRECT,)
-
-
-def _estimate(measure: str, groups: Sequence[_Group], level: float) -> Estimate:
+def _effect(factor: str, measure: str, groups: Sequence[_Group], level: float, margins: Margins) -> Effect:
+    """Return the effect of FACTOR on MEASURE over GROUPS; not yet adjusted."""
+    margin = deciding.margin_of(measure, margins)
     if measure == SPEED:
-        return intervals.ratio(list(_by_run(groups)), level)
+        return effect(factor, measure, intervals.ratio(list(_by_run(groups)), level, margin), margin)
     if measure == LENGTH:
-        return intervals.mean(list(_by_question(groups, _lengths).values()), level)
-    arms = len(groups[0])
+        lengths = [value for _, arm in groups[0] for value in _lengths([each for _, each in arm.sampled]).values()]
+        typical = statistics.fmean(lengths) if lengths else 0.0
+        margin = deciding.margin_of(measure, margins, typical)
+        differences = list(_by_question(groups, _lengths).values())
+        return effect(factor, measure, intervals.lengths(differences, max(1.0, typical), level, margin), margin)
     # An effect of two factors can be twice as large as a share; the interval's method wants shares.
-    scale = arms // 2
-    estimate = intervals.paired_shares([one / scale for one in _by_question(groups, _shares).values()], level)
-    low, high = (None if one is None else one * scale for one in (estimate.low, estimate.high))
-    return replace(estimate, value=estimate.value * scale, low=low, high=high)
+    scale = len(groups[0]) // 2
+    shares = [value / scale for value in _by_question(groups, _shares).values()]
+    estimate, by_runs = intervals.paired_shares(shares, level, margin / scale), False
+    if any(len(arm.sampled) > 1 for group in groups for _, arm in group):
+        runs = [value / scale for value in _correct_by_run(groups)]
+        estimate, by_runs = intervals.over_runs(estimate, runs, level, margin / scale)
+    low, high = (None if limit is None else limit * scale for limit in (estimate.low, estimate.high))
+    scaled = replace(estimate, value=estimate.value * scale, low=low, high=high)
+    return effect(factor, measure, scaled, margin, "run" if by_runs else "question")
 
 
 def _shares(runs: Sequence[Sequence[Answered]]) -> dict[int, float]:
@@ -200,19 +218,42 @@ def _by_question(
 
 def _by_run(groups: Sequence[_Group]) -> Iterator[float]:
     """Yield for each run that all arms of GROUPS have the logarithm by which tokens per second grow."""
-    speeds = {
-        arm.name: {verdict.run: verdict.tokens / verdict.seconds for verdict, _ in arm.valid if verdict.tokens}
+    return _in_runs(groups, lambda verdict: math.log(verdict.tokens / verdict.seconds) if verdict.tokens else None)
+
+
+def _correct_by_run(groups: Sequence[_Group]) -> Iterator[float]:
+    """Yield for each run that all arms of GROUPS have by how much the share of correct answers grows."""
+    return _in_runs(groups, lambda verdict: verdict.correct / verdict.asked if verdict.asked else None)
+
+
+def _in_runs(groups: Sequence[_Group], value: Callable[[LegVerdict], float | None]) -> Iterator[float]:
+    """Yield for each run that all arms of GROUPS have the mean effect on VALUE; None is no value."""
+    of = {
+        arm.name: {verdict.run: each for verdict, _ in arm.valid if (each := value(verdict)) is not None}
         for group in groups
         for _, arm in group
     }
-    for run in sorted(set.intersection(*(set(one) for one in speeds.values()))):
-        yield statistics.fmean(sum(sign * math.log(speeds[arm.name][run]) for sign, arm in group) for group in groups)
+    for run in sorted(set.intersection(*(set(runs) for runs in of.values()))):
+        yield statistics.fmean(sum(sign * of[arm.name][run] for sign, arm in group) for group in groups)
 
 
-def effect(factor: str, measure: str, estimate: Estimate, unit: str) -> Effect:
-    """Return the effect of FACTOR on MEASURE, an ESTIMATE whose observations are each a UNIT; not yet adjusted."""
-    low, high, p = estimate.low, estimate.high, estimate.p
-    return Effect(factor, measure, estimate.value, low, high, p, None, unit, estimate.observations)
+def effect(factor: str, measure: str, estimate: Estimate, margin: float, needed_unit: str = "") -> Effect:
+    """Return the effect of FACTOR on MEASURE, an ESTIMATE that counts as none within MARGIN; not yet adjusted."""
+    unit = _UNITS.get(measure, "run")
+    return Effect(
+        factor=factor,
+        measure=measure,
+        estimate=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
+        p=estimate.p,
+        adjusted=None,
+        unit=unit,
+        observations=estimate.observations,
+        margin=margin,
+        needed=estimate.needed,
+        needed_unit=needed_unit or unit,
+    )
 
 
 def adjusted(effects: Sequence[Effect]) -> list[Effect]:
@@ -221,43 +262,51 @@ def adjusted(effects: Sequence[Effect]) -> list[Effect]:
     return [replace(one, adjusted=None if one.p is None else next(corrected)) for one in effects]
 
 
-# Findings
+# Questions that two arms do not answer alike
+
+FLIPS = 200
+"""Flipped questions that a comparison lists."""
+_END = 300
+"""Characters of the end of a text that a flipped question shows: the answer stands there."""
 
 
-def _sign(effects: Sequence[Effect], measure: str) -> int | None:
-    """Return 1 if MEASURE grows, -1 if it shrinks, 0 if no difference was found, None if none could be."""
-    effect = next((one for one in effects if one.measure == measure), None)
-    if effect is None or effect.adjusted is None:
-        return None
-    if effect.adjusted >= 1 - LEVEL:
-        return 0
-    return 1 if effect.estimate > (1 if measure == SPEED else 0) else -1
+def flipped(factor: str, first: ArmLegs, other: ArmLegs) -> Iterator[Flipped]:
+    """Yield each question that FIRST and OTHER, which differ in FACTOR, do not answer equally well."""
+    first_of, other_of = _answers_of(first), _answers_of(other)
+    for question in sorted(first_of.keys() & other_of.keys()):
+        pair = (first_of[question], other_of[question])
+        right = tuple(sum(answer.correct for answer in answers) for answers in pair)
+        runs = tuple(len(answers) for answers in pair)
+        if right[0] * runs[1] == right[1] * runs[0]:
+            continue
+        better = right[0] * runs[1] > right[1] * runs[0]
+        examples = [
+            next(answer for answer in answers if answer.correct == wanted_right)
+            for answers, wanted_right in zip(pair, (better, not better), strict=True)
+        ]
+        yield Flipped(
+            factor=factor,
+            first=first.name,
+            other=other.name,
+            id=question,
+            expected=examples[0].expected,
+            right=right,
+            runs=runs,
+            replies=tuple("timeout" if answer.timed_out else answer.found for answer in examples),
+            texts=tuple(answer.text[-_END:] for answer in examples),
+        )
 
 
-def _finding(factor: str, effects: Sequence[Effect]) -> FactorFinding:
-    """Return what EFFECTS say of FACTOR. Fewer tokens in less time are no win: only tokens per second are."""
-    correct, speed, length = (_sign(effects, one) for one in (CORRECT, SPEED, LENGTH))
-    if correct is None:
-        return FactorFinding(factor, "unknown", "no two valid arms differ in it alone")
-    finding: Finding
-    if correct:
-        finding = "win" if correct > 0 else "loss"
-        text = f"{'more' if correct > 0 else 'fewer'} correct answers"
-    elif speed:
-        finding = "win" if speed > 0 else "loss"
-        text = f"{'more' if speed > 0 else 'fewer'} tokens per second, answers as correct"
-    elif length:
-        finding = "shorter generations" if length < 0 else "longer generations"
-        text = f"answers are {'shorter' if length < 0 else 'longer'}, tokens come no faster: the time saved is no win"
-        text = text if length < 0 else "answers are longer, tokens come no slower"
-    else:
-        finding, text = "neutral within noise", "no difference found"
-    limit = next((one for one in effects if one.measure == CORRECT and one.low is not None), None)
-    if finding == "neutral within noise" and limit is not None and limit.low is not None and limit.high is not None:
-        text += f"; the share of correct answers changes by {limit.low:+.1%} to {limit.high:+.1%}"
-    if speed is None:
-        text += "; too few runs to compare speed"
-    return FactorFinding(factor, finding, text)
+def _answers_of(arm: ArmLegs) -> dict[int, list[Answered]]:
+    """Return the answers to each question in the different outputs of ARM."""
+    answers_of: dict[int, list[Answered]] = {}
+    for _, answers in arm.sampled:
+        for answer in answers:
+            answers_of.setdefault(answer.id, []).append(answer)
+    return answers_of
+
+
+# Notes
 
 
 def invalid_text(arm: ArmLegs) -> str:
@@ -273,12 +322,18 @@ def notes(arms: Sequence[ArmLegs], effects: int) -> Iterator[str]:
     yield from (invalid_text(arm) for arm in arms if arm.outcome == "invalid")
     runs = min((len(arm.valid) for arm in arms if arm.outcome != "invalid"), default=0)
     if 0 < runs < _FEW_RUNS:
-        text = (
-            "one run of each arm: no interval" if runs == 1 else f"{runs} runs of each arm: only large differences show"
-        )
-        yield f"speed rests on {text}"
+        yield f"speed rests on {_few(runs)}"
+    for arm in arms:
+        late = sum(answer.timed_out for _, answers in arm.valid for answer in answers)
+        if late:
+            asked = sum(len(answers) for _, answers in arm.valid)
+            yield f"{arm.name}: {late} of {asked} answers ran into the timeout; they count as wrong"
     if effects > 1:
         yield f"intervals and p-values are corrected for {effects} effects (Bonferroni, Holm)"
+
+
+def _few(runs: int) -> str:
+    return "one run of each arm: no interval" if runs == 1 else f"{runs} runs of each arm: only large differences show"
 
 
 def replicas(arms: Sequence[ArmLegs]) -> Iterator[str]:
@@ -289,3 +344,5 @@ def replicas(arms: Sequence[ArmLegs]) -> Iterator[str]:
                 f"{arm.name}: {len(arm.valid)} runs, {len(arm.sampled)} different outputs; identical runs are one "
                 "sample of what is correct"
             )
+    if len(arms) > 1 and all(len(arm.valid) == 1 for arm in arms):
+        yield "one run of each arm: whether another run would answer the same is unknown"

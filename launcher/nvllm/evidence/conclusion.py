@@ -5,19 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from nvllm.evidence import comparison, sidebyside, trace
-from nvllm.evidence.comparison import CORRECT, ArmLegs
+from nvllm.evidence import comparison, deciding, sidebyside, trace
+from nvllm.evidence.comparison import ArmLegs
+from nvllm.evidence.deciding import CORRECT
 from nvllm.evidence.load import PRIMARY
-from nvllm.evidence.records import Comparison, KernelTable, RunManifest
+from nvllm.evidence.records import Comparison, FactorFinding, KernelTable, RunManifest
 
 
 def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTable] = ()) -> Comparison:
     """Return the comparison of ARMS, the legs of the run of MANIFEST, with the TABLES of their traces."""
     if manifest.kind not in ("bench", "sweep"):
-        return comparison.compare(arms)
-    compared = sidebyside.compare(arms, (*PRIMARY, CORRECT) if manifest.kind == "sweep" else tuple(PRIMARY))
+        described = comparison.compare(arms, manifest.margins)
+        return replace(described, findings=(*described.findings, *_floors(manifest, described)))
+    measures = (*PRIMARY, CORRECT) if manifest.kind == "sweep" else tuple(PRIMARY)
+    compared = sidebyside.compare(arms, manifest.margins, measures)
     notes = (*compared.notes, *_noise(manifest, compared), *_traces(tables))
     return replace(compared, notes=notes, kernels=tuple(tables), common=trace.compared(tables))
+
+
+def _floors(manifest: RunManifest, described: Comparison) -> Iterator[FactorFinding]:
+    """Yield for each arm of an evaluation what it says of its floor."""
+    floor = manifest.probe.floor
+    if manifest.kind == "eval" and floor is not None:
+        for arm in described.arms:
+            questions = manifest.probe.questions or arm.asked // max(1, arm.valid)
+            if questions != 1:  # a program without lines is one answer, which says nothing of a share
+                yield deciding.against_floor(arm, questions, floor / 100)
 
 
 def _traces(tables: Sequence[KernelTable]) -> Iterator[str]:

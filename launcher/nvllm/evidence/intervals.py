@@ -1,87 +1,224 @@
 """Intervals and p-values of what one run can show: paired differences over questions, and ratios over runs.
 
-Each function takes numbers and returns numbers; its docstring names the method.
+Each function takes numbers and returns numbers; its docstring names the method. None of them gives an interval without
+a width, or a p-value of 0, because observations agree: that they agree is no measure of how much they vary.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from nvllm.core.statistics import cumulative
 
 _NORMAL = statistics.NormalDist()
+_POWER = _NORMAL.inv_cdf(0.8)
+"""Runs that are needed are counted so that four out of five such series decide."""
+_MOST = 10**6
+"""More observations than this are not proposed."""
+_EQUAL = 1e-9
+"""Logarithms that differ by less are equal: so much is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """An ESTIMATE from so many OBSERVATIONS, with its interval and P-value; None where they are too few for one."""
+    """An estimate, its VALUE, from so many OBSERVATIONS, with its interval and P-value; None where they are too few.
+
+    NEEDED is about how many observations like these would decide: the interval then excludes 0, or lies within the
+    margin. None if this interval decides already, or nobody can tell.
+    """
 
     value: float
     low: float | None
     high: float | None
     p: float | None
     observations: int
+    needed: int | None = None
 
 
-def paired_shares(differences: Sequence[float], level: float) -> Estimate:
+def paired_shares(differences: Sequence[float], level: float, margin: float) -> Estimate:
     """Return the mean of DIFFERENCES of shares of correct answers, one a question, each from -1 to 1.
 
-    The interval is that of Agresti and Min (2005): half a question is added to each cell of the paired table, so it has
-    a width also where no question differs. Differences between -1 and 1, means of several runs, count as parts of a
-    question, which makes it wider than it need be. The p-value is that of the exact sign test over the questions that
-    differ.
+    The interval joins those of both shares of questions that differ, by Clopper and Pearson, as Newcombe's and Zou's
+    method does (MOVER), with the correlation at the limit that is sought. Its coverage is at least LEVEL for any table
+    of 5 to 200 questions; test_calibration.py computes it. Differences between -1 and 1, means of several runs, count
+    as parts of a question, which makes it wider than it need be. The p-value is that of the exact sign test over the
+    parts that differ.
     """
     count = len(differences)
     if not count:
         return Estimate(0.0, None, None, None, 0)
     better, worse = (sum(max(0.0, sign * one) for one in differences) for sign in (1, -1))
-    size = count + 2
-    middle = (better - worse) / size
-    width = _NORMAL.inv_cdf((1 + level) / 2) * math.sqrt((better + worse + 1) - (better - worse) ** 2 / size) / size
-    signs = [one > 0 for one in differences if one]
-    low, high = max(-1.0, middle - width), min(1.0, middle + width)
-    return Estimate((better - worse) / count, low, high, sign_test(sum(signs), len(signs)), count)
+    low, high = _paired(better, worse, count, level)
+
+    def at(size: int) -> tuple[float, float]:
+        return _paired(better * size / count, worse * size / count, size, level)
+
+    p = sign_test(better, worse)
+    return Estimate((better - worse) / count, low, high, p, count, _needed(at, count, (low, high), margin))
 
 
-def sign_test(hits: int, count: int) -> float:
-    """Return the two-sided p-value of HITS of COUNT if hits and misses are equally likely."""
-    tail = sum(math.comb(count, one) for one in range(min(hits, count - hits) + 1))
-    return min(1.0, 2.0 * tail / float(2**count))
+def _paired(better: float, worse: float, count: int, level: float) -> tuple[float, float]:
+    """Return the interval of the difference of shares if of COUNT questions so many are BETTER, and so many WORSE."""
+    first, second = better / count, worse / count
+    first_low, first_high = share(better, count, level)
+    second_low, second_high = share(worse, count, level)
+    down = _joined(first - first_low, second_high - second, first, second_high)
+    up = _joined(first_high - first, second - second_low, first_high, second)
+    return max(-1.0, first - second - down), min(1.0, first - second + up)
 
 
-def mean(values: Sequence[float], level: float) -> Estimate:
-    """Return the mean of VALUES with Student's t interval, and the p-value of a mean of 0."""
+def _joined(first_part: float, second_part: float, first: float, second: float) -> float:
+    """Return the length of both parts of an interval together, if the shares are FIRST and SECOND of one whole."""
+    room = (1 - first) * (1 - second)
+    correlation = min(1.0, math.sqrt(first * second / room)) if room > 0 else 1.0
+    return math.sqrt(first_part**2 + 2 * correlation * first_part * second_part + second_part**2)
+
+
+def sign_test(better: float, worse: float) -> float:
+    """Return the two-sided p-value of so many BETTER and so many WORSE if both are equally likely."""
+    return min(1.0, 2 * cumulative(max(better, worse), min(better, worse) + 1, 0.5)) if better + worse else 1.0
+
+
+def over_runs(questions: Estimate, by_run: Sequence[float], level: float, margin: float) -> tuple[Estimate, bool]:
+    """Return the Estimate of QUESTIONS, widened by how much it differs from run to run, and whether that is most of it.
+
+    BY_RUN has the same difference in each run. Both parts are independent, so their lengths add as squares.
+    """
+    runs = mean(by_run, level, margin)
+    if questions.low is None or questions.high is None or questions.p is None or runs.low is None or runs.p is None:
+        return questions, False
+    width = runs.value - runs.low
+    low = max(-1.0, questions.value - math.hypot(questions.value - questions.low, width))
+    high = min(1.0, questions.value + math.hypot(questions.high - questions.value, width))
+    scores = [-_NORMAL.inv_cdf(max(1e-300, one / 2)) for one in (questions.p, runs.p)]
+    p = 2 * _NORMAL.cdf(-1 / math.hypot(*(1 / one for one in scores))) if min(scores) > 0 else 1.0
+    widened = replace(questions, low=low, high=high, p=p)
+    if _decides(low, high, margin):
+        return replace(widened, needed=None), False
+    mostly_runs = 2 * width > questions.high - questions.low
+    return (replace(widened, needed=runs.needed), True) if mostly_runs else (widened, False)
+
+
+def lengths(differences: Sequence[float], typical: float, level: float, margin: float) -> Estimate:
+    """Return the mean of DIFFERENCES of lengths, one a question, with Student's t interval.
+
+    Two differences are added to what was seen, of the TYPICAL length, which is above 0, up and down. So the interval
+    has a width also where no answer differs: questions that were not asked may.
+    """
+    count = len(differences)
+    if count < 2:
+        return Estimate(differences[0] if differences else 0.0, None, None, None, count)
+    middle = statistics.fmean(differences)
+    squares = sum((one - middle) ** 2 for one in differences)
+
+    def deviation(size: int) -> float:
+        return math.sqrt((squares * size / count + 2 * typical**2) / (size + 1))
+
+    estimate = _student(middle, deviation(count), count, level)
+
+    def at(size: int) -> tuple[float, float]:
+        width = _width(deviation(size), size, level)
+        return middle - width, middle + width
+
+    return replace(estimate, needed=_needed(at, count, at(count), margin))
+
+
+def mean(values: Sequence[float], level: float, margin: float) -> Estimate:
+    """Return the mean of VALUES with Student's t interval, and the p-value of a mean of 0.
+
+    Values that are all the same show no noise to compare with: they have no interval, and the p-value of the sign test.
+    """
     count = len(values)
     if count < 2:
         return Estimate(values[0] if values else 0.0, None, None, None, count)
     middle, deviation = statistics.fmean(values), statistics.stdev(values)
-    if deviation == 0:
-        return Estimate(middle, middle, middle, 1.0 if middle == 0 else 0.0, count)
-    error = deviation / math.sqrt(count)
-    width = student_quantile((1 + level) / 2, count - 1) * error
-    p = 2 * (1 - student(abs(middle) / error, count - 1))
-    return Estimate(middle, middle - width, middle + width, p, count)
+    if deviation < _EQUAL:
+        return Estimate(middle, None, None, sign_test(count if abs(middle) > _EQUAL else 0, 0), count)
+    estimate = _student(middle, deviation, count, level)
+
+    def at(size: int) -> tuple[float, float]:
+        width = _width(deviation, size, level) + _POWER * deviation / math.sqrt(size)
+        return middle - width, middle + width
+
+    width = _width(deviation, count, level)
+    return replace(estimate, needed=_needed(at, count, (middle - width, middle + width), margin))
 
 
-def ratio(logarithms: Sequence[float], level: float) -> Estimate:
-    """Return the ratio whose LOGARITHMS were measured: their mean with Student's t interval, and back."""
-    logarithm = mean(logarithms, level)
+def ratio(logarithms: Sequence[float], level: float, margin: float) -> Estimate:
+    """Return the ratio whose LOGARITHMS were measured: their mean with Student's t interval, and back.
+
+    MARGIN is a part of 1: 0.03 is a ratio from 1 / 1.03 to 1.03.
+    """
+    logarithm = mean(logarithms, level, math.log1p(margin))
     low, high = (None if one is None else math.exp(one) for one in (logarithm.low, logarithm.high))
-    return Estimate(math.exp(logarithm.value), low, high, logarithm.p, logarithm.observations)
+    return replace(logarithm, value=math.exp(logarithm.value), low=low, high=high)
 
 
 def share(hits: float, count: int, level: float) -> tuple[float, float]:
-    """Return the interval of the share HITS of COUNT by Wilson's score."""
-    if not count:
-        return 0.0, 1.0
-    z = _NORMAL.inv_cdf((1 + level) / 2)
-    rate, size = hits / count, 1 + z * z / count
-    middle = (rate + z * z / (2 * count)) / size
-    width = z / size * math.sqrt(rate * (1 - rate) / count + z * z / (4 * count * count))
-    return max(0.0, middle - width), min(1.0, middle + width)
+    """Return the exact interval of the share HITS of COUNT, by Clopper and Pearson. HITS may be a part of one."""
+    tail = (1 - level) / 2
+    low = 0.0 if hits <= 0 else _beta_quantile(tail, hits, count - hits + 1)
+    high = 1.0 if hits >= count else _beta_quantile(1 - tail, hits + 1, count - hits)
+    return low, high
+
+
+def share_needed(hits: float, count: int, level: float, floor: float) -> int | None:
+    """Return about how many questions would tell a share like HITS of COUNT from FLOOR; None if none would."""
+    rate = hits / count - floor
+
+    def at(size: int) -> tuple[float, float]:
+        low, high = share(hits * size / count, size, level)
+        return low - floor, high - floor
+
+    return _needed(at, count, at(count), 0.0) if rate else None
+
+
+def _student(middle: float, deviation: float, count: int, level: float) -> Estimate:
+    """Return Student's estimate from the mean and the DEVIATION of COUNT values, which is above 0."""
+    width = _width(deviation, count, level)
+    p = 2 * student(-abs(middle) * math.sqrt(count) / deviation, count - 1)
+    return Estimate(middle, middle - width, middle + width, p, count)
+
+
+def _width(deviation: float, count: int, level: float) -> float:
+    return student_quantile((1 + level) / 2, count - 1) * deviation / math.sqrt(count)
+
+
+def _decides(low: float, high: float, margin: float) -> bool:
+    """Return whether the interval from LOW to HIGH excludes 0, or lies within MARGIN of it."""
+    return low > 0 or high < 0 or (low >= -margin and high <= margin)
+
+
+def _needed(
+    at: Callable[[int], tuple[float, float]], count: int, now: tuple[float, float], margin: float
+) -> int | None:
+    """Return about how many observations decide, if AT gives the interval of so many; None if COUNT do, or none."""
+    if _decides(*now, margin):
+        return None
+    size = count + 1
+    while not _decides(*at(size), margin):
+        if size >= _MOST:
+            return None
+        size *= 2
+    low = max(count, size // 2)
+    while size - low > max(1, size // 100):  # "about": one part in a hundred is enough
+        middle = (low + size) // 2
+        low, size = (low, middle) if _decides(*at(middle), margin) else (middle, size)
+    return size
+
+
+@functools.lru_cache(maxsize=65536)
+def _beta_quantile(probability: float, a: float, b: float) -> float:
+    """Return the rate that a beta distribution of A and B does not exceed with PROBABILITY."""
+    low, high = 0.0, 1.0
+    for _ in range(45):  # halvings: to 3e-14
+        middle = (low + high) / 2
+        low, high = (middle, high) if cumulative(a, b, middle) < probability else (low, middle)
+    return (low + high) / 2
 
 
 def student(value: float, freedom: int) -> float:
@@ -90,6 +227,7 @@ def student(value: float, freedom: int) -> float:
     return 1 - tail if value > 0 else tail
 
 
+@functools.lru_cache(maxsize=4096)
 def student_quantile(probability: float, freedom: int) -> float:
     """Return the value that Student's t with FREEDOM degrees of freedom does not exceed with PROBABILITY, above 0.5."""
     low, high = 0.0, 1.0

@@ -10,7 +10,8 @@ from typing import Literal
 
 from nvllm.core.statistics import percentile
 from nvllm.evidence import load, summary
-from nvllm.evidence.comparison import CORRECT, LENGTH, ArmLegs
+from nvllm.evidence.comparison import ArmLegs
+from nvllm.evidence.deciding import CORRECT, LENGTH, effect_text, interval_text
 from nvllm.evidence.records import Comparison, Effect, LegVerdict, RunManifest
 from nvllm.pages import plots
 from nvllm.pages.page import rendered
@@ -64,6 +65,9 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison)
         arm_rows=summary.arm_rows(manifest, comparison),
         effect_columns=summary.EFFECT_COLUMNS,
         effect_rows=summary.effect_rows(comparison),
+        flipped_columns=summary.FLIPPED_COLUMNS,
+        flipped_rows=summary.flipped_rows(comparison),
+        unlisted=summary.unlisted_text(comparison),
         figure_columns=("figure", *(one.name for one in comparison.arms)),
         figure_rows=summary.figure_rows(comparison),
         kernel_tables=[(summary.kernels_title(one), summary.kernel_rows(one)) for one in comparison.kernels],
@@ -113,7 +117,7 @@ def _plot(title: str, effects: Sequence[Effect]) -> EffectPlot:
     named = [one.factor for one in effects]
     return EffectPlot(
         title,
-        tuple((one, summary.effect_text(effects[0], one)) for one in ticks),
+        tuple((one, effect_text(effects[0], one)) for one in ticks),
         "linear" if differ else "log",
         tuple(
             Interval(
@@ -121,7 +125,7 @@ def _plot(title: str, effects: Sequence[Effect]) -> EffectPlot:
                 one.estimate,
                 one.low,
                 one.high,
-                f"{one.factor}: {one.measure}: {summary.effect_text(one, one.estimate)}, {summary.interval_text(one)}",
+                f"{one.factor}: {one.measure}: {effect_text(one, one.estimate)}, {interval_text(one)}",
                 "" if differ or one.factor in named[:number] else one.factor,
             )
             for number, one in enumerate(effects)

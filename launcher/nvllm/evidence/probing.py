@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from nvllm.core import canonical, proc, reading
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
-from nvllm.evidence import questions
-from nvllm.evidence.questions import Question
+from nvllm.evidence import grading, questions
+from nvllm.evidence.questions import Asking, Question
 from nvllm.evidence.records import Answered, ProbeState, unanswered
 from nvllm.serve import health
 from nvllm.serve.health import NotInTime, NotReady
@@ -26,6 +27,12 @@ from nvllm.trials.trial import BisectProbe
 
 KEPT = 4000
 """Characters of an answer that are kept."""
+_REPLY = 40
+"""Characters of its number that are kept; a model can write endless digits."""
+_LEAST, _TIMES, _SLOWEST = 120.0, 3.0, 0.5
+"""Without --timeout: the least seconds, how many times the expected ones, and tokens per second if nothing is known."""
+_MEASURED = 3
+"""Answers whose rates are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,54 +56,87 @@ class LegProbe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QuestionProbe:
-    """QUESTIONS, each asked once, greedily, CONCURRENCY at a time. An answer has LENGTH tokens and TIMEOUT seconds."""
+    """QUESTIONS, each asked once, greedily, CONCURRENCY at a time, as ASKING says. An answer has LENGTH tokens.
+
+    It may take TIMEOUT seconds; without one, several times as long as LENGTH tokens take at the rate of the first
+    answers.
+    """
 
     name: str
     questions: Sequence[Question]
     seed: int
     length: int
-    timeout: float
+    timeout: float | None
     concurrency: int
     floor: float | None
+    asking: Asking = questions.DEFAULT
 
     @property
     def state(self) -> ProbeState:
         return ProbeState(
-            self.name,
-            questions.prompts_hash(self.questions),
-            len(self.questions),
-            self.seed,
-            self.length,
-            self.timeout,
-            self.concurrency,
-            self.floor,
+            name=self.name,
+            sha256=questions.prompts_hash(self.questions, self.asking),
+            questions=len(self.questions),
+            seed=self.seed,
+            length=self.length,
+            timeout=self.timeout or 0.0,
+            concurrency=self.concurrency,
+            floor=self.floor,
+            prompt=self.asking.prompt,
+            stop=self.asking.stop,
+            extraction=self.asking.extraction,
         )
 
     def ask(self, start: EngineStart, run: int, halfway: Callable[[], None]) -> Asked:
         plan, middle = start.plan, len(self.questions) // 2
-        with ThreadPoolExecutor(max_workers=self.concurrency) as pool:
-            first = [*pool.map(lambda question: self._ask(plan, run, question), self.questions[:middle])]
-            halfway()
-            return Asked((*first, *pool.map(lambda question: self._ask(plan, run, question), self.questions[middle:])))
+        rates: list[float] = []
 
-    def _ask(self, plan: LaunchPlan, run: int, question: Question) -> Answered:
-        fields: dict[str, Json] = {"prompt": question.prompt, "max_tokens": self.length, "seed": self.seed}
+        def answer(question: Question) -> Answered:
+            limit = self.timeout or patience(self.length, rates)
+            answered = self._ask(plan, run, question, limit)
+            if answered.tokens and len(rates) < _MEASURED:
+                rates.append(answered.tokens / max(answered.seconds, 1e-3))
+            return answered
+
+        with ThreadPoolExecutor(max_workers=self.concurrency) as pool:
+            first = [*pool.map(answer, self.questions[:middle])]
+            halfway()
+            return Asked((*first, *pool.map(answer, self.questions[middle:])))
+
+    def _ask(self, plan: LaunchPlan, run: int, question: Question, timeout: float) -> Answered:
+        fields: dict[str, Json] = {
+            "prompt": self.asking.prompt_of(question),
+            "max_tokens": self.length,
+            "seed": self.seed,
+            "stop": [*self.asking.stop],
+        }
         began = time.monotonic()
         text, tokens, problem, timed_out = "", 0, "", False
         try:
-            status, body = health.ask(plan, {**fields, **health.GREEDY}, self.timeout)
+            status, body = health.ask(plan, {**fields, **health.GREEDY}, timeout)
             if status == 200:
                 text, tokens = _completion(body)
             else:
                 problem = f"HTTP {status}: {body[:200]}"
         except NotReady as error:
             problem, timed_out = error.found, isinstance(error, NotInTime)
-        number = questions.final_number(text)
+        number = grading.extracted(text, self.asking.extraction)
         seconds = round(time.monotonic() - began, 4)
-        correct = number == question.number
+        correct = grading.same(number, question.number)
+        reply = number[:_REPLY]
         return Answered(
-            run, question.id, correct, question.number, number, seconds, tokens, text[:KEPT], problem, timed_out
+            run, question.id, correct, question.number, reply, seconds, tokens, text[:KEPT], problem, timed_out
         )
+
+
+def patience(length: int, rates: Sequence[float]) -> float:
+    """Return the seconds that an answer of LENGTH tokens may take.
+
+    RATES are the tokens per second of the first answers. Before there is one, half a token per second is expected.
+    """
+    if not rates:
+        return max(_LEAST, length / _SLOWEST)
+    return max(_LEAST, _TIMES * length / min(rates))
 
 
 def _completion(body: str) -> tuple[str, int]:
@@ -121,7 +161,7 @@ class ProgramProbe:
 
     test: BisectProbe
     programs: proc.Programs
-    floor: float = 100.0
+    floor: float | None = 100.0
     """In percent. A program without lines is one answer, so that by default its exit status decides."""
 
     @property
@@ -151,15 +191,58 @@ def reported(run: int, number: int, line: bytes) -> Answered:
     document: Json = None
     with contextlib.suppress(ValueError):
         document = canonical.decode(line)
-    match document:
-        case {"id": int(id), "correct": bool(correct), **rest}:
-            texts = [str(rest.get(name, "")) for name in ("expected", "found", "text")]
-            seconds, tokens = rest.get("seconds", 0.0), rest.get("tokens", 0)
-            if isinstance(seconds, int | float) and isinstance(tokens, int) and seconds >= 0 and tokens >= 0:
-                expected, reply, text = texts
-                return Answered(run, id, correct, expected, reply, float(seconds), tokens, text[:KEPT])
-    text = line[:80].decode("utf-8", "replace")
-    return unanswered(run, f"line {number} of $NVLLM_PERQ is no answer: {text}", number)
+    if not isinstance(document, dict):
+        text = line[:80].decode("utf-8", "replace")
+        return unanswered(run, f"line {number} of $NVLLM_PERQ is no JSON object: {text}", number)
+    for name, (default, form, accepts) in _FIELDS.items():
+        value = document.get(name, default)
+        if not accepts(value):
+            seen = repr(value)[:80] if name in document else "missing"
+            problem = f"line {number} of $NVLLM_PERQ: field {name} must be {form}, and is {seen}"
+            return unanswered(run, problem, number)
+    fields: Any = {name: document.get(name, default) for name, (default, _, _) in _FIELDS.items()}
+    return Answered(
+        run=run,
+        id=fields["id"],
+        correct=fields["correct"],
+        expected=str(fields["expected"]),
+        found=str(fields["found"])[:KEPT],
+        seconds=float(fields["seconds"]),
+        tokens=fields["tokens"],
+        text=str(fields["text"])[:KEPT],
+        timed_out=fields["timed_out"],
+    )
+
+
+def _is_count(value: Json) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_truth(value: Json) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_seconds(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _is_text(value: Json) -> bool:
+    return isinstance(value, str | int | float)
+
+
+_FIELDS: Mapping[str, tuple[Json, str, Callable[[Json], bool]]] = MappingProxyType(
+    {
+        "id": (None, "a whole number of 0 or more", _is_count),
+        "correct": (None, "true or false", _is_truth),
+        "expected": ("", "a text or a number", _is_text),
+        "found": ("", "a text or a number", _is_text),
+        "seconds": (0.0, "a number of 0 or more", _is_seconds),
+        "tokens": (0, "a whole number of 0 or more", _is_count),
+        "text": ("", "a text or a number", _is_text),
+        "timed_out": (False, "true or false", _is_truth),
+    }
+)
+"""The fields of a line of $NVLLM_PERQ: what stands for one that is missing, what it must be, and whether it is."""
 
 
 def output_hash(answers: Sequence[Answered]) -> str:

@@ -7,19 +7,24 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 
 from nvllm.core import canonical, reading
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.evidence import grading
+from nvllm.evidence.grading import Extraction
 
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _MARKED = re.compile(r"####\s*\$?\s*(-?\d[\d,]*(?:\.\d+)?)")
+_FRACTION = re.compile(r"(\d{1,9})/(\d{1,9})")
+_PERCENT = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)%")
 _SHOWN = 20
 """Lines without a question that are refused: a file of another kind may have a million."""
 _LONGEST = 40
-"""Characters that a number may have; a model can write endless digits."""
+"""Characters of a part that are shown."""
+_SHOWN_TEXT = 200
+_STOPS = 16
+"""Stop strings of one request: each is looked for in every token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +35,38 @@ class Question:
     text: str
     number: str
 
-    @property
-    def prompt(self) -> str:
-        return f"Question: {self.text}\nAnswer:"
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How questions are asked and graded: the PROMPT around each, the texts that STOP an answer, and its EXTRACTION."""
+
+    prompt: str
+    stop: tuple[str, ...]
+    extraction: Extraction
+
+    def prompt_of(self, question: Question) -> str:
+        return self.prompt.replace("{question}", question.text)
+
+
+def asking(prompt: str, stop: Sequence[str], extraction: Extraction) -> Asking:
+    """Return how to ask by PROMPT; without STOP, an answer ends where the model would invent the next question.
+
+    Raises Refused NV857 for a prompt without ``{question}``, for an empty stop, and for more stops than vLLM takes.
+    """
+    refusals = []
+    if prompt.count("{question}") != 1:
+        cure = "--prompt 'Question: {question}\\nAnswer:'"
+        refusals.append(Refusal("NV857", "--prompt", "a text with {question} once", prompt[:_SHOWN_TEXT], cure))
+    if "" in stop or len(stop) > _STOPS:
+        expected, cure = f"at most {_STOPS} texts, none of them empty", "--stop 'Question:'"
+        refusals.append(Refusal("NV857", "--stop", expected, f"{len(stop)}: {', '.join(stop)[:_SHOWN_TEXT]!r}", cure))
+    refuse_any(refusals)
+    derived = (grading.next_question(prompt), *grading.STOPS)
+    return Asking(prompt, tuple(stop) or tuple(filter(None, derived)), extraction)
+
+
+DEFAULT = Asking(grading.PROMPT, (grading.next_question(grading.PROMPT), *grading.STOPS), "flexible")
+"""As lm-eval's task asks, without examples."""
 
 
 def load(path: Path) -> tuple[Question, ...]:
@@ -52,7 +86,7 @@ def load(path: Path) -> tuple[Question, ...]:
             document, problem = None, str(error)
         match document:
             case {"question": str(text), "answer": str(answer), **_rest} if marked := _MARKED.search(answer):
-                questions.append(Question(number, text, normal(marked[1])))
+                questions.append(Question(number, text, grading.normal(marked[1])))
             case _:
                 wrong[number] = problem or line[:80].decode("utf-8", "replace")
                 if len(wrong) > _SHOWN:
@@ -79,22 +113,24 @@ def drawn(questions: Sequence[Question], count: int | None, seed: int) -> tuple[
     return tuple(questions[place] for place in sorted(chosen))
 
 
-def prompts_hash(questions: Sequence[Question]) -> str:
-    """Return the hash of what is asked, and of what counts as correct."""
-    rows: Json = [[one.id, one.prompt, one.number] for one in questions]
-    return canonical.digest("nvllm.questions/1", rows)
+def part(text: str) -> float:
+    """Return the part of a whole that TEXT names: ``45/50`` is 0.9, and so is ``90%``.
+
+    Raises ValueError for anything else: for a bare number, which may mean either, and for a part outside 0 to 1.
+    """
+    if match := _FRACTION.fullmatch(text):
+        whole = int(match[2])
+        value = int(match[1]) / whole if whole else 2.0
+    elif match := _PERCENT.fullmatch(text):
+        value = float(match[1]) / 100
+    else:
+        raise ValueError(f"{text[:_LONGEST]}, which is neither a count of a whole nor a percentage")
+    if value > 1:
+        raise ValueError(f"{text[:_LONGEST]}, which is more than the whole")
+    return value
 
 
-def final_number(text: str) -> str:
-    """Return the number that TEXT answers with: the first after ``####``, else the last one; empty if there is none."""
-    marked = _MARKED.search(text)
-    numbers = [marked[1]] if marked is not None else _NUMBER.findall(text)
-    return normal(numbers[-1]) if numbers and len(numbers[-1]) <= _LONGEST else ""
-
-
-def normal(number: str) -> str:
-    """Return NUMBER without commas and without zeros that say nothing: ``1,200.50`` is ``1200.5``."""
-    value = Decimal(number.replace(",", ""))
-    text = format(value, "f")
-    text = text.rstrip("0").rstrip(".") if "." in text else text
-    return "0" if text in {"-0", ""} else text.lstrip("0") if text.strip("0") and not text.startswith("0.") else text
+def prompts_hash(questions: Sequence[Question], asking: Asking) -> str:
+    """Return the hash of what is asked, how, and of what counts as correct."""
+    rows: Json = [[one.id, asking.prompt_of(one), one.number] for one in questions]
+    return canonical.digest("nvllm.questions/2", [rows, [*asking.stop], asking.extraction])

@@ -17,7 +17,15 @@ KERNELS_SCHEMA = "nvllm.evidence-kernels/1"
 Kind: TypeAlias = Literal["ablate", "bench", "eval", "sweep"]
 Outcome: TypeAlias = Literal["passed", "failed", "invalid"]
 Finding: TypeAlias = Literal[
-    "win", "loss", "shorter generations", "longer generations", "neutral within noise", "mixed", "unknown"
+    "win",
+    "loss",
+    "mixed",
+    "shorter generations",
+    "longer generations",
+    "neutral",
+    "above the floor",
+    "below the floor",
+    "unknown",
 ]
 
 
@@ -48,10 +56,35 @@ class ProbeState:
     length: Count
     """The most tokens of an answer."""
     timeout: Seconds
-    """Seconds that one question may take."""
+    """Seconds that one question may take; 0 if that follows the rate of the first answers, or the program."""
     concurrency: Positive
     floor: Annotated[float | None, Rule(minimum=0)]
     """Correct answers, in percent, below which a leg has failed."""
+    prompt: str = ""
+    """What stands around each question; empty if that is not nvllm's."""
+    stop: tuple[str, ...] = ()
+    """The texts that end an answer."""
+    extraction: str = ""
+    """How a number is taken from an answer: strict or flexible."""
+
+
+_Part: TypeAlias = Annotated[float, Rule(minimum=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """How much a figure may differ and still count as the same, each as a part of 1. They are chosen before a run."""
+
+    speed: _Part = 0.03
+    """Of every speed and latency."""
+    questions: _Part = 0.05
+    """Of the questions."""
+    length: _Part = 0.1
+    """Of the length of an answer."""
+
+
+MARGINS = Margins()
+"""Those of a run that names none, and of every run before there were any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +116,7 @@ class RunManifest:
     """UTC."""
     traced: bool = False
     """Whether each arm has one more leg, under PyTorch's profiler, that no figure comes from."""
+    margins: Margins = MARGINS
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +208,10 @@ class ArmSummary:
     seconds: float
     figures: Mapping[str, float] = field(default_factory=dict)
     """The means of the figures of its legs, in a bench or a sweep."""
+    asked: Count = 0
+    """The questions of all valid runs together."""
+    timeouts: Count = 0
+    """How many of them ran into their timeout. They count as wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +233,12 @@ class Effect:
     unit: Word
     """What one observation is: a question, or a run."""
     observations: Count
+    margin: float = 0.0
+    """How much MEASURE may differ and still count as the same: a difference, or a ratio less 1."""
+    needed: Count | None = None
+    """About how many observations like these would decide; None if these do, or nobody can tell."""
+    needed_unit: str = ""
+    """What NEEDED counts: questions, or runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +294,25 @@ class FactorFinding:
 
 
 @dataclass(frozen=True, slots=True)
+class Flipped:
+    """A question that two arms do not answer equally well: the FIRST of them, and the OTHER one.
+
+    RIGHT and RUNS have for each how many of its different outputs are right, and of how many. REPLIES and TEXTS are
+    the number and the end of the text that each answers with, in its first such output.
+    """
+
+    factor: Word
+    first: Word
+    other: Word
+    id: Count
+    expected: str
+    right: tuple[Count, ...]
+    runs: tuple[Count, ...]
+    replies: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """comparison.json: the arms, the effects with their intervals, and what follows. NOTES say what to be wary of."""
 
@@ -264,6 +327,10 @@ class Comparison:
     """What the traces of the arms add up to, in a bench with a trace."""
     common: tuple[KernelCompared, ...] = ()
     """The kernels that the first arm and another one have."""
+    flipped: tuple[Flipped, ...] = ()
+    """The questions that two arms do not answer equally well."""
+    unlisted: Count = 0
+    """How many more there are of them."""
 
 
 FORM_RUN = Form("evidence-run", RUN_SCHEMA, "What an evidence run is: runner_manifest.json", RunManifest)

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from nvllm.core.refusal import Refusal
 from nvllm.evidence import arms, trace
-from nvllm.evidence.comparison import CORRECT, LENGTH, invalid_text
+from nvllm.evidence.comparison import invalid_text
+from nvllm.evidence.deciding import effect_text, interval_text, margin_text
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.load import PRIMARY
-from nvllm.evidence.records import Comparison, Effect, KernelTable, RunManifest
+from nvllm.evidence.records import Comparison, KernelTable, RunManifest
+from nvllm.pages.page import printable
 
 
 def markdown(manifest: RunManifest, comparison: Comparison) -> str:
@@ -42,6 +44,8 @@ def refusals(comparison: Comparison, directory: EvidenceDirectory) -> list[Refus
             failures.append(Refusal("NV854", name, "a harness that holds in every run", invalid_text(arm), cure))
         elif arm.outcome == "failed":
             expected, share = "the floor, or a probe that passes", f"{100 * totals.correct:.1f} % correct"
+            if totals.timeouts:
+                share += f"; {totals.timeouts} of {totals.asked} answers ran into the timeout, and count as wrong"
             failures.append(Refusal("NV855", name, expected, share, cure))
     return failures
 
@@ -58,9 +62,11 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
     host, probe = manifest.host, manifest.probe
     asked = f"{probe.name}, sha256 {probe.sha256[:12]}"
     if probe.questions:
-        asked += (
-            f", {probe.questions} questions, seed {probe.seed}, at most {probe.length} tokens, {probe.timeout:g} s each"
-        )
+        limit = f"{probe.timeout:g} s each" if probe.timeout else "a timeout by the rate of the first answers"
+        asked += f", {probe.questions} questions, seed {probe.seed}, at most {probe.length} tokens, {limit}"
+    if probe.prompt:
+        stops = ", ".join(map(repr, probe.stop))
+        asked += f", prompt {probe.prompt!r}, stop {stops}, {probe.extraction} extraction"
     if probe.floor is not None:
         asked += f", floor {probe.floor:g} %"
     commit = f"{host.commit[:12]}{' with changes' if host.dirty else ''}" if host.commit else "no repository"
@@ -69,6 +75,7 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
         *([("sentinels compared", ", ".join(manifest.ablated))] if manifest.ablated else []),
         ("probe", asked),
         ("runs", f"{manifest.runs} of each arm, each in a fresh container"),
+        *([("margins", _margins(manifest))] if len(manifest.arms) > 1 else []),
         *([("order", _order(manifest))] if len(manifest.arms) > 1 else []),
         *(
             [("trace", f"a leg of each arm, {trace.STEPS} steps at most; no figure comes from it")]
@@ -79,6 +86,14 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
         ("project", commit),
         ("begun", manifest.created),
     ]
+
+
+def _margins(manifest: RunManifest) -> str:
+    """Return how much figures of the run of MANIFEST may differ and still count as the same."""
+    margins = manifest.margins
+    answered = f", questions {100 * margins.questions:g} %" if manifest.kind != "bench" else ""
+    lengths = f", length of an answer {100 * margins.length:g} %" if manifest.kind == "ablate" else ""
+    return f"speed {100 * margins.speed:g} %{answered}{lengths}"
 
 
 _ORDERED = 20
@@ -96,7 +111,7 @@ def _order(manifest: RunManifest) -> str:
 
 
 _ALWAYS = ("arm", "outcome", "valid runs")
-_ANSWERED = ("samples", "correct, %", "interval, %")
+_ANSWERED = ("samples", "correct, %", "interval, %", "timeouts")
 _TOKENS = ("tokens/s", "tokens an answer")
 
 
@@ -117,6 +132,7 @@ def arm_rows(manifest: RunManifest, comparison: Comparison) -> list[tuple[str, .
             "samples": str(one.samples),
             "correct, %": f"{100 * one.correct:.1f}",
             "interval, %": f"{100 * one.low:.1f} to {100 * one.high:.1f}",
+            "timeouts": f"{one.timeouts} of {one.asked}",
             "tokens/s": f"{one.tokens_per_second:.2f}",
             "tokens an answer": f"{one.tokens_per_answer:.1f}",
             **{name: f"{value:.2f}" for name, value in one.figures.items()},
@@ -126,7 +142,7 @@ def arm_rows(manifest: RunManifest, comparison: Comparison) -> list[tuple[str, .
     return [tuple(row.get(name, "") for name in arm_columns(manifest)) for row in rows]
 
 
-EFFECT_COLUMNS = ("factor", "measure", "effect", "interval", "p", "p corrected", "observations")
+EFFECT_COLUMNS = ("factor", "measure", "effect", "interval", "p", "p corrected", "observations", "margin", "would take")
 
 
 def effect_rows(comparison: Comparison) -> list[tuple[str, ...]]:
@@ -140,6 +156,8 @@ def effect_rows(comparison: Comparison) -> list[tuple[str, ...]]:
             _p(one.p),
             _p(one.adjusted),
             f"{one.observations} {one.unit}{'' if one.observations == 1 else 's'}",
+            margin_text(one),
+            "" if one.needed is None else f"{one.needed} {one.needed_unit}s",
         )
         for one in comparison.effects
     ]
@@ -152,6 +170,38 @@ def figure_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         (name, *(f"{one.figures[name]:.2f}" if name in one.figures else "" for one in comparison.arms))
         for name in names
     ]
+
+
+FLIPPED_COLUMNS = ("factor", "question", "expected", "arm", "right", "answer", "end of the text")
+_TEXT = 120
+"""Characters of the end of a text in a table."""
+
+
+def flipped_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return two rows of texts for each flipped question, one for each arm, for `FLIPPED_COLUMNS`."""
+    return [
+        (
+            *((flip.factor, str(flip.id), flip.expected) if name == flip.first else ("", "", "")),
+            name,
+            f"{right} of {runs}",
+            reply or "none",
+            " ".join(printable(text).split())[-_TEXT:],
+        )
+        for flip in comparison.flipped
+        for name, right, runs, reply, text in zip(
+            (flip.first, flip.other), flip.right, flip.runs, flip.replies, flip.texts, strict=True
+        )
+    ]
+
+
+def unlisted_text(comparison: Comparison) -> str:
+    """Return that there are flipped questions beyond those that COMPARISON lists; empty if there are none."""
+    return f"{comparison.unlisted} more are not listed" if comparison.unlisted else ""
+
+
+def flipped_table(comparison: Comparison) -> str:
+    """Return the flipped questions of COMPARISON as Markdown."""
+    return "\n\n".join(filter(None, (_table(FLIPPED_COLUMNS, flipped_rows(comparison)), unlisted_text(comparison))))
 
 
 KERNEL_COLUMNS = ("kernel", "calls", "ms", "share, %")
@@ -188,21 +238,6 @@ def common_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         )
         for one in comparison.common
     ]
-
-
-def effect_text(effect: Effect, value: float) -> str:
-    """Return VALUE, of EFFECT's estimate or interval, in its unit."""
-    if effect.measure not in (CORRECT, LENGTH):
-        return f"x{value:.3f}"
-    scale, unit = (100, "points") if effect.measure == CORRECT else (1, "tokens")
-    return f"{round(scale * value, 1) + 0.0:+.1f} {unit}"  # 0.0 makes +0.0 of -0.0
-
-
-def interval_text(effect: Effect) -> str:
-    """Return the interval of EFFECT."""
-    if effect.low is None or effect.high is None:
-        return "too few runs"
-    return f"{effect_text(effect, effect.low)} to {effect_text(effect, effect.high)}"
 
 
 def _p(value: float | None) -> str:

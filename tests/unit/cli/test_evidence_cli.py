@@ -116,7 +116,7 @@ def directory(tmp_path: Path) -> EvidenceDirectory:
 def test_a_report_shows_the_run(directory: EvidenceDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, "report", str(directory.path))["result"]
     assert [one["name"] for one in found["arms"]] == ["none", "a"]
-    assert found["findings"][0]["finding"] == "neutral within noise"
+    assert found["findings"][0]["finding"] == "unknown"
     assert main(["report", str(directory.path), "--project", str(ROOT)]) == 0
     assert capsys.readouterr().out.startswith("# Ablation of demo, eager\n")
 

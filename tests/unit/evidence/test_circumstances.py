@@ -12,6 +12,7 @@ from nvllm.core import proc
 from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
 from nvllm.evidence import circumstances
+from nvllm.evidence.records import MARGINS
 from nvllm.host.facts import EngineFacts
 from nvllm.image import buildrecord
 from support.evidence_samples import manifest
@@ -36,7 +37,7 @@ def test_an_arm_keeps_what_the_profile_has_besides(tmp_path: Path) -> None:
     buildrecord.write(where.builds, buildrecord.Record("demo", OF.build_hash, "sha256:" + "1" * 64, ()))
     arms = ((), ("a",), ("a", "b"))
     states = circumstances.ablated_arms(OF, "eager", arms)
-    found = circumstances.manifest("ablate", OF, states, 2, SAMPLE.probe, SAMPLE.host, where)
+    found = circumstances.manifest("ablate", OF, states, 2, SAMPLE.probe, SAMPLE.host, where, MARGINS)
     assert [(one.name, one.present, one.on) for one in found.arms] == [
         ("none", ("c",), ()),
         ("a", ("a", "c"), ("a",)),
@@ -56,7 +57,7 @@ def test_an_arm_keeps_what_the_profile_has_besides(tmp_path: Path) -> None:
 
 def test_what_was_never_built_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused) as caught:
-        circumstances.manifest("eval", OF, [], 1, SAMPLE.probe, SAMPLE.host, places(tmp_path))
+        circumstances.manifest("eval", OF, [], 1, SAMPLE.probe, SAMPLE.host, places(tmp_path), MARGINS)
     assert [one.code for one in caught.value.refusals] == ["NV302"]
 
 

@@ -27,12 +27,12 @@ def test_students_quantiles_are_those_of_the_tables(freedom: int, probability: f
 
 @each_row(("hits", "count", "p"), [(0, 0, 1.0), (5, 5, 0.0625), (9, 10, 0.021484375), (5, 10, 1.0), (0, 1, 1.0)])
 def test_the_sign_test(hits: int, count: int, p: float) -> None:
-    assert intervals.sign_test(hits, count) == near(p)
+    assert intervals.sign_test(hits, count - hits) == near(p)
 
 
-def test_wilsons_interval() -> None:
-    assert intervals.share(48, 50, 0.95) == near((0.8654, 0.9890), abs=1e-4)
-    assert intervals.share(0, 10, 0.95) == near((0.0, 0.2775), abs=1e-4)
+def test_clopper_and_pearsons_interval() -> None:
+    assert intervals.share(48, 50, 0.95) == near((0.8629, 0.9951), abs=1e-4)
+    assert intervals.share(0, 10, 0.95) == near((0.0, 0.3085), abs=1e-4)
     assert intervals.share(0, 0, 0.95) == (0.0, 1.0)
 
 
@@ -41,16 +41,14 @@ def test_holms_correction() -> None:
     assert intervals.holm([]) == ()
 
 
-def test_agresti_and_mins_interval() -> None:
-    """Ten of 100 questions better, two worse: (b - c)/(n + 2), and its width by hand."""
-    found = intervals.paired_shares([1.0] * 10 + [-1.0] * 2 + [0.0] * 88, 0.95)
-    width = 1.959964 * math.sqrt(13 - 64 / 102) / 102
-    assert (found.value, found.low, found.high) == near((0.08, 8 / 102 - width, 8 / 102 + width), abs=1e-6)
-    assert found.p == near(2 * (1 + 12 + 66) / 2**12)
+def test_an_interval_of_paired_shares_that_all_differ_one_way_is_that_of_the_share() -> None:
+    estimate = intervals.paired_shares([1.0] * 10 + [0.0] * 90, 0.95, 0.05)
+    assert estimate.high == near(intervals.share(10, 100, 0.95)[1])
+    assert estimate.p == near(2 / 2**10)
 
 
 def test_no_difference_still_has_a_width() -> None:
-    found = intervals.paired_shares([0.0] * 50, 0.95)
+    found = intervals.paired_shares([0.0] * 50, 0.95, 0.05)
     assert found.value == 0
     assert found.p == 1
     assert found.low is not None
@@ -59,14 +57,14 @@ def test_no_difference_still_has_a_width() -> None:
 
 
 def test_a_mean_needs_two_values() -> None:
-    assert intervals.mean([], 0.95).observations == 0
-    assert intervals.mean([3.0], 0.95) == intervals.Estimate(3.0, None, None, None, 1)
-    found = intervals.mean([1.0, 2.0, 3.0], 0.95)
+    assert intervals.mean([], 0.95, 0.1).observations == 0
+    assert intervals.mean([3.0], 0.95, 0.1) == intervals.Estimate(3.0, None, None, None, 1)
+    found = intervals.mean([1.0, 2.0, 3.0], 0.95, 0.1)
     assert (found.low, found.high) == near((2 - 4.3027 / math.sqrt(3), 2 + 4.3027 / math.sqrt(3)), abs=1e-3)
 
 
 def test_a_ratio() -> None:
-    found = intervals.ratio([math.log(1.05), math.log(1.04), math.log(1.06)], 0.95)
+    found = intervals.ratio([math.log(1.05), math.log(1.04), math.log(1.06)], 0.95, 0.03)
     assert found.value == near(1.05, abs=1e-3)
     assert found.low is not None
     assert found.low > 1.02
@@ -74,7 +72,7 @@ def test_a_ratio() -> None:
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=40), st.floats(0.5, 0.999))
 def test_an_interval_of_shares_is_one(differences: Sequence[float], level: float) -> None:
-    found = intervals.paired_shares(differences, level)
+    found = intervals.paired_shares(differences, level, 0.05)
     assert found.low is not None
     assert found.high is not None
     assert -1 <= found.low < found.high <= 1

@@ -53,6 +53,8 @@ def test_questions_are_asked_greedily_and_answered_in_order(front: FrontEnd) -> 
         (3, 3, False, "3", 5),
     ]
     asked = json.loads(front.asked[0])
+    assert asked["stop"] == ["Question:", "</s>", "<|im_end|>"]
+    assert asked["prompt"] == "Question: 1 + 1?\nAnswer:"
     assert (asked["temperature"], asked["max_tokens"], asked["seed"], asked["model"]) == (0, 16, 42, "tiny")
 
 
@@ -116,7 +118,39 @@ def test_a_program_is_told_what_it_asks_and_may_write_answers(tmp_path: Path) ->
     found = program(tmp_path, f"echo '{line}' >> $NVLLM_PERQ; echo '[]' >> $NVLLM_PERQ")
     assert (found[0].id, found[0].tokens, found[0].seconds) == (4, 3, 0.5)
     assert found[0].text == f"tiny http://127.0.0.1:{PLAN.port}"
-    assert found[1].problem == "line 2 of $NVLLM_PERQ is no answer: []"
+    assert found[1].problem == "line 2 of $NVLLM_PERQ is no JSON object: []"
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"correct": true}', "field id must be a whole number of 0 or more, and is missing"),
+        ('{"id": 1}', "field correct must be true or false, and is missing"),
+        ('{"id": "1", "correct": true}', "field id must be a whole number of 0 or more, and is '1'"),
+        ('{"id": 1, "correct": 1}', "field correct must be true or false, and is 1"),
+        ('{"id": 1, "correct": true, "seconds": -1}', "field seconds must be a number of 0 or more, and is -1"),
+        ('{"id": 1, "correct": true, "tokens": 1.5}', "field tokens must be a whole number of 0 or more, and is 1.5"),
+        ('{"id": 1, "correct": true, "text": []}', "field text must be a text or a number, and is []"),
+        ('{"id": 1, "correct": true, "timed_out": "no"}', "field timed_out must be true or false, and is 'no'"),
+    ],
+)
+def test_a_line_that_is_not_accepted_names_the_field(line: str, problem: str) -> None:
+    assert probing.reported(1, 3, line.encode()).problem == f"line 3 of $NVLLM_PERQ: {problem}"
+
+
+def test_a_timeout_follows_the_length_and_the_rate() -> None:
+    """512 tokens at 2.35 tokens a second take 218 s."""
+    assert probing.patience(512, []) == 1024
+    assert probing.patience(512, [2.35, 2.5]) == pytest.approx(653.6, abs=0.1)
+    assert probing.patience(16, []) == probing.patience(512, [100.0]) == 120
+
+
+def test_without_a_timeout_slow_answers_are_waited_for(front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "_LEAST", 0.01)
+    front.body, front.pause = says(" It is #### 2"), 0.05
+    answers = ask(front, replace(PROBE, timeout=None, length=1, questions=ASKED[:1]))
+    assert [(one.timed_out, one.correct) for one in answers] == [(False, True)]
+    assert replace(PROBE, timeout=None).state.timeout == 0
 
 
 def test_lines_of_a_program_that_could_not_test_do_not_count(tmp_path: Path) -> None:

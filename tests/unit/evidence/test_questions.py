@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nvllm.core.refusal import Refused
-from nvllm.evidence import questions
+from nvllm.evidence import grading, questions
+from nvllm.evidence.questions import Question
 from support import question_samples
 from support.rows import each_row
 
@@ -18,7 +17,8 @@ def test_questions_are_read(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     path.write_text('{"question": "How many?", "answer": "It is $1,200.50.\\n#### 1,200.50", "more": 1}\n\n')
     (found,) = questions.load(path)
-    assert (found.id, found.number, found.prompt) == (1, "1200.5", "Question: How many?\nAnswer:")
+    assert (found.id, found.number) == (1, "1200.50")
+    assert questions.DEFAULT.prompt_of(found) == "Question: How many?\nAnswer:"
 
 
 def test_the_generated_set_has_answers_that_are_right(tmp_path: Path) -> None:
@@ -34,35 +34,37 @@ def test_a_seed_draws_the_same_questions(tmp_path: Path) -> None:
     assert some != questions.drawn(every, 5, 43)
     assert [one.id for one in some] == sorted(one.id for one in some)
     assert questions.drawn(every, None, 1) == questions.drawn(every, 99, 1) == every
-    assert questions.prompts_hash(some) != questions.prompts_hash(every)
+    hashes = {questions.prompts_hash(asked, questions.DEFAULT) for asked in (some, every)}
+    assert len(hashes) == 2
+
+
+def test_a_prompt_and_its_stops() -> None:
+    seeds = questions.asking("Q: {question}\nA: Let me solve this step by step.", (), "strict")
+    assert seeds.stop == ("Q:", "</s>", "<|im_end|>")
+    (question,) = [Question(1, "How {many}?", "3")]
+    assert seeds.prompt_of(question) == "Q: How {many}?\nA: Let me solve this step by step."
+    assert questions.asking(grading.PROMPT, (), "flexible") == questions.DEFAULT
+    assert questions.asking("{question}", ("END",), "flexible").stop == ("END",)
+    assert questions.asking("{question}", (), "flexible").stop == grading.STOPS
+    hashes = {
+        questions.prompts_hash([question], each)
+        for each in (seeds, questions.DEFAULT, questions.asking(grading.PROMPT, ("END",), "flexible"))
+    }
+    assert len(hashes) == 3
 
 
 @each_row(
-    ("text", "number"),
-    [
-        ("so 3 + 4 = 7", "7"),
-        ("#### 18\nand 5 more", "18"),
-        ("#### $1,000.00", "1000"),
-        ("-0.50 degrees", "-0.5"),
-        ("0", "0"),
-        ("007", "7"),
-        ("100", "100"),
-        ("no number", ""),
-        ("9" * 100, ""),
-    ],
+    ("text", "part"),
+    [("45/50", 0.9), ("90%", 0.9), ("0/50", 0.0), ("100%", 1.0), ("12.5%", 0.125), ("3/100", 0.03)],
 )
-def test_the_number_of_an_answer(text: str, number: str) -> None:
-    assert questions.final_number(text) == number
+def test_a_part(text: str, part: float) -> None:
+    assert questions.part(text) == pytest.approx(part)
 
 
-@given(st.integers(-(10**12), 10**12))
-def test_a_number_is_itself_however_it_is_written(value: int) -> None:
-    assert questions.final_number(f"#### {value:,}.00") == questions.final_number(f"is {value}") == str(value)
-
-
-@given(st.text())
-def test_any_text_has_a_number_or_none(text: str) -> None:
-    assert isinstance(questions.final_number(text), str)
+@each_row("text", ["45", "0.9", "51/50", "101%", "5/0", "-1%", "", "45 / 50", "%", "1e2%"])
+def test_what_is_no_part(text: str) -> None:
+    with pytest.raises(ValueError, match=r"which is"):
+        questions.part(text)
 
 
 def test_a_file_of_another_kind_is_not_refused_line_by_line(tmp_path: Path) -> None:

@@ -1,0 +1,143 @@
+"""Findings: what the effects of a comparison say together. Every command finds by the functions here, and no other.
+
+A difference is a finding if its p-value, corrected for all effects, says so. That there is none is a finding too, and
+needs proof as well: every interval, corrected, lies within the margin. All else is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from nvllm.evidence import intervals
+from nvllm.evidence.load import PRIMARY
+from nvllm.evidence.records import ArmSummary, Effect, FactorFinding, Finding, Margins
+
+LEVEL = 0.95
+
+CORRECT, LENGTH, SPEED = "correct", "tokens per answer", "tokens per second"
+"""The measures of answers. The first two are differences, over questions; the last is a ratio, over runs."""
+
+MORE_IS_BETTER: Mapping[str, bool] = MappingProxyType({CORRECT: True, SPEED: True, **PRIMARY})
+"""The measures of which more, or less, is better. The length of an answer is not one of them."""
+
+
+def margin_of(measure: str, margins: Margins, typical: float = 1.0) -> float:
+    """Return how much MEASURE may differ and still count as the same. An answer has the TYPICAL length."""
+    if measure == CORRECT:
+        return margins.questions
+    return margins.length * typical if measure == LENGTH else margins.speed
+
+
+def decide(factor: str, effects: Sequence[Effect]) -> FactorFinding:
+    """Return what EFFECTS, all those of FACTOR, say of it."""
+    if not effects:
+        return FactorFinding(factor, "unknown", "nothing to compare: an arm is invalid, or no two differ in this alone")
+    differing = [one for one in effects if differs(one)]
+    signs = {_better(one) for one in differing if one.measure in MORE_IS_BETTER}
+    finding: Finding
+    if signs:
+        finding = "mixed" if len(signs) == 2 else "win" if True in signs else "loss"
+    elif differing:
+        finding = "longer generations" if differing[0].estimate > 0 else "shorter generations"
+    else:
+        finding = "neutral" if all(within(one) for one in effects) else "unknown"
+    parts = [_difference(one) for one in differing]
+    if finding == "neutral":
+        parts += [f"{_seen(one)}, within {margin_text(one)}" for one in effects]
+    elif open_ones := [one for one in effects if one not in differing and not within(one)]:
+        seen = [f"{_seen(one)}, margin {margin_text(one)}" for one in open_ones]
+        parts += [f"not known: {', '.join(seen)}", would_take(open_ones)]
+    return FactorFinding(factor, finding, "; ".join(parts))
+
+
+def against_floor(arm: ArmSummary, questions: int, floor: float) -> FactorFinding:
+    """Return whether the share of correct answers of ARM, asked QUESTIONS, is above FLOOR, a part of 1, in general."""
+    factor = f"{arm.name}, floor {100 * floor:g} %"
+    share = f"{100 * arm.correct:.1f} % correct, {100 * arm.low:.1f} to {100 * arm.high:.1f} %"
+    if not questions or arm.outcome == "invalid":
+        return FactorFinding(factor, "unknown", "no valid run with questions")
+    if arm.low >= floor or arm.high < floor:
+        return FactorFinding(factor, "above the floor" if arm.low >= floor else "below the floor", share)
+    needed = intervals.share_needed(arm.correct * questions, questions, LEVEL, floor)
+    more = f"about {needed} questions" if needed is not None else "more questions than there are"
+    return FactorFinding(factor, "unknown", f"{share}; it would take {more}, if others are answered as these")
+
+
+def differs(effect: Effect) -> bool:
+    """Return whether EFFECT is a difference, and no noise."""
+    return effect.adjusted is not None and effect.adjusted < 1 - LEVEL
+
+
+def within(effect: Effect) -> bool:
+    """Return whether the whole interval of EFFECT lies within its margin."""
+    if effect.low is None or effect.high is None:
+        return False
+    if is_difference(effect.measure):
+        return effect.low >= -effect.margin and effect.high <= effect.margin
+    return effect.low >= 1 / (1 + effect.margin) and effect.high <= 1 + effect.margin
+
+
+def is_difference(measure: str) -> bool:
+    """Return whether an effect on MEASURE is a difference. It is a ratio for any other."""
+    return measure in (CORRECT, LENGTH)
+
+
+def would_take(effects: Sequence[Effect]) -> str:
+    """Return what would decide EFFECTS, that do not: runs and questions, as far as they show it."""
+    counts: dict[str, int] = {}
+    for effect in effects:
+        if effect.needed is not None:
+            counts[effect.needed_unit] = max(counts.get(effect.needed_unit, 0), effect.needed)
+    needs = [f"{count} {unit}s{' of each arm' if unit == 'run' else ''}" for unit, count in sorted(counts.items())]
+    text = f"it would take about {' and '.join(needs)}, if more are like these" if needs else ""
+    if all(effect.needed is not None for effect in effects):
+        return text
+    blind = any(effect.low is None for effect in effects)
+    more = (
+        "at least 3 runs that are not all the same must show how much runs differ"
+        if blind
+        else ("no number of them would decide, if more are like these: the estimate lies on the margin")
+    )
+    return f"{text}; {more}" if text else more
+
+
+def effect_text(effect: Effect, value: float) -> str:
+    """Return VALUE, of EFFECT's estimate or interval, in its unit."""
+    if not is_difference(effect.measure):
+        return f"x{value:.3f}" if 0.001 <= value < 1000 else f"x{value:.3g}"
+    scale, unit = (100, "points") if effect.measure == CORRECT else (1, "tokens")
+    return f"{round(scale * value, 1) + 0.0:+.1f} {unit}"  # 0.0 makes +0.0 of -0.0
+
+
+def interval_text(effect: Effect) -> str:
+    """Return the interval of EFFECT."""
+    if effect.low is None or effect.high is None:
+        return "too few different runs"
+    return f"{effect_text(effect, effect.low)} to {effect_text(effect, effect.high)}"
+
+
+def margin_text(effect: Effect) -> str:
+    """Return the margin of EFFECT."""
+    if effect.measure == LENGTH:
+        return f"{effect.margin:.1f} tokens"
+    return f"{100 * effect.margin:g} {'points' if effect.measure == CORRECT else '%'}"
+
+
+def _better(effect: Effect) -> bool:
+    """Return whether EFFECT is one that people want."""
+    return (effect.estimate > (0 if is_difference(effect.measure) else 1)) == MORE_IS_BETTER[effect.measure]
+
+
+def _seen(effect: Effect) -> str:
+    return f"{effect.measure} {effect_text(effect, effect.estimate)} ({interval_text(effect)})"
+
+
+def _difference(effect: Effect) -> str:
+    if effect.measure == CORRECT:
+        what = "more correct answers" if effect.estimate > 0 else "fewer correct answers"
+    elif effect.measure == LENGTH:
+        what = "longer answers, which is no loss" if effect.estimate > 0 else "shorter answers, which is no win"
+    else:
+        what = "faster" if _better(effect) else "slower"
+    return f"{what}: {_seen(effect)}" + (f", within {margin_text(effect)}" if within(effect) else "")
