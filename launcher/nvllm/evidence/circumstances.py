@@ -17,7 +17,7 @@ from nvllm.evidence import arms
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, ProbeState, RunManifest
 from nvllm.host import survey
-from nvllm.image import presence, record
+from nvllm.image import presence
 from nvllm.image.identity import Build
 
 _GIT = 20.0
@@ -31,15 +31,16 @@ def manifest(
     runs: int,
     probe: ProbeState,
     host: HostState,
+    project: Project,
     places: Places,
     *,
     traced: bool = False,
 ) -> RunManifest:
     """Return the manifest of a run of KIND: RUNS of each arm in STATES, asked PROBE on HOST.
 
-    Raises Refused NV302 if BUILD was never built here.
+    Raises Refused NV302 if there is no image here that counts as that of BUILD for PROJECT.
     """
-    built = record.read(places.builds, build.build_hash)
+    built = presence.proved(build, project, places)
     if built is None:
         raise Refused([presence.unbuilt(build.spec.name)])
     return RunManifest(

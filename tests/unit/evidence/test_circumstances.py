@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from nvllm.core import proc
+from nvllm.core.paths import Project
 from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
 from nvllm.evidence import circumstances
@@ -33,10 +34,10 @@ class QuietEngine:
 
 def test_an_arm_keeps_what_the_profile_has_besides(tmp_path: Path) -> None:
     where = places(tmp_path)
-    buildrecord.write(where.builds, buildrecord.Record("demo", OF.build_hash, "sha256:" + "1" * 64, ()))
+    buildrecord.write(where.builds, buildrecord.Record("demo", OF.build_hash, "sha256:" + "1" * 64, (), None, "built"))
     arms = ((), ("a",), ("a", "b"))
     states = circumstances.ablated_arms(OF, "eager", arms)
-    found = circumstances.manifest("ablate", OF, states, 2, SAMPLE.probe, SAMPLE.host, where)
+    found = circumstances.manifest("ablate", OF, states, 2, SAMPLE.probe, SAMPLE.host, Project(tmp_path), where)
     assert [(one.name, one.present, one.on) for one in found.arms] == [
         ("none", ("c",), ()),
         ("a", ("a", "c"), ("a",)),
@@ -56,7 +57,7 @@ def test_an_arm_keeps_what_the_profile_has_besides(tmp_path: Path) -> None:
 
 def test_what_was_never_built_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused) as caught:
-        circumstances.manifest("eval", OF, [], 1, SAMPLE.probe, SAMPLE.host, places(tmp_path))
+        circumstances.manifest("eval", OF, [], 1, SAMPLE.probe, SAMPLE.host, Project(tmp_path), places(tmp_path))
     assert [one.code for one in caught.value.refusals] == ["NV302"]
 
 
