@@ -13,10 +13,10 @@ from nvllm.core import canonical
 from nvllm.core.paths import Places
 from nvllm.core.progress import Progress, Silent
 from nvllm.host.facts import ImageFacts
-from nvllm.image import record
+from nvllm.image import buildrecord
+from nvllm.image.buildrecord import Record, RecordedLayer
 from nvllm.image.identity import IDENTITY_PATH, Build
-from nvllm.image.record import Record, RecordedLayer
-from nvllm.layers import tar
+from nvllm.layers import tarlayer
 from nvllm.layers.oci import Image
 
 PTH = "opt/venv/lib/python3.11/site-packages/zz_foreign.pth"
@@ -24,7 +24,7 @@ PTH = "opt/venv/lib/python3.11/site-packages/zz_foreign.pth"
 
 def of(image: Image, path: Path, kind: str = "more") -> Image:
     """Return the foreign image that says that it is IMAGE; its layer is written to PATH, and called KIND."""
-    more = tar.write(kind, [tar.blob(PTH, b"import os\n")], epoch=0, path=path, progress=Silent())
+    more = tarlayer.write(kind, [tarlayer.blob(PTH, b"import os\n")], epoch=0, path=path, progress=Silent())
     config = json.loads(image.config)
     config["rootfs"]["diff_ids"].append(more.diff_id)
     config["history"].append({**config["history"][-1], "created_by": f"nvllm layer {kind}"})
@@ -35,7 +35,7 @@ def recorded_by_an_older_nvllm(foreign: Image, build: Build, places: Places) -> 
     """Record in PLACES that FOREIGN is BUILD, as nvllm once did for every image that it pulled by digest."""
     layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in foreign.layers)
     written = Record(build.spec.name, build.build_hash, foreign.id, layers, foreign.ids[1])
-    record.write(places.builds, written)
+    buildrecord.write(places.builds, written)
     return written
 
 

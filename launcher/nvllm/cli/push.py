@@ -22,11 +22,11 @@ from nvllm.fleet.blessings import PulledBlessing, PushedBlessing
 from nvllm.fleet.registry import Repository
 from nvllm.image import identity, recording
 from nvllm.image.builder import ImageBuilder
+from nvllm.image.buildrecord import Proof
 from nvllm.image.identity import Build
-from nvllm.image.record import Proof
 from nvllm.image.recording import Witness
 from nvllm.serve.examination import Depth, examine
-from nvllm.spec.file import named_profile
+from nvllm.spec.specfile import named_profile
 
 PUSH_EXAMPLES = """
 Examples:

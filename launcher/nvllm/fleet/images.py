@@ -20,15 +20,15 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.engine.engine import Engine
 from nvllm.fleet.registry import Blob, BlobSource, Repository, described
-from nvllm.image import presence, record, recording
+from nvllm.image import buildrecord, presence, recording
 from nvllm.image.builder import ImageBuilder
+from nvllm.image.buildrecord import Proof, Record, RecordedLayer
 from nvllm.image.digests import LayerDigest, compare
 from nvllm.image.identity import Build
-from nvllm.image.record import Proof, Record, RecordedLayer
 from nvllm.layers import oci
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.oci import Descriptor, Image, sha256
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 from nvllm.sources import fetch
 from nvllm.sources.store import Store
 
@@ -133,8 +133,8 @@ def pull_image(
         raise _other(repository, "a manifest that nvllm writes", "the same layers in another form")
     if known is not None and known.proof is not None:
         described = known
-    record.use(places, project, build.build_hash)
-    record.load(image, described, engine, build.tags if tags is None else tags, places, progress)
+    buildrecord.use(places, project, build.build_hash)
+    buildrecord.load(image, described, engine, build.tags if tags is None else tags, places, progress)
     return Pulled(described, sha256(offered.manifest))
 
 

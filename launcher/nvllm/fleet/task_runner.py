@@ -22,7 +22,7 @@ from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import MOST_EVIDENCE, BootAnswer, BootTask, ServedProfile, TrialAnswer, TrialTask
 from nvllm.host.facts import TASK_LABEL
 from nvllm.host.locks import HeldLocks
-from nvllm.image import identity, presence, record
+from nvllm.image import buildrecord, identity, presence
 from nvllm.image.identity import Build
 from nvllm.serve.examination import Depth, Examination
 from nvllm.serve.fresh import FreshInstances
@@ -52,7 +52,7 @@ class TaskRunner:
             built = images.pull_image(
                 repository, manifest, build, self.project, self.places, self.engine, self.progress, tags, "driver"
             ).record
-        stored = record.in_engine(built, self.engine)
+        stored = buildrecord.in_engine(built, self.engine)
         return built.image_id if stored is None else stored.id
 
     def tried(self, task: TrialTask, build: Build, image: str) -> TrialAnswer:

@@ -15,10 +15,10 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import Refusal
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import EngineProblem
-from nvllm.image import digests, record, recording
+from nvllm.image import buildrecord, digests, recording
+from nvllm.image.buildrecord import Record
 from nvllm.image.digests import Deviation
 from nvllm.image.identity import IDENTITY_PATH, Build
-from nvllm.image.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,10 @@ def judged(described: Record, project: Project) -> Judgement:
     """Return whether the image that DESCRIBED lists by its digests is that of its build hash, for PROJECT.
 
     The id of an image is the sha256 of its configuration, which lists every layer, so an equal id is an equal image.
-    Recorded digests of PROJECT decide if it has them; else what this host itself knows, see `record.Proof`. What
-    another project recorded says nothing, though both share the state directory and the build hash. Raises Refused NV309 if the
-    recorded digests are damaged.
+    Recorded digests of PROJECT decide if it has them; else what this host itself knows, see `buildrecord.Proof`. What
+    another project recorded says nothing, though both share the state directory and the build hash.
+
+    Raises Refused NV309 if the recorded digests are damaged.
     """
     recorded = digests.of_project(project, described.image)
     outcome, deviations = digests.compare(recorded, recording.of_record(described))
@@ -67,7 +68,7 @@ def proved(build: Build, project: Project, places: Places) -> Record | None:
 
     Raises Refused NV309 if the recorded digests are damaged, NV513 if somebody else can have written the record.
     """
-    known = record.read(places.builds, build.build_hash)
+    known = buildrecord.read(places.builds, build.build_hash)
     return known if known is not None and judged(known, project).counts else None
 
 
@@ -77,10 +78,10 @@ def recorded(build: Build, project: Project, places: Places, engine: Engine, tag
     PROJECT is noted as one that needs the build. Raises Refused as `proved` does.
     """
     known = proved(build, project, places)
-    image = record.in_engine(known, engine) if known is not None else None
+    image = buildrecord.in_engine(known, engine) if known is not None else None
     if image is None:
         return None
-    record.use(places, project, build.build_hash)
+    buildrecord.use(places, project, build.build_hash)
     for tag in tags:
         engine.tag(image.id, tag)
     return known
@@ -91,7 +92,7 @@ def of_build(build: Build, project: Project, places: Places, engine: Engine | En
 
     Raises Refused NV513 if somebody else can have written the record, NV309 if the recorded digests are damaged.
     """
-    known = record.read(places.builds, build.build_hash)
+    known = buildrecord.read(places.builds, build.build_hash)
     judgement = Judgement(counts=True) if known is None else judged(known, project)
     if not judgement.counts:
         name = build.spec.name
@@ -108,7 +109,7 @@ def refusals(build: Build, recorded: Record | None, engine: Engine) -> list[Refu
     tag, _ = build.tags
     cure = f"nvllm build {build.spec.name}"
     where = f"docker engine: {tag}"
-    image = (record.in_engine(recorded, engine) if recorded is not None else None) or engine.image(tag)
+    image = (buildrecord.in_engine(recorded, engine) if recorded is not None else None) or engine.image(tag)
     if recorded is None or image is None:
         problem = "no such image" if image is None else "an image without a build record on this host"
         return [Refusal("NV302", where, f"the image of build hash {build.build_hash[:12]}", problem, cure)]

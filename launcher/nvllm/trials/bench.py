@@ -24,7 +24,7 @@ from nvllm.core.spec import Profile
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import HostFacts
 from nvllm.host.locks import HeldLocks
-from nvllm.image import identity, presence, record
+from nvllm.image import buildrecord, identity, presence
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
 from nvllm.patches import patching, patchset, seriesfile, source
@@ -172,7 +172,7 @@ class EngineBench:
         if built is None:
             builder = ImageBuilder(self.project, self.places, self.progress, offline=self.offline)
             built = builder.into_engine(build, self.engine, tags)
-        image = record.in_engine(built, self.engine)
+        image = buildrecord.in_engine(built, self.engine)
         return built.image_id if image is None else image.id
 
     def _tree(self, build: Build) -> str:

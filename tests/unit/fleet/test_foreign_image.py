@@ -18,7 +18,7 @@ from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
 from nvllm.fleet import images, registry
 from nvllm.fleet.task_runner import TaskRunner
-from nvllm.image import digests, identity, presence, record, recording
+from nvllm.image import buildrecord, digests, identity, presence, recording
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.digests import BuildDigests
 from nvllm.image.identity import Build
@@ -95,7 +95,7 @@ def test_a_pull_takes_it_neither_by_tag_nor_by_digest(site: Site, tmp_path: Path
     for kind in dict.fromkeys(one.kind for one in site.image.layers):  # a second layer of a name that there is
         twice = foreign_image.of(site.image, tmp_path / "twice.tar", kind)
         assert set(site.pull(images.push_image(twice, "twice", site.kept.repository()).digest)) == {"NV308"}
-    assert record.read(site.places.builds, site.build.build_hash) is None
+    assert buildrecord.read(site.places.builds, site.build.build_hash) is None
     assert site.engine.tags == before
 
 
@@ -154,7 +154,7 @@ def test_a_record_of_before_counts_as_far_as_the_project_has_committed_its_diges
     assert site.examined() == ["NV302"]
     site.commit(site.image)
     assert site.examined() == []
-    assert record.read(site.places.builds, site.build.build_hash) == before
+    assert buildrecord.read(site.places.builds, site.build.build_hash) == before
 
 
 def test_a_verified_pull_makes_what_no_digests_name(site: Site) -> None:
