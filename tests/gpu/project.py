@@ -153,7 +153,7 @@ def lay(ground: Ground, build: Build) -> None:
     tags = list(build.tags)
     said = {"Id": digest, "RootFS": {"Layers": []}, "RepoTags": tags, "Os": "linux", "Architecture": "amd64", "Size": 0}
     (ground.engine / "image.json").write_text(json.dumps({"said": said, "root": root}), encoding="utf-8")
-    buildrecord.write(ground.places.builds, buildrecord.Record(IMAGE, build.build_hash, digest, ()))
+    buildrecord.write(ground.places.builds, buildrecord.Record(IMAGE, build.build_hash, digest, (), None, "built"))
 
 
 def libraries(place: Path) -> Path:

@@ -14,6 +14,7 @@ from nvllm.engine.engine import Engine
 from nvllm.fleet import images
 from support import oci_registry
 from support.oci_registry import NAME
+from support.plansamples import build
 
 
 def test_an_image_that_nvllm_did_not_push(tmp_path: Path) -> None:
@@ -21,7 +22,7 @@ def test_an_image_that_nvllm_did_not_push(tmp_path: Path) -> None:
     with oci_registry.running() as kept:
         sent = kept.repository().push_manifest("any", b'{"schemaVersion": 2, "layers": []}')
         with pytest.raises(Refused) as caught:
-            images.pull_image(kept.repository(), sent.digest, None, project, places, cast("Engine", None), Silent())
+            images.pull_image(kept.repository(), sent.digest, build(), project, places, cast("Engine", None), Silent())
     (one,) = caught.value.refusals
     assert (one.code, one.where) == ("NV332", f"registry {kept.url.removeprefix('http://')}: {NAME}")
     assert one.expected == "an image that nvllm pushed"

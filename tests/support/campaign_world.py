@@ -128,7 +128,7 @@ def campaign(
     made, _ = identity.load_build(found, "demo", None)
     digest = "sha256:" + "5" * 64
     buildrecord.write(
-        where.builds, Record("demo", made.build_hash, digest, (RecordedLayer("base", digest, 5),), digest)
+        where.builds, Record("demo", made.build_hash, digest, (RecordedLayer("base", digest, 5),), digest, "built")
     )
 
     def host(*_: object) -> HostFacts:

@@ -413,7 +413,7 @@ def build_hash(world: World) -> str:
 
 def record(world: World, image_id: str) -> None:
     """Put on record in WORLD, and there alone, that its image came to IMAGE_ID."""
-    buildrecord.write(world.places.builds, buildrecord.Record(IMAGE, build_hash(world), image_id, ()))
+    buildrecord.write(world.places.builds, buildrecord.Record(IMAGE, build_hash(world), image_id, (), None, "built"))
 
 
 @contextlib.contextmanager

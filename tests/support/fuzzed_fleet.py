@@ -27,7 +27,7 @@ from nvllm.fleet import blessings, credentials, images, registry
 from nvllm.fleet.registry import Repository, RepositoryName
 from nvllm.layers import oci, tarlayer
 from nvllm.layers.tarlayer import TarEntry
-from support import blessings_world
+from support import blessings_world, plansamples
 from support.fuzzed import Reader
 
 HOST = "registry.example"
@@ -75,13 +75,15 @@ def _repository() -> Repository:
 
 # Images
 
+_BUILD = plansamples.build()
+
 
 def _config() -> bytes:
     return canonical.encode(
         {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Labels": {"nvllm.image": "demo", "nvllm.build-hash": "5" * 64}},
+            "config": {"Labels": {"nvllm.image": "demo", "nvllm.build-hash": _BUILD.build_hash}},
             "rootfs": {"type": "layers", "diff_ids": [sha256(_LAYER)]},
             "history": [{"created_by": "nvllm layer base"}],
         }
@@ -106,7 +108,7 @@ def _pull_image(data: bytes, kept: Kept) -> None:
         places, engine = Places(top / "a/b/cache", top / "a/b/state"), cast("Engine", mock.Mock())
         digest = kept.manifest(data)
         try:
-            images.pull_image(kept.repository(), digest, None, Project(top), places, engine, Silent())
+            images.pull_image(kept.repository(), digest, _BUILD, Project(top), places, engine, Silent(), proof="driver")
         finally:
             outside = [one for one in top.rglob("*") if one.is_file() and top / "a/b" not in one.parents]
             assert outside == []

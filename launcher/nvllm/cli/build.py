@@ -20,7 +20,7 @@ from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.engine import engine
 from nvllm.host.facts import EngineProblem, ImageFacts
-from nvllm.image import buildrecord, contents, difference, identity, recording
+from nvllm.image import buildrecord, contents, difference, identity, presence, recording
 from nvllm.image.buildrecord import Record
 from nvllm.image.digests import BuildDigests
 from nvllm.image.identity import Build
@@ -170,7 +170,7 @@ def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> 
         done = made.load(build, finished, docker, build.tags)
         _print_result(app, build, done.image_id, "built", comparison, _left(build, before, done))
         return
-    there = buildrecord.recorded(build, app.project, app.places, docker, build.tags)
+    there = presence.recorded(build, app.project, app.places, docker, build.tags)
     if there is not None:
         comparison, deviations = recording.outcome(app.project, build.spec.name, recording.of_record(there))
         if not deviations:
@@ -264,7 +264,7 @@ def _check(app: App, build: Build, layers_only: bool) -> None:
 
 def _dry_run(app: App, build: Build) -> None:
     docker = engine.connect()
-    record = buildrecord.read(app.places.builds, build.build_hash)
+    record = presence.proved(build, app.project, app.places)
     if (
         not isinstance(docker, EngineProblem)
         and record is not None

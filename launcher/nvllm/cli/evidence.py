@@ -489,7 +489,16 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
     host = circumstances.host_state(app.project, app.places, running)
     traced, runs = campaign.traced, campaign.run.runs
     planned = circumstances.manifest(
-        kind, build, states, runs, probe.state, host, app.places, campaign.margins, traced=traced is not None
+        kind,
+        build,
+        states,
+        runs,
+        probe.state,
+        host,
+        app.project,
+        app.places,
+        campaign.margins,
+        traced=traced is not None,
     )
     began = clock.now()
     where = campaign.run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{clock.compact(began)}"

@@ -12,8 +12,8 @@ from nvllm.cli import terminal
 from nvllm.cli.build import fresh_build, patches_option
 from nvllm.cli.complete import profiles
 from nvllm.cli.fleet import opened
-from nvllm.cli.frame import App, Command, with_app
-from nvllm.cli.image_argument import IMAGE, selected, with_image
+from nvllm.cli.frame import App, Command
+from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.engine import engine
@@ -22,6 +22,7 @@ from nvllm.fleet.blessings import PulledBlessing, PushedBlessing
 from nvllm.fleet.registry import Repository
 from nvllm.image import identity, recording
 from nvllm.image.builder import ImageBuilder
+from nvllm.image.buildrecord import Proof
 from nvllm.image.identity import Build
 from nvllm.image.recording import Witness
 from nvllm.serve.examination import Depth, examine
@@ -38,7 +39,7 @@ PULL_EXAMPLES = """
 Examples:
   nvllm pull registry.example/team/nvllm cpu                    the image of the lock here, as recorded
   nvllm pull registry.example/team/nvllm@sha256:... cpu         the image with this manifest, for the lock here
-  nvllm pull registry.example/team/nvllm@sha256:...             the image with this manifest, whatever it is
+  nvllm pull registry.example/team/nvllm cpu --verify           an image that is not recorded: compare every layer
   nvllm pull registry.example/team/nvllm cpu --blessing tiny-blessed
 """
 
@@ -132,22 +133,25 @@ def _pushed(blessing: PushedBlessing) -> Json:
 @click.argument("repo", help="The repository: host[:port]/path, or one manifest in it: host[:port]/path@sha256:...")
 @IMAGE
 @blessing_option
-@with_app
-def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> None:
-    """Every byte is hashed while it comes. A tag proves nothing: without a digest, the image has to be as recorded.
+@click.option("--verify", is_flag=True, help="Make every layer here too, and compare: needs no recorded digests.")
+@with_image()
+def pull(app: App, repo: str, image: str, profiles: Sequence[str], verify: bool) -> None:
+    """Every byte is hashed while it comes. Tags, digests and labels say nothing of where an image comes from.
 
-    A blessing is brought into force only for exactly this host's serve hash, and only if every file of its cache is the
-    one that its manifest lists.
+    So it has to be as manifests/IMAGE.digests.json records it, or --verify. A blessing is brought into force only for
+    exactly this host's serve hash, and only if every file of its cache is the one that its manifest lists.
     """
     name, digest = registry.parse(repo)
-    if image is not None or digest is None or profiles:  # else the digest decides, whatever it is of
-        image = selected(app)
-    build = fresh_build(app, image, None) if image is not None else None
+    build = fresh_build(app, image, None)
     docker = engine.require()
     repository = opened(app, name)
     app.remember_project()
-    done = images.pull_image(repository, digest, build, app.project, app.places, docker, app.progress)
-    brought = [_blessing(app, repository, build, profile) for profile in profiles if build is not None]
+    if verify:
+        builder = ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
+        digest = images.compared(repository, digest, build, builder)
+    proof: Proof | None = "built" if verify else None
+    done = images.pull_image(repository, digest, build, app.project, app.places, docker, app.progress, proof=proof)
+    brought = [_blessing(app, repository, build, profile) for profile in profiles]
     record = done.record
     tag = identity.tag(record.image, record.build_hash)
     data: Json = {

@@ -17,7 +17,7 @@ from nvllm.evidence import arms
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, Margins, ProbeState, RunManifest
 from nvllm.host import survey
-from nvllm.image import buildrecord, presence
+from nvllm.image import presence
 from nvllm.image.identity import Build
 
 _GIT = 20.0
@@ -31,6 +31,7 @@ def manifest(
     runs: int,
     probe: ProbeState,
     host: HostState,
+    project: Project,
     places: Places,
     margins: Margins,
     *,
@@ -38,9 +39,9 @@ def manifest(
 ) -> RunManifest:
     """Return the manifest of a run of KIND: RUNS of each arm in STATES, asked PROBE on HOST and compared by MARGINS.
 
-    Raises Refused NV302 if BUILD was never built here.
+    Raises Refused NV302 if there is no image here that counts as that of BUILD for PROJECT.
     """
-    built = buildrecord.read(places.builds, build.build_hash)
+    built = presence.proved(build, project, places)
     if built is None:
         raise Refused([presence.unbuilt(build.spec.name)])
     return RunManifest(

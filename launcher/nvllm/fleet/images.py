@@ -1,8 +1,8 @@
 """Images on their way: sent layer by layer to a registry, and brought from there into the engine.
 
 An image is pushed as `layers/oci.py` describes it, with uncompressed layers, so its manifest has the digest that every
-build of the same lock gives. A tag names it by its build hash, which proves nothing: a pull goes by the digest that the
-user names, or by the project's recorded digests.
+build of the same lock gives. A tag and the labels of an image name its build, which proves nothing: `presence.judged`
+decides, by the digests, whether what a registry offers is the image of a build.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.engine.engine import Engine
 from nvllm.fleet.registry import Blob, BlobSource, Repository, described
-from nvllm.image import buildrecord, identity, recording
-from nvllm.image.buildrecord import Record
-from nvllm.image.digests import BuildDigests, LayerDigest
+from nvllm.image import buildrecord, presence, recording
+from nvllm.image.builder import ImageBuilder
+from nvllm.image.buildrecord import Proof, Record, RecordedLayer
+from nvllm.image.digests import LayerDigest, compare
 from nvllm.image.identity import Build
 from nvllm.layers import oci
 from nvllm.layers.cache import LayerCache
@@ -95,44 +96,76 @@ class _Offered:
 def pull_image(
     repository: Repository,
     digest: str | None,
-    build: Build | None,
+    build: Build,
     project: Project,
     places: Places,
     engine: Engine,
     progress: Progress,
     tags: Sequence[str] | None = None,
+    proof: Proof | None = None,
 ) -> Pulled:
-    """Bring the image with the manifest DIGEST, or the image of BUILD, or both in one, from REPOSITORY into ENGINE.
+    """Bring the image of BUILD, with the manifest DIGEST if there is one, from REPOSITORY into ENGINE.
 
-    It gets TAGS; if there are none, those of BUILD, or the one of its own build hash.
-    Every blob is hashed while it comes; what the layer cache or the store has does not travel. Without a DIGEST, the
-    PROJECT must have recorded the digests of BUILD. Raises Refused: NV331 if the registry has no such image, NV205 for
-    other bytes than were asked for, NV332 for an image of something else, or one that would take the place of another
-    by its label alone, NV308 for one that is not as recorded, NV304
-    if the engine does not take it.
+    It gets TAGS; if there are none, those of BUILD. PROOF is what this host knows of the image with DIGEST besides what
+    PROJECT has recorded. Every blob is hashed while it comes; what the layer cache or the store has does not travel.
+    Raises Refused: NV331 if the registry has no such image, NV205 for other bytes than were asked for, NV308 for an
+    image that is not as recorded, NV332 for one of something else, or that nothing proves to be that of BUILD, or that
+    would take the place of another, NV304 if the engine does not take it.
     """
-    if digest is not None:
-        reference = digest
-    else:
-        assert build is not None
-        reference = tag_of(build)
-    data = repository.manifest(reference)
-    offered = _offered(data, repository)
-    refuse_any(_against(offered, build, project, repository))
-    built = BuildDigests(offered.build_hash, offered.layers, sha256(offered.config), sha256(data))
-    if build is not None:
-        _hold(project, build, built, digest is not None, repository)
-    else:
-        _not_in_place_of_another(offered, places, repository)
+    offered = _offer(repository, digest, build, project)
+    described = _record(offered, build, proof)
+    judgement = presence.judged(described, project)
+    refuse_any(presence.deviating(project, build.spec.name, judgement.deviations))
+    if not judgement.counts:
+        where = project.show(project.digests(build.spec.name))
+        expected = f"the digests of build hash {build.build_hash[:12]}: whoever can name an image by tag or digest, and"
+        expected += " give it labels, has not shown what it is"
+        cure = f"nvllm build {build.spec.name}, or compare each layer: nvllm pull {repository.name} --verify"
+        raise refuse("NV332", where, expected, "none of a whole image", cure)
+    known = presence.proved(build, project, places)
+    if known is not None and known.image_id != described.image_id:
+        expected = f"image {known.image_id}, which this host has for build hash {build.build_hash}"
+        cure = f"nvllm build {build.spec.name}"
+        raise refuse("NV332", repository.name.where, expected, f"image {described.image_id}", cure)
     layers = _fetched(offered, places, repository, progress)
     image = Image(offered.config, layers)
-    if image.manifest != data:
+    if image.manifest != offered.manifest:
         raise _other(repository, "a manifest that nvllm writes", "the same layers in another form")
-    name, build_hash = offered.name, offered.build_hash
-    if tags is None:
-        tags = build.tags if build is not None else (identity.tag(name, build_hash),)
-    buildrecord.use(places, project, build_hash)
-    return Pulled(buildrecord.load(image, name, build_hash, engine, tags, places, progress), sha256(data))
+    if known is not None and known.proof is not None:
+        described = known
+    buildrecord.use(places, project, build.build_hash)
+    buildrecord.load(image, described, engine, build.tags if tags is None else tags, places, progress)
+    return Pulled(described, sha256(offered.manifest))
+
+
+def compared(repository: Repository, digest: str | None, build: Build, builder: ImageBuilder) -> str:
+    """Make every layer of BUILD here, and return the manifest's digest if REPOSITORY offers exactly that image.
+
+    It is looked for by DIGEST, or by its tag. Raises Refused as `ImageBuilder.image` does, and NV308 for each layer
+    that differs.
+    """
+    offered = _offer(repository, digest, build, builder.project)
+    made = recording.of_image(build, builder.image(build))
+    _, deviations = compare(made, recording.of_record(_record(offered, build, None)))
+    cure = f"nvllm build {build.spec.name}"
+    refuse_any(
+        Refusal("NV308", f"{repository.name.where}: {one.what}", one.recorded or "none", one.built or "none", cure)
+        for one in deviations
+    )
+    return sha256(offered.manifest)
+
+
+def _offer(repository: Repository, digest: str | None, build: Build, project: Project) -> _Offered:
+    """Return what REPOSITORY offers under DIGEST, or as BUILD. Raises Refused NV332 if its labels are not BUILD's."""
+    offered = _offered(repository.manifest(digest or tag_of(build)), repository)
+    refuse_any(_against(offered, build, project, repository))
+    return offered
+
+
+def _record(offered: _Offered, build: Build, proof: Proof | None) -> Record:
+    layers = tuple(RecordedLayer(one.name, one.diff_id, one.size) for one in offered.layers)
+    config, manifest = sha256(offered.config), sha256(offered.manifest)
+    return Record(build.spec.name, build.build_hash, config, layers, manifest, proof)
 
 
 def _other(repository: Repository, expected: str, offered: str) -> Refused:
@@ -180,47 +213,18 @@ def _layer(kind: str, blob: Descriptor) -> LayerDigest:
     return LayerDigest(oci.kind_in(kind) or kind, blob.digest, blob.size)
 
 
-def _against(offered: _Offered, build: Build | None, project: Project, repository: Repository) -> Sequence[Refusal]:
-    """Return why OFFERED is not an image for this host, or not that of BUILD."""
-    where = repository.name.where
+def _against(offered: _Offered, build: Build, project: Project, repository: Repository) -> Sequence[Refusal]:
+    """Return why OFFERED is, as it says itself, not an image for this host, or not that of BUILD."""
+    where, name = repository.name.where, build.spec.name
     refusals = []
     if offered.platform != project.platform:
         cure = f"pull it on a host of the platform {offered.platform}"
         refusals.append(Refusal("NV332", where, f"an image for {project.platform}", offered.platform, cure))
-    if build is not None and (offered.name, offered.build_hash) != (build.spec.name, build.build_hash):
-        expected = f"image {build.spec.name} of build hash {build.build_hash}"
-        cure = f"nvllm build {build.spec.name}"
+    if (offered.name, offered.build_hash) != (name, build.build_hash):
+        expected = f"image {name} of build hash {build.build_hash}"
+        cure = f"nvllm build {name}" if offered.name == name else f"nvllm pull {repository.name} {offered.name}"
         refusals.append(Refusal("NV332", where, expected, f"image {offered.name} of {offered.build_hash}", cure))
     return refusals
-
-
-def _hold(project: Project, build: Build, built: BuildDigests, by_digest: bool, repository: Repository) -> None:  # noqa: FBT001 - a fact about the pull
-    """Hold BUILT, what the registry offers for BUILD, against the record of PROJECT."""
-    outcome, deviations = recording.outcome(project, build.spec.name, built)
-    where = project.show(project.digests(build.spec.name))
-    refuse_any(
-        Refusal(
-            "NV308",
-            f"{where}: {one.what}",
-            one.recorded or "no such layer",
-            one.built or "no such layer",
-            f"nvllm build {build.spec.name}",
-        )
-        for one in deviations
-    )
-    if outcome != "as recorded" and not by_digest:
-        expected = f"digests of build hash {build.build_hash[:12]}, or a digest behind {repository.name}"
-        cure = f"name the digest that `nvllm push` printed: nvllm pull {repository.name}@sha256:... {build.spec.name}"
-        raise refuse("NV332", where, expected, f"{outcome}: a tag proves nothing", cure)
-
-
-def _not_in_place_of_another(offered: _Offered, places: Places, repository: Repository) -> None:
-    """Refuse OFFERED, which only its own label gives a build hash, if this host has another image of that hash."""
-    known = buildrecord.read(places.builds, offered.build_hash)
-    if known is not None and known.image_id != sha256(offered.config):
-        expected = f"image {known.image_id}, which this host has for build hash {offered.build_hash}"
-        cure = f"nvllm pull {repository.name}@{sha256(offered.manifest)} {offered.name}"
-        raise refuse("NV332", repository.name.where, expected, f"image {sha256(offered.config)}", cure)
 
 
 def _fetched(offered: _Offered, places: Places, repository: Repository, progress: Progress) -> tuple[Layer, ...]:

@@ -146,9 +146,10 @@ class ImageBuilder:
         """
         witness = Witness(self.project, self.places, lambda: engine)
         witness.hold(build.spec.name, recording.of_image(build, finished), finished.layers)
-        name, build_hash = build.spec.name, build.build_hash
-        buildrecord.use(self.places, self.project, build_hash)
-        return buildrecord.load(finished, name, build_hash, engine, tags, self.places, self.progress)
+        buildrecord.use(self.places, self.project, build.build_hash)
+        built = buildrecord.of_image(finished, build.spec.name, build.build_hash, "built")
+        buildrecord.load(finished, built, engine, tags, self.places, self.progress)
+        return built
 
 
 def uncompiled(build: Build) -> Iterator[Refusal]:

@@ -5,7 +5,8 @@
     <state>/builds/<build hash>.json            the record; the ids are the same for every project
     <state>/work/<project>/builds/<build hash>  an empty file: this project has built, pulled or used that build
 
-nvllm trusts these records and never the labels and tags of an image, which anybody can give to another image.
+nvllm trusts these records and never the labels and tags of an image, which anybody can give to another image. Whether
+a record counts is decided by `presence.judged` alone.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from nvllm.core import canonical, durable, paths, reading, trusted
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import ImageFacts
-from nvllm.image.identity import Build
 from nvllm.layers.oci import Image
+
+Proof: TypeAlias = Literal["built", "driver"]
+"""How this host itself knows an image to be that of a build hash: it has made and compared every layer, or the driver
+of a task named the manifest. A driver may run any program here as this user, so its word is worth what this host's is.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ class Record:
     layers: tuple[RecordedLayer, ...]
     manifest_id: str | None = None
     """The id that a containerd image store uses; None in older records, and where it was unknown."""
+    proof: Proof | None = None
+    """None if it was pulled as a project has recorded it, and in older records, which may be of anything."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -67,7 +74,9 @@ def read(directory: Path, build_hash: str) -> Record | None:
     try:
         document: Any = canonical.decode(data)
         layers = tuple(RecordedLayer(one["kind"], one["diff_id"], one["size"]) for one in document["layers"])
-        return Record(document["image"], build_hash, document["image_id"], layers, document.get("manifest_id"))
+        proof = document.get("proof")
+        proof = proof if proof in get_args(Proof) else None
+        return Record(document["image"], build_hash, document["image_id"], layers, document.get("manifest_id"), proof)
     except (ValueError, TypeError, KeyError):  # damaged: building again writes a new one
         return None
 
@@ -93,37 +102,23 @@ def makers(where: Places, build_hash: str) -> frozenset[str]:
     return frozenset(path.parents[1].name for path in where.works.glob(f"*/builds/{build_hash}"))
 
 
-def load(
-    image: Image, name: str, build_hash: str, engine: Engine, tags: Sequence[str], where: Places, progress: Progress
-) -> Record:
-    """Load IMAGE, that of NAME with BUILD_HASH, into ENGINE under TAGS; return its record, which is written before.
+def of_image(image: Image, name: str, build_hash: str, proof: Proof | None) -> Record:
+    """Return the record of IMAGE, that of NAME with BUILD_HASH by PROOF."""
+    layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in image.layers)
+    return Record(name, build_hash, image.id, layers, next(iter(image.ids[1:]), None), proof)
+
+
+def load(image: Image, record: Record, engine: Engine, tags: Sequence[str], where: Places, progress: Progress) -> None:
+    """Load IMAGE into ENGINE under TAGS. RECORD, its record, is written before.
 
     `gc` finds images by their records, so an image without one would never be removed. Raises Refused as `write` and
     `Engine.load` do.
     """
-    layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in image.layers)
-    record = Record(name, build_hash, image.id, layers, next(iter(image.ids[1:]), None))
     write(where.builds, record)
     engine.load(image, tags, progress)
-    return record
 
 
 def in_engine(record: Record, engine: Engine) -> ImageFacts | None:
     """Return the recorded image if ENGINE holds it under either of its ids, else None."""
     named = (engine.image(one) for one in record.ids)
     return next((found for found in named if found is not None and record.is_of(found)), None)
-
-
-def recorded(build: Build, project: Project, where: Places, engine: Engine, tags: Sequence[str]) -> Record | None:
-    """Return the record of BUILD and give its image the TAGS, if ENGINE holds exactly that image; else None.
-
-    PROJECT is noted as one that needs the build.
-    """
-    record = read(where.builds, build.build_hash)
-    image = in_engine(record, engine) if record is not None else None
-    if image is None:
-        return None
-    use(where, project, build.build_hash)
-    for tag in tags:
-        engine.tag(image.id, tag)
-    return record

@@ -16,6 +16,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from nvllm.core import documents, durable, reading
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Platform, Rule, Sha256, Word
+from nvllm.core.paths import Project
 from nvllm.image import sketch as sketches
 
 SCHEMA = "nvllm.digests/1"
@@ -118,6 +119,13 @@ def read(path: Path, label: str) -> Digests | None:
     except OSError as error:
         raise reading.refused(label, error) from error
     return decode(data, label)
+
+
+def of_project(project: Project, image: str) -> BuildDigests | None:
+    """Return what PROJECT has recorded of IMAGE for its platform, if anything. Raises Refused as `read` does."""
+    path = project.digests(image)
+    recorded = read(path, project.show(path))
+    return recorded.platforms.get(project.platform) if recorded is not None else None
 
 
 def write(path: Path, digests: Digests) -> None:

@@ -14,7 +14,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedDebianBase, LockedRegistryBase
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import refuse
-from nvllm.image import buildrecord, digests, purl, recording
+from nvllm.image import digests, presence, purl, recording
 from nvllm.image.digests import BuildDigests
 from nvllm.image.identity import Build
 
@@ -66,7 +66,7 @@ def built_digests(project: Project, places: Places, build: Build) -> BuildDigest
     own = recorded.platforms.get(project.platform) if recorded is not None else None
     if own is not None and own.whole and own.build_hash == build.build_hash:
         return own
-    record = buildrecord.read(places.builds, build.build_hash)
+    record = presence.proved(build, project, places)
     if record is not None:
         return recording.of_record(record)
     expected = f"the digests of the image of build hash {build.build_hash[:12]} for {project.platform}"

@@ -50,7 +50,7 @@ def of_record(record: Record) -> BuildDigests:
 
 def outcome(project: Project, image: str, built: BuildDigests) -> tuple[Outcome, tuple[Deviation, ...]]:
     """Compare BUILT with what PROJECT has recorded of IMAGE. Raises Refused NV309 if that is damaged."""
-    return digests.compare(_of(project, image), built)
+    return digests.compare(digests.of_project(project, image), built)
 
 
 def record(project: Project, image: str, built: BuildDigests, layers: Sequence[Layer]) -> Path:
@@ -120,7 +120,7 @@ class Witness:
 
     def hold_some(self, image: str, built: BuildDigests, layers: Sequence[Layer]) -> Outcome:
         """Do as `hold` does for LAYERS that are only some of those of a build."""
-        result, deviations = digests.compare_some(_of(self.project, image), built)
+        result, deviations = digests.compare_some(digests.of_project(self.project, image), built)
         self._refuse(image, built, layers, deviations)
         return result
 
@@ -159,7 +159,7 @@ class Witness:
         recorded, made = contents.of_layers("recorded", there), contents.of_layers("built", own)
         differing = list(difference.images(recorded, made))
         yield from difference.refusals(differing, "NV308", label, diff)
-        record = _of(self.project, image)
+        record = digests.of_project(self.project, image)
         sketches = {layer.name: layer.sketch for layer in record.layers} if record is not None else {}
         for layer in own:
             text = sketches.get(layer.kind)
@@ -185,7 +185,7 @@ class Witness:
 
     def _saved(self, image: str, cache: LayerCache, scratch: Path) -> Mapping[str, StoredLayer]:
         """Return the layers of the recorded image by diff_id; none if the engine does not have it."""
-        recorded, engine = _of(self.project, image), self.connect()
+        recorded, engine = digests.of_project(self.project, image), self.connect()
         if recorded is None or isinstance(engine, EngineProblem):
             return {}
         for reference in filter(None, (recorded.image_id, recorded.manifest)):
@@ -199,10 +199,3 @@ def _elsewhere(image: str, kept: Path) -> str:
     """Return what to do where the recorded layers are not on this host; those of IMAGE that were built are at KEPT."""
     diff = shlex.join(["nvllm", "image", "diff", "good", f"{kept}/built"])
     return f"nvllm build {image} --layout good, where it is as recorded; then {diff}"
-
-
-def _of(project: Project, image: str) -> BuildDigests | None:
-    """Return what PROJECT has recorded of IMAGE for its platform, if anything."""
-    path = project.digests(image)
-    recorded = digests.read(path, project.show(path))
-    return recorded.platforms.get(project.platform) if recorded is not None else None

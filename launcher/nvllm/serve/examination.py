@@ -199,7 +199,7 @@ def _from_engine(known: KnownProfile, engine: Engine | EngineProblem) -> KnownPr
     """Return KNOWN with what ENGINE has of the image."""
     if known.build is None:
         return replace(known, refusals=(*known.refusals, *presence.without_lock(known.spec.name, engine)))
-    image = presence.of_build(known.build, known.places, engine)
+    image = presence.of_build(known.build, known.project, known.places, engine)
     return replace(known, image_ids=image.ids, refusals=(*known.refusals, *image.refusals))
 
 

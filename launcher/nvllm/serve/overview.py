@@ -63,7 +63,7 @@ def _needs(
         lacks += refused.refusals
     if isinstance(engine, EngineProblem):
         lacks.append(engines.unreachable(engine))
-    built = build is not None and not isinstance(engine, EngineProblem) and _built(build, places, engine)
+    built = build is not None and not isinstance(engine, EngineProblem) and _built(build, project, places, engine)
     image_lacks = lacks or ([] if built else [presence.unbuilt(image)])
     locked = build.lock.models if build is not None else {}
     steps = [_profile(spec, places, locked, facts, image_lacks, blessed=blessed) for blessed in (False, True)]
@@ -76,9 +76,9 @@ def _needs(
     return ImageNeeds(image, built, tuple(lacks), serve, bless, following)
 
 
-def _built(build: Build, places: Places, engine: Engine) -> bool:
-    recorded = buildrecord.read(places.builds, build.build_hash)
-    return recorded is not None and buildrecord.in_engine(recorded, engine) is not None
+def _built(build: Build, project: Project, places: Places, engine: Engine) -> bool:
+    known = presence.proved(build, project, places)
+    return known is not None and buildrecord.in_engine(known, engine) is not None
 
 
 def _profile(

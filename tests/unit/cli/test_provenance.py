@@ -32,7 +32,7 @@ def test_a_statement_is_printed_written_and_signed(
     demo: Buildable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build, _ = load_build(demo.project, IMAGE, None)
-    record = Record(IMAGE, build.build_hash, A, (RecordedLayer("base", A, 1),))
+    record = Record(IMAGE, build.build_hash, A, (RecordedLayer("base", A, 1),), None, "built")
     assert recording.of_record(record).whole
     write(demo.places.builds, record)
     status, said = demo.nvllm(capsys, "provenance", IMAGE)
@@ -53,7 +53,7 @@ def test_a_statement_is_printed_written_and_signed(
 
 def test_a_key_that_is_none_writes_nothing(demo: Buildable, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build, _ = load_build(demo.project, IMAGE, None)
-    write(demo.places.builds, Record(IMAGE, build.build_hash, A, ()))
+    write(demo.places.builds, Record(IMAGE, build.build_hash, A, (), None, "built"))
     place = tmp_path / "demo.intoto.json"
     status, said = demo.nvllm(capsys, "provenance", IMAGE, "--output", str(place), "--sign", str(tmp_path / "no-key"))
     assert (status, said["refusals"][0]["code"], place.exists()) == (3, "NV909", False)

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from nvllm.core import proc
+from nvllm.core.paths import Project
 from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
 from nvllm.evidence import circumstances
@@ -34,10 +35,11 @@ class QuietEngine:
 
 def test_an_arm_keeps_what_the_profile_has_besides(tmp_path: Path) -> None:
     where = places(tmp_path)
-    buildrecord.write(where.builds, buildrecord.Record("demo", OF.build_hash, "sha256:" + "1" * 64, ()))
+    buildrecord.write(where.builds, buildrecord.Record("demo", OF.build_hash, "sha256:" + "1" * 64, (), None, "built"))
     arms = ((), ("a",), ("a", "b"))
     states = circumstances.ablated_arms(OF, "eager", arms)
-    found = circumstances.manifest("ablate", OF, states, 2, SAMPLE.probe, SAMPLE.host, where, MARGINS)
+    project = Project(tmp_path)
+    found = circumstances.manifest("ablate", OF, states, 2, SAMPLE.probe, SAMPLE.host, project, where, MARGINS)
     assert [(one.name, one.present, one.on) for one in found.arms] == [
         ("none", ("c",), ()),
         ("a", ("a", "c"), ("a",)),
@@ -56,8 +58,9 @@ def test_an_arm_keeps_what_the_profile_has_besides(tmp_path: Path) -> None:
 
 
 def test_what_was_never_built_is_refused(tmp_path: Path) -> None:
+    project, where = Project(tmp_path), places(tmp_path)
     with pytest.raises(Refused) as caught:
-        circumstances.manifest("eval", OF, [], 1, SAMPLE.probe, SAMPLE.host, places(tmp_path), MARGINS)
+        circumstances.manifest("eval", OF, [], 1, SAMPLE.probe, SAMPLE.host, project, where, MARGINS)
     assert [one.code for one in caught.value.refusals] == ["NV302"]
 
 

@@ -19,6 +19,7 @@ from nvllm.fleet import images, registry
 from nvllm.fleet.images import Pulled
 from nvllm.image import buildrecord, identity, recording
 from nvllm.image.builder import ImageBuilder
+from nvllm.image.buildrecord import Proof
 from nvllm.image.identity import Build
 from nvllm.layers.oci import Image, sha256
 from support import oci_registry
@@ -49,14 +50,14 @@ class World:
     other: Places
     engine: Loaded
 
-    def pull(self, digest: str | None, build: Build | None) -> Pulled:
+    def pull(self, digest: str | None, proof: Proof | None = None) -> Pulled:
         engine = cast("Engine", self.engine)
-        repository, progress = self.kept.repository(), Silent()
-        return images.pull_image(repository, digest, build, self.made.project, self.other, engine, progress)
+        repository, project = self.kept.repository(), self.made.project
+        return images.pull_image(repository, digest, self.build, project, self.other, engine, Silent(), proof=proof)
 
-    def refused(self, digest: str | None, build: Build | None) -> list[str]:
+    def refused(self, digest: str | None) -> list[str]:
         with pytest.raises(Refused) as caught:
-            self.pull(digest, build)
+            self.pull(digest)
         assert self.engine.images == []
         return [one.code for one in caught.value.refusals]
 
@@ -82,23 +83,24 @@ def test_an_image_comes_back_by_its_digest_whole(world: World) -> None:
     assert pushed.sent == sum(layer.size for layer in world.image.layers) + len(world.image.config)
     assert images.push_image(world.image, pushed.tag, world.kept.repository()).sent == 0
     assert world.kept.manifests[pushed.tag] == world.image.manifest
-    done = world.pull(pushed.digest, None)
+    world.record()
+    done = world.pull(pushed.digest)
     ((loaded, tags),) = world.engine.images
     assert (loaded.config, loaded.manifest, loaded.diff_ids) == (
         world.image.config,
         world.image.manifest,
         world.image.diff_ids,
     )
-    assert tags == (world.build.tags[0],)
+    assert tags == world.build.tags
     assert buildrecord.read(world.other.builds, world.build.build_hash) == done.record
     assert [one.kind for one in done.record.layers] == [one.kind for one in world.image.layers]
 
 
 def test_a_tag_alone_proves_nothing(world: World) -> None:
     pushed = images.push_image(world.image, images.tag_of(world.build), world.kept.repository())
-    assert world.refused(None, world.build) == ["NV332"]
+    assert world.refused(None) == ["NV332"]
     world.record()
-    assert world.pull(None, world.build).digest == pushed.digest
+    assert world.pull(None).digest == pushed.digest
     assert world.engine.images[0][1] == world.build.tags
 
 
@@ -106,7 +108,7 @@ def test_another_image_under_the_tag_is_not_as_recorded(world: World) -> None:
     world.record()
     less = Image(*without_last_layer(world.image))
     images.push_image(less, images.tag_of(world.build), world.kept.repository())
-    assert set(world.refused(None, world.build)) == {"NV308"}
+    assert set(world.refused(None)) == {"NV308"}
 
 
 def without_last_layer(image: Image) -> tuple[bytes, tuple[Any, ...]]:
@@ -119,13 +121,13 @@ def without_last_layer(image: Image) -> tuple[bytes, tuple[Any, ...]]:
 def test_an_image_of_another_build_is_refused_also_by_digest(world: World) -> None:
     config = world.image.config.replace(world.build.build_hash.encode(), b"0" * 64)
     pushed = images.push_image(Image(config, world.image.layers), "any", world.kept.repository())
-    assert world.refused(pushed.digest, world.build) == ["NV332"]
+    assert world.refused(pushed.digest) == ["NV332"]
 
 
 def test_an_image_for_another_platform_is_refused(world: World) -> None:
     config = world.image.config.replace(b'"amd64"', b'"arm64"')
     pushed = images.push_image(Image(config, world.image.layers), "any", world.kept.repository())
-    assert world.refused(pushed.digest, None) == ["NV332"]
+    assert world.refused(pushed.digest) == ["NV332"]
 
 
 def compressed(document: dict[str, Any]) -> None:
@@ -156,7 +158,7 @@ def test_manifests_that_nvllm_does_not_write(world: World, change: Callable[[dic
     change(document)
     data = canonical.encode(document)
     world.kept.repository().push_manifest("any", data)
-    assert world.refused(sha256(data), None) == ["NV332"]
+    assert world.refused(sha256(data)) == ["NV332"]
 
 
 @pytest.mark.parametrize(
@@ -172,36 +174,42 @@ def test_labels_of_which_no_path_and_no_tag_may_be_made(world: World, label: str
     config = json.loads(world.image.config)
     config["config"]["Labels"][label] = value
     pushed = images.push_image(Image(canonical.encode(config), world.image.layers), "any", world.kept.repository())
-    assert world.refused(pushed.digest, None) == ["NV332"]
+    assert world.refused(pushed.digest) == ["NV332"]
     assert not list(world.other.cache.parent.rglob("outside*"))
 
 
-def test_an_image_does_not_take_the_place_of_the_one_that_was_built_here(world: World) -> None:
-    """Its label says the build hash, and whoever writes it may say any."""
+def test_an_image_does_not_take_the_place_of_the_one_that_this_host_knows(world: World) -> None:
+    """Neither knows of a task of another driver, and the first one stays."""
     own = images.push_image(world.image, "any", world.kept.repository())
-    record = world.pull(own.digest, None).record
+    record = world.pull(own.digest, "driver").record
     world.engine.images.clear()
     less = images.push_image(Image(*without_last_layer(world.image)), "less", world.kept.repository())
-    assert world.refused(less.digest, None) == ["NV332"]
+    with pytest.raises(Refused) as caught:
+        world.pull(less.digest, "driver")
+    assert [one.code for one in caught.value.refusals] == ["NV332"]
+    assert world.engine.images == []
     assert buildrecord.read(world.other.builds, world.build.build_hash) == record
-    assert world.pull(own.digest, None).record == record
+    world.record()
+    assert world.pull(own.digest).record == record  # it keeps what was known
 
 
 @pytest.mark.parametrize("part", ["config", "layer"])
 def test_a_flipped_bit_of_any_blob_is_refused(world: World, part: str) -> None:
+    world.record()
     pushed = images.push_image(world.image, "any", world.kept.repository())
     digest = world.image.id if part == "config" else world.image.layers[0].diff_id
     data = bytearray(world.kept.blobs[digest])
     data[len(data) // 2] ^= 1
     world.kept.blobs[digest] = bytes(data)
-    assert world.refused(pushed.digest, None) == ["NV205"]
+    assert world.refused(pushed.digest) == ["NV205"]
     assert not world.other.builds.exists()
 
 
 def test_a_blob_that_the_registry_lost(world: World) -> None:
+    world.record()
     pushed = images.push_image(world.image, "any", world.kept.repository())
     del world.kept.blobs[world.image.layers[0].diff_id]
-    assert world.refused(pushed.digest, None) == ["NV331"]
+    assert world.refused(pushed.digest) == ["NV331"]
 
 
 def test_what_would_travel(world: World) -> None:

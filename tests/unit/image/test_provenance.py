@@ -110,9 +110,8 @@ def world(tmp_path: Path) -> tuple[Project, Places]:
 
 def test_the_record_of_the_project_comes_first_then_that_of_the_host(tmp_path: Path) -> None:
     project, places = world(tmp_path)
-    buildrecord.write(
-        places.builds, Record("demo", BUILD.build_hash, f"sha256:{64 * 'e'}", (RecordedLayer("base", LAYER, 1),))
-    )
+    layers = (RecordedLayer("base", LAYER, 1),)
+    buildrecord.write(places.builds, Record("demo", BUILD.build_hash, f"sha256:{64 * 'e'}", layers, None, "built"))
     assert provenance.built_digests(project, places, BUILD).image_id == f"sha256:{64 * 'e'}"
     path = project.digests(BUILD.spec.name)
     digests.write(path, Digests(digests.SCHEMA, BUILD.spec.name, {"linux/amd64": BUILT}))

@@ -60,7 +60,7 @@ def test_what_is_locked_is_built_next(mine: Project, tmp_path: Path) -> None:
 
 def test_what_is_built_needs_its_model(mine: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = identity.load_build(mine, "demo", None)
-    buildrecord.write(places(tmp_path).builds, Record("demo", made.build_hash, "sha256:" + "1" * 64, (), None))
+    buildrecord.write(places(tmp_path).builds, Record("demo", made.build_hash, "sha256:" + "1" * 64, (), None, "built"))
     monkeypatch.setattr(buildrecord, "in_engine", lambda record, engine: object())
     one = look(mine, tmp_path)
     assert (one.built, lacking(one)) == (True, ([], ["NV401"]))
