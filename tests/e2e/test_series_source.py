@@ -614,6 +614,9 @@ def test_every_patch_applies_and_every_claim_is_proved(stock: SourceTree) -> Non
         "grammar-backends": "applies",
         "grammar-end": "applies",
         "eager-logprobs": "applies",
+        "blank-bad-words": "applies",
+        "request-shapes": "applies",
+        "grammar-refusal": "applies",
     }
     assert report.ok
 

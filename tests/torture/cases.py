@@ -204,6 +204,16 @@ def known() -> tuple[Case, ...]:
         completion("refused", structured_outputs={"json": {"type": "array", "minItems": 10**9}}),
         completion("refused", structured_outputs={"json": _nested(300)}),
         completion("refused", top_k=10**30),
+        completion("refused", bad_words=[" "]),
+        completion("refused", structured_outputs={"grammar": "root ::= root"}),
+        completion("refused", structured_outputs={"grammar": 'root ::= "a" x\nx ::= x'}),
+        completion("refused", structured_outputs={"regex": "\x00"}),
+        completion("refused", structured_outputs={"json": {"type": "string", "pattern": "\x00"}}),
+        completion("refused", structured_outputs={"structural_tag": "{}"}),
+        completion("refused", structured_outputs=[]),
+        chat("refused", structured_outputs="x"),
+        chat("refused", tools=[{}], tool_choice={"type": "function", "function": {"name": "g"}}),
+        completion("answered", max_tokens=None),
     )
 
 

@@ -41,6 +41,9 @@ def test_the_series_is_whole_and_every_proof_exists() -> None:
         "grammar-backends": "carried",
         "grammar-end": "carried",
         "eager-logprobs": "carried",
+        "blank-bad-words": "carried",
+        "request-shapes": "carried",
+        "grammar-refusal": "carried",
     }
     assert all(patch.proved_by for patch in series.patches)
     assert series_samples.unproved(series, _ROOT) == ()

@@ -13,10 +13,14 @@ import numpy as np
 import small_models  # noqa: F401 - where tiny_models lies
 import tiny_models
 from transformers import PreTrainedTokenizerFast
-from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
+from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 from vllm.v1.structured_output import StructuredOutputManager
 from world import CONFIG, accepted, hybrid, probe, request, scheduler
 
@@ -211,6 +215,57 @@ def grammars_that_fail() -> dict[str, Any]:
         seen[name] = _answers(engine, abort=False)
     seen["aborted meanwhile"] = _answers(Engine(), abort=True)
     return seen
+
+
+FRUITLESS = {
+    "not compiled": (BROKEN, "xgrammar"),
+    "allows nothing": ({"grammar": "root ::= root"}, None),
+    "comes to nothing": ({"grammar": 'root ::= "a" x\nx ::= x'}, None),
+}
+
+
+@probe
+def what_a_client_is_told() -> dict[str, str]:
+    """The error that the server gets for a request whose grammar cannot be followed, or how the request ends."""
+    seen = {}
+    for name, (outputs, backend) in FRUITLESS.items():
+        asked = constrained("a", outputs, backend)
+        engine, queue = Engine(), RequestOutputCollector(RequestOutputKind.FINAL_ONLY, "a")
+        processor = OutputProcessor(TOKENIZER, log_stats=False)
+        processor.add_request(_of_server(asked), "a prompt", None, 0, queue)
+        try:
+            engine.add(asked)
+            for _ in range(10):
+                sent = MsgpackEncoder().encode(EngineCoreOutputs(outputs=engine.step(first)))
+                processor.process_outputs(MsgpackDecoder(EngineCoreOutputs).decode(sent).outputs)
+            answer = queue.get_nowait()
+            seen[name] = f"{answer.outputs[0].finish_reason}, {len(processor.request_states)} left"
+        except VLLMValidationError as error:
+            seen[name] = f"{error}, {len(processor.request_states)} left"
+        except RuntimeError as error:  # of the engine's step
+            seen[name] = type(error).__name__
+    return seen
+
+
+def _of_server(asked: Request) -> EngineCoreRequest:
+    """ASKED, as the server keeps it."""
+    asked.sampling_params.output_kind = RequestOutputKind.FINAL_ONLY
+    return EngineCoreRequest(
+        **accepted(
+            EngineCoreRequest,
+            request_id=asked.request_id,
+            external_req_id=asked.request_id,
+            prompt_token_ids=asked.prompt_token_ids,
+            mm_features=None,
+            sampling_params=asked.sampling_params,
+            pooling_params=None,
+            eos_token_id=END,
+            arrival_time=0.0,
+            lora_request=None,
+            cache_salt=None,
+            data_parallel_rank=None,
+        )
+    )
 
 
 def _answers(engine: Engine, *, abort: bool) -> list[Any]:

@@ -6,6 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from pydantic import BaseModel
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.engine.input_processor import InputProcessor
@@ -24,6 +27,11 @@ class Tokenizer:
 
     def __len__(self) -> int:
         return self.max_token_id + 1
+
+    @staticmethod
+    def encode(text: str, *, add_special_tokens: bool) -> list[int]:
+        """Return a token for each letter; special ones are never added here."""
+        return [ord(letter) for letter in text]
 
 
 # What stands in for the model's configuration is all that the checks ask of it.
@@ -67,12 +75,21 @@ _BEYOND: dict[str, dict[str, Any]] = {
     "tag": {"structural_tag": '{"type": "structural_tag", "format": {"type": "regex", "pattern": "a{100000}"}}'},
     "in all": {"json": {"anyOf": [{**_ITEMS, "maxItems": 60_000 + i} for i in range(18)]}},
 }
+_NUL: dict[str, dict[str, Any]] = {
+    "regex": {"regex": "\0"},
+    "pattern": {"json": {"type": "array", "items": {"type": "string", "pattern": "\0"}}},
+    "text": {"json": '{"type": "string", "pattern": "\\u0000"}'},
+    "properties": {"json": {"type": "object", "patternProperties": {"\0": {}}}},
+    "tag": {"structural_tag": '{"type": "structural_tag", "format": {"type": "regex", "pattern": "\\u0000"}}'},
+    "grammar": {"grammar": 'root ::= "\0"'},
+}
 _WITHIN: dict[str, dict[str, Any]] = {
     "schema": {"json": {**_ITEMS, "minItems": 2, "maxItems": 65_536}},
     "a property of that name": {"json": {"type": "object", "properties": {"minItems": {"type": "integer"}}}},
     "regex": {"regex": "a{2,65536}"},
     "choice": {"choice": ["yes", "no"]},
     "braces": {"regex": r"\{100000\}"},
+    "a text with NUL": {"json": {"const": "\0"}},
 }
 
 
@@ -93,6 +110,7 @@ def bounds_of_a_request() -> dict[str, dict[str, str]]:
     return {
         "beyond": {name: _sent(structured_outputs=StructuredOutputsParams(**each)) for name, each in _BEYOND.items()},
         "within": {name: _sent(structured_outputs=StructuredOutputsParams(**each)) for name, each in _WITHIN.items()},
+        "nul": {name: _sent(structured_outputs=StructuredOutputsParams(**each)) for name, each in _NUL.items()},
         "integers": {name: _sent(**{name: value}) for name, value in integers.items()},
         "in a schema": {
             "minimum": _sent(structured_outputs=StructuredOutputsParams(json={"type": "integer", "minimum": 10**30}))
@@ -105,12 +123,78 @@ def bounds_of_a_request() -> dict[str, dict[str, str]]:
     }
 
 
+@probe
+def blank_bad_words() -> dict[str, str]:
+    """Whether such words are refused, accepted, or end the check with an error of another kind."""
+    answers = {}
+    for name, words in {"blank": [" "], "one of two": ["a", "  "], "sound": ["a", " b"]}.items():
+        try:
+            SamplingParams(bad_words=words).update_from_tokenizer(Tokenizer())
+            answers[name] = "accepted"
+        except (VLLMValidationError, ValueError):
+            answers[name] = "refused"
+        except IndexError as error:
+            answers[name] = type(error).__name__
+    return answers
+
+
+_TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+_CALLED = {"type": "function", "function": {"name": "f"}}
+_SHAPES: dict[str, tuple[type[BaseModel], Any]] = {
+    **{
+        f"structured_outputs {value!r} of a {model.__name__}": (model, {"structured_outputs": value})
+        for model in (CompletionRequest, ChatCompletionRequest)
+        for value in ([], "x", -1, 1e300, False, True)
+    },
+    **{
+        f"tool {tool!r}": (ChatCompletionRequest, {"tools": [tool], "tool_choice": _CALLED})
+        for tool in ({}, {"function": None}, {"function": {}}, {"function": []}, {"function": {"name": None}})
+    },
+    **{
+        f"tag {tag}": (CompletionRequest, {"structured_outputs": {"structural_tag": tag}})
+        for tag in ("{}", '{"triggers": ["a"], "structures": [{"begin": 7}]}')
+    },
+    **{f"body {body!r}": (CompletionRequest, body) for body in ([], "x", 7)},
+    **{f"chat {body!r}": (ChatCompletionRequest, body) for body in ([], "x", 7)},
+}
+_SOUND: dict[str, tuple[type[BaseModel], Any]] = {
+    "an object": (CompletionRequest, {"structured_outputs": {"regex": "a"}}),
+    "an object for a chat": (ChatCompletionRequest, {"structured_outputs": {"regex": "a"}}),
+    "parameters": (CompletionRequest, {"structured_outputs": StructuredOutputsParams(regex="a")}),
+    "a tool": (ChatCompletionRequest, {"tools": [_TOOL], "tool_choice": _CALLED}),
+}
+
+
+@probe
+def shapes_of_a_request() -> dict[str, Any]:
+    """Whether the server's models and checks accept or refuse such a request, or end with an error: HTTP 500."""
+    return {
+        "unsound": {name: _read(*each) for name, each in _SHAPES.items()},
+        "sound": {name: _read(*each) for name, each in _SOUND.items()},
+        "max_tokens": CompletionRequest(prompt="a", max_tokens=None).max_tokens,
+    }
+
+
+def _read(model: type[BaseModel], body: Any) -> str:
+    needed = {"prompt": "a"} if model is CompletionRequest else {"messages": [{"role": "user", "content": "a"}]}
+    try:
+        read = model.model_validate({**needed, **body} if isinstance(body, dict) else body)
+        read.to_sampling_params(4, {}).verify(MODEL, None, SimpleNamespace(backend="auto"), Tokenizer())
+    except (VLLMValidationError, ValueError, TypeError):  # what the server answers with 400
+        return "refused"
+    except (AttributeError, LookupError) as error:
+        return type(error).__name__
+    return "accepted"
+
+
 def _sent(**values: Any) -> str:
     params = SamplingParams(max_tokens=8, **values)
     try:
         params.verify(MODEL, None, SimpleNamespace(backend="auto"), Tokenizer())
     except (VLLMValidationError, ValueError) as refusal:  # what the server answers with 400
         return str(refusal).partition(" (parameter=")[0]
+    except KeyError as error:  # with 500
+        return type(error).__name__
     try:
         MsgpackEncoder().encode(params)
     except OverflowError:
