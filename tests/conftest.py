@@ -50,14 +50,18 @@ _USES_CACHE = {"engine", "series"}
 _USES_HOME = {"engines", "fleet", "nix"}
 """Markers of tests that start programs of others as this user: engines of their own, Ray, Nix."""
 
+_SERVE_ALONE = {"test_hub_model.py", "test_own_model.py", "test_signals.py"}
+"""Tests with the engine that start containers in worlds of their own, and build nothing."""
+
 # Tests start hundreds of processes of the package, and each would compile it anew where bytecode is not written.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# The tests run on machines that do other work too, so one slow example says nothing about the code. Fifty examples
-# of each property keep the unit tests short. CI draws the same ones each time: it is asked whether a change broke
-# something, and whoever runs the tests at home finds what nobody has thought of.
-settings.register_profile("nvllm", deadline=None, max_examples=50)
+# The tests run on machines that do other work too, so one slow example says nothing about the code. Twenty examples
+# of each property keep the unit tests short; `make fuzz` draws thousands of what others write. CI draws the same ones
+# each time: it is asked whether a change broke something, and whoever runs the tests at home finds what nobody has
+# thought of.
+settings.register_profile("nvllm", deadline=None, max_examples=20)
 CASES = int(os.environ.get("CASES", "2000"))
 """What `make fuzz` draws for each reader: more than 100,000 in all, in ten minutes on two cores that are free."""
 settings.register_profile("fuzz", deadline=None, max_examples=CASES, suppress_health_check=list(HealthCheck))
@@ -83,6 +87,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Make two rows of the tests with the engine, which `make test` runs beside each other.
+
+    What builds, tags and removes images stays in one row, in its order: the engine has them for all.
+    """
+    for item in items:
+        beside = item.get_closest_marker("series") or item.path.name in _SERVE_ALONE
+        item.add_marker(pytest.mark.xdist_group("beside" if beside else "engine"))
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""Blessing on the real engine, from the compile to the refusals: blessed, served, tampered with, revoked.
+"""Blessing on the real engine, from the compile to the refusals: blessed, served, asked, tampered with, revoked.
 
 Where the profile is a development one, that is so that two trials are enough to serve it.
 """
@@ -22,21 +22,71 @@ from docker import DockerClient
 from docker.models.containers import Container
 
 from nvllm.cache.blessings import Blessings
+from nvllm.cache.manifest import Manifest
 from nvllm.cache.store import TreeStore
+from nvllm.core import workload
+from nvllm.core.canonical import Json
 from nvllm.core.paths import places
 from nvllm.core.plan import CACHE
 from nvllm.host.facts import TREE_LABEL
-from nvllm.serve import health, slow_start
+from nvllm.serve import health, slow_start, staged_cache
 from support.engine_world import IMAGE, BuiltImage, Done, World, Worlds, another_user, run, until
+from torture import campaign, cases
 
 pytestmark = pytest.mark.engine
 
 LOADED = "Directly load AOT compilation from path"
 SAVED = "saved AOT compiled function to"
+GREEDY: dict[str, Json] = {"prompt": "hello world the quick", "max_tokens": 16, "temperature": 0, "ignore_eos": True}
+ORDINARY: tuple[dict[str, Json], ...] = (
+    {"logprobs": 1},
+    {"prompt_logprobs": 1},
+    {"logprobs": 5, "prompt_logprobs": 3, "n": 2, "temperature": 0.7},
+    {"structured_outputs": {"regex": "(yes|no)+"}, "logprobs": 1},
+    {"structured_outputs": {"json": {"type": "array", "items": {"type": "string"}}}},
+)
+"""Requests that no bless has asked."""
 
 
 def owners(directory: Path) -> set[int]:
     return {path.lstat().st_uid for path in (directory, *directory.rglob("*"))}
+
+
+def post(world: World, path: str, **fields: Json) -> httpx2.Response:
+    question = {"model": "tiny-lfm2", **fields}
+    return httpx2.post(f"http://127.0.0.1:{world.port}/v1/{path}", json=question, timeout=120, trust_env=False)
+
+
+def greedy(world: World) -> str:
+    document: dict[str, Any] = post(world, "completions", **GREEDY).json()
+    return str(document["choices"][0]["text"])
+
+
+def nothing_ends_it_or_makes_it_compile(world: World, container: Container, manifest: Manifest) -> None:
+    """Ask the blessed engine of WORLD with every sampling option, and what the torture knows: it answers as before."""
+    assert manifest.coverage is not None
+    assert manifest.coverage.new[-1] == 0
+    assert sum(manifest.coverage.new) > 0  # with one probe alone, a request compiles later
+    before = greedy(world)
+    fields: dict[str, Json] = {"prompt": "one two three", "max_tokens": 4}
+    wrong = []
+    for settings in (*workload.SETTINGS, *ORDINARY):
+        answer = post(world, "completions", **{**fields, **settings})
+        if answer.status_code != 200:
+            wrong.append((settings, answer.status_code, answer.text[:300]))
+    chat: list[Json] = [{"role": "user", "content": "hello"}]
+    answer = post(world, "chat/completions", messages=chat, max_tokens=4, logprobs=True, top_logprobs=2)
+    assert (wrong, answer.status_code) == ([], 200)
+    outcomes = [campaign.send(world.port, case, 120) for case in cases.known()]
+    assert [campaign.shown(outcome.case) + outcome.wrong for outcome in outcomes if outcome.wrong] == []
+    assert greedy(world) == before
+    container.reload()
+    assert container.status == "running"
+    listed = container.exec_run(["find", "/home/nvllm", "-type", "f"])
+    assert isinstance(listed.output, bytes)
+    blessed = {file.path.rpartition("/")[2] for file in manifest.tree.files}
+    graphs = staged_cache.graphs(listed.output.decode().splitlines())
+    assert {path.rpartition("/")[2] for path in graphs} <= blessed
 
 
 def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) -> None:
@@ -78,6 +128,7 @@ def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) 
     assert listed.exit_code == 0
     assert isinstance(listed.output, bytes)
     assert "precompiled_headers" not in listed.output.decode()
+    nothing_ends_it_or_makes_it_compile(world, container, blessing.manifest)
     rows = json.loads(world.nvllm("status", "--json").out)["result"]["instances"]
     assert [row["blessed"] for row in rows if row["instance"] == world.instance("blessed")] == [blessing.manifest.label]
     assert world.nvllm("stop", world.instance("blessed")).code == 0

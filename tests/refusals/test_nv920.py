@@ -48,7 +48,7 @@ def test_a_full_disk_wherever_it_is_met(options: list[str], unbuffered: str) -> 
     package = os.fspath(Path(durable.__file__).parents[2])
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "nvllm", "patch", "list", *options],
+            [sys.executable, "-m", "nvllm", "completion", "bash", *options],
             env={**os.environ, "PYTHONPATH": package, "PYTHONUNBUFFERED": unbuffered},
             stdout=full,
             stderr=subprocess.PIPE,

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from filelock import FileLock
 
 from nvllm.core.paths import Places, Project, places
 from nvllm.host.facts import INSTANCE_LABEL
@@ -328,6 +329,12 @@ def own_nvllm(*args: str) -> Done:
     return run([sys.executable, "-m", "nvllm", "--project", str(ROOT), *args], env)
 
 
+def alone(tmp_path_factory: pytest.TempPathFactory) -> FileLock:
+    """Return the lock under which one process of this run of the tests makes what all of them use."""
+    own = tmp_path_factory.getbasetemp()  # of this process: the one above is that of all, where there are several
+    return FileLock((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "made.lock")
+
+
 @pytest.fixture(scope="session")
 def docker_client() -> Iterator[DockerClient]:
     import docker
@@ -337,20 +344,22 @@ def docker_client() -> Iterator[DockerClient]:
 
 
 @pytest.fixture(scope="session")
-def built_image() -> BuiltImage:
+def built_image(tmp_path_factory: pytest.TempPathFactory) -> BuiltImage:
     """The image of the real project, built in the user's own cache if it is not there."""
-    done = own_nvllm("build", IMAGE, "--json")
+    with alone(tmp_path_factory):
+        done = own_nvllm("build", IMAGE, "--json")
     assert done.code == 0, done
     found = done.result
     return BuiltImage(found["tag"], found["image_id"], found["build_hash"], tuple(found["patches"]))
 
 
 @pytest.fixture(scope="session")
-def tiny_model(built_image: BuiltImage) -> Path:
+def tiny_model(built_image: BuiltImage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model of the real project, made in the user's own cache if it is not there as pinned."""
-    if own_nvllm("model", "check", IMAGE, MODEL).code != 0:
-        made = own_nvllm("model", "make", IMAGE, MODEL)
-        assert made.code == 0, made
+    with alone(tmp_path_factory):
+        if own_nvllm("model", "check", IMAGE, MODEL).code != 0:
+            made = own_nvllm("model", "make", IMAGE, MODEL)
+            assert made.code == 0, made
     return places(dict(os.environ)).models / MODEL
 
 

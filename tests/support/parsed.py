@@ -1,12 +1,23 @@
-"""YAML texts that were parsed before in this process: the specs and series of the project, in hundreds of tests."""
+"""What was parsed and checked before in this process: the specs, series, locks and journals of hundreds of tests.
+
+All of it is pure: the same text is the same document, and a document that fits its form fits it every time. What does
+not parse or fit is judged anew.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
 
-from nvllm.core import yamlnodes
+from nvllm.core import schemas, yamlnodes
+from nvllm.core.canonical import Json
+from nvllm.core.fields import Form
+from nvllm.core.schemas import SchemaProblem
 from nvllm.core.yamlnodes import Document
+from nvllm.lock import lockdoc
 
 
 def remembered(parse: Callable[[str, str], Document]) -> Callable[[str, str], Document]:
@@ -22,6 +33,27 @@ def remembered(parse: Callable[[str, str], Document]) -> Callable[[str, str], Do
     return call
 
 
+def once(
+    validate: Callable[[Form[Any], Json], list[SchemaProblem]],
+) -> Callable[[Form[Any], Json], list[SchemaProblem]]:
+    """Return VALIDATE, which checks each document of a form once if it fits."""
+    fitting: set[tuple[Form[Any], bytes]] = set()
+
+    def call(form: Form[Any], document: Json) -> list[SchemaProblem]:
+        key = (form, hashlib.sha256(pickle.dumps(document)).digest())
+        problems = [] if key in fitting else validate(form, document)
+        if not problems:
+            fitting.add(key)
+        return problems
+
+    return call
+
+
 def remember() -> None:
-    """Parse each text once in this process, whoever asks. PyYAML takes 40 ms for a spec, and edits ask 60 times."""
+    """Parse and check each text once in this process, whoever asks.
+
+    PyYAML takes 10 ms for a spec, which edits ask 60 times; jsonschema 10 ms for a lock, which every examination reads.
+    """
     yamlnodes.parse = remembered(yamlnodes.parse)  # type: ignore[assignment]  # every caller gives both by place
+    schemas.validate = once(schemas.validate)
+    lockdoc.decode = lru_cache(maxsize=256)(lockdoc.decode)  # type: ignore[assignment]  # a frozen value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from support import cures
-from support.cures import Cure
 
 ALL = list(cures.written())
 
@@ -15,9 +14,9 @@ def test_the_cures_are_found() -> None:
     assert sum(one.is_command for one in ALL) > 50
 
 
-@pytest.mark.parametrize("cure", ALL, ids=lambda cure: cure.place)
-def test_a_cure_can_be_pasted(cure: Cure) -> None:
-    assert cures.wrong(cure.text) == []
+def test_every_cure_can_be_pasted() -> None:
+    wrong = {cure.place: cures.wrong(cure.text) for cure in ALL}
+    assert {place: problems for place, problems in wrong.items() if problems} == {}
 
 
 def test_a_path_in_a_command_is_quoted() -> None:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 def test_every_trusted_file_in_every_condition() -> None:
     wrong = []
     for row in ROWS:
-        for condition, answer in trusted_table.answers(row):
+        for condition, answer in trusted_table.answers(row).items():
             expected = {trusted_table.GOOD: row.usual, **row.answers}[condition]
             if answer != expected:
                 wrong.append(f"{row.name}, {condition}: {answer}, expected {expected}")

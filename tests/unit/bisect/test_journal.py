@@ -118,7 +118,7 @@ def test_killed_over_and_over_it_still_ends(tmp_path: Path) -> None:
     assert journaled <= tries.stat().st_size <= journaled + kills
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 400))
 def test_a_torn_last_line_is_dropped_and_written_over(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "journal.jsonl"
@@ -239,7 +239,7 @@ def test_a_bisect_goes_on_after_the_disk_was_full(tmp_path: Path) -> None:
     assert done.culprits == ("p03",)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
 @given(place=st.integers(min_value=0), bit=st.integers(0, 7))
 def test_a_single_bit_that_changed_is_refused(tmp_path: Path, place: int, bit: int) -> None:
     path = tmp_path / "journal.jsonl"

@@ -24,7 +24,7 @@ def steady(count: int, rng: random.Random, mode: Mode) -> Problem:
 
 
 @given(st.integers(0, 10**6), st.integers(2, 12), MODES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_one_machine_tries_what_the_search_asks_for(seed: int, count: int, mode: Mode) -> None:
     rng = random.Random(seed)
     asked = steady(count, rng, mode)
@@ -39,7 +39,7 @@ def test_one_machine_tries_what_the_search_asks_for(seed: int, count: int, mode:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 12), MODES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_any_number_of_machines_finds_the_same(seed: int, count: int, machines: int, mode: Mode) -> None:
     rng = random.Random(seed)
     asked = steady(count, rng, mode)

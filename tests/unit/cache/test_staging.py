@@ -200,3 +200,26 @@ def test_a_staging_place_that_takes_nothing(world: tuple[TreeStore, Tree, Path],
     with pytest.raises(Refused) as refused:
         store.stage(tree, tmp_path / "staging", CURE)
     assert [one.code for one in refused.value.refusals] == ["NV911"]
+
+
+# What is left of a copy
+
+
+def test_an_error_of_any_kind_leaves_no_copy_and_stays_as_it_is(
+    world: tuple[TreeStore, Tree, Path], tmp_path: Path
+) -> None:
+    store, tree, _ = world
+    for error in (KeyboardInterrupt, ValueError):
+        staged = store.stage(tree, tmp_path / "staging", CURE)
+        with pytest.raises(error), staging.discarding(staged.path):
+            raise error
+        assert not staged.path.exists()
+
+
+def test_each_file_that_was_changed_since_is_named(world: tuple[TreeStore, Tree, Path], tmp_path: Path) -> None:
+    store, tree, _ = world
+    staged = store.stage(tree, tmp_path / "staging", CURE)
+    path = next(iter(FILES))
+    flip(staged.path / path, tmp_path / "x")
+    changed = {(one.code, one.where, one.found) for one in staging.recheck(staged, CURE)}
+    assert changed == {("NV907", str(place), "changed") for place in (staged.path / path, (staged.path / path).parent)}

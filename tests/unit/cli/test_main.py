@@ -475,7 +475,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 
 @given(st.lists(st.sampled_from(OPTIONS + WORDS) | TEXT, max_size=6))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_line_makes_a_traceback(argv: list[str]) -> None:
     # All lines share one world: it is an empty project and has no engine, so whatever they ask for hurts nothing.
     out, err, nothing = io.StringIO(), io.StringIO(), io.TextIOWrapper(io.BytesIO())
@@ -488,7 +488,7 @@ def test_no_line_makes_a_traceback(argv: list[str]) -> None:
         document(out.getvalue())
 
 
-LINES = ["--help", "--version", "completion bash", "patch list", "lock --help", "nothing"]
+LINES = ["--help", "--version", "completion bash", "manifest list", "lock --help", "nothing"]
 """Command lines that print."""
 
 
@@ -502,7 +502,7 @@ def ended(shell: str, line: str, directory: Path) -> subprocess.CompletedProcess
 # Each line once, and what one prints as a result and as a refusal in both forms: each is a process of its own.
 @pytest.mark.parametrize(
     ("line", "option"),
-    [*zip(LINES, ["", "--json"] * 3, strict=True), ("patch list", ""), ("nothing", "")],
+    [*zip(LINES, ["", "--json"] * 3, strict=True), ("manifest list", ""), ("nothing", "")],
 )
 def test_a_full_disk_behind_stdout_is_a_refusal(tmp_path: Path, line: str, option: str) -> None:
     done = ended("NVLLM > /dev/full", f"{line} {option}", tmp_path)
@@ -517,7 +517,7 @@ ALL_CLOSED = ">&- 2>&- <&-"
 
 @pytest.mark.parametrize(
     ("line", "closed"),
-    [*((line, ALL_CLOSED) for line in LINES), *(("patch list", closed) for closed in (">&-", "2>&-", "<&-"))],
+    [*((line, ALL_CLOSED) for line in LINES), *(("manifest list", closed) for closed in (">&-", "2>&-", "<&-"))],
 )
 def test_a_stream_that_the_caller_closed_is_no_crash(tmp_path: Path, line: str, closed: str) -> None:
     done = ended(f"NVLLM {closed}", line, tmp_path)
@@ -528,7 +528,7 @@ def test_a_stream_that_the_caller_closed_is_no_crash(tmp_path: Path, line: str, 
 
 def test_a_directory_that_was_removed_under_nvllm(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
-    done = ended("cd gone; rmdir ../gone; NVLLM", "--json patch list", tmp_path)
+    done = ended("cd gone; rmdir ../gone; NVLLM", "--json manifest list", tmp_path)
     assert done.returncode == 2
     assert [one["where"] for one in json.loads(done.stdout)["refusals"]] == ["the current directory"]
 

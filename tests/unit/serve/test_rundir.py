@@ -232,7 +232,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(json_values | st.dictionaries(st.sampled_from(sorted(GOOD)), json_values).map(lambda some: {**GOOD, **some}))
 def test_no_document_makes_status_fail(run: RunDirectory, document: Any) -> None:
     run.path.mkdir(parents=True, exist_ok=True)

@@ -133,7 +133,7 @@ try:
     with staging.discarding(copy):
         raise Refused([Refusal("NV701", "container demo", "the plan", "another file", "nvllm bless demo")])
 except Refused as refused:
-    print(*((one.code, one.cure) for one in refused.refusals))
+    print(*((one.code, one.found, one.cure) for one in refused.refusals))
 """
 
 
@@ -141,7 +141,11 @@ def test_what_is_left_over_is_told_beside_the_refusal() -> None:
     """Root's directory in the copy cannot be removed. Who is not root has none, so `chmod` is made to fail for it."""
     with blessings_world.as_another_user() as (directory, run):
         told = run(LEFT_OVER, str(directory))
-        assert told == f"('NV701', 'nvllm bless demo') ('NV911', 'sudo rm -r {directory}/copy')\n"
+        leftover = "a copy that is left over: Operation not permitted"
+        expected = (
+            f"('NV701', 'another file', 'nvllm bless demo') ('NV911', '{leftover}', 'sudo rm -r {directory}/copy')"
+        )
+        assert told == f"{expected}\n"
 
 
 def test_a_start_that_is_slow_is_told_and_served(

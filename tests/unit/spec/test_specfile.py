@@ -223,7 +223,7 @@ def leaves(value: object, steps: tuple[str | int, ...] = ()) -> list[tuple[str |
     st.sampled_from(leaves(yaml.safe_load(GOOD))),
     st.sampled_from([None, True, -1, 0.5, "", "a b", "\0", [], [[]], {}, {"kind": "x"}, "a\nb", {"a\nb": None}]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_value_anywhere_is_a_spec_or_refused_with_a_cure(steps: tuple[str | int, ...], value: object) -> None:
     document: Any = {"root": yaml.safe_load(GOOD)}
     around: Any = document
