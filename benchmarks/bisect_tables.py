@@ -16,7 +16,7 @@ from statistics import mean, median
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("launcher", "tests")]
 
-from nvllm.bisect import combinations, posterior  # noqa: E402
+from nvllm.bisect import posterior  # noqa: E402
 from nvllm.bisect.combinations import PatchSet  # noqa: E402
 from nvllm.bisect.problem import (  # noqa: E402
     Mode,
@@ -25,7 +25,7 @@ from nvllm.bisect.problem import (  # noqa: E402
 )
 from nvllm.core.refusal import Refused  # noqa: E402
 from support.bisect_landscapes import CONFIDENCES, Case, Outcome, campaigns  # noqa: E402
-from support.bisect_world import World, all_of, free, problem, sometimes  # noqa: E402
+from support.bisect_world import World, all_of, ddmin, free, problem, sometimes  # noqa: E402
 
 
 def by_ddmin(count: int, culprits: PatchSet) -> int:
@@ -37,7 +37,7 @@ def by_ddmin(count: int, culprits: PatchSet) -> int:
         tried.add(chosen)
         return culprits <= chosen
 
-    assert combinations.minimise(found, frozenset(found.order), frozenset(), shows) == culprits
+    assert ddmin(found, frozenset(found.order), frozenset(), shows) == culprits
     return len(tried)
 
 
@@ -240,7 +240,7 @@ def ddmin_of(case: Case) -> int:
             tried[chosen] = case.judge(chosen).outcome == "bad"
         return tried[chosen]
 
-    combinations.minimise(case.problem.combinations, case.problem.high, case.problem.low, shows)
+    ddmin(case.problem.combinations, case.problem.high, case.problem.low, shows)
     return len(tried)
 
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from nvllm.bisect.dispatch import dispatch
+from nvllm.bisect.driver import dispatch
 from nvllm.bisect.journal import Log
 from nvllm.bisect.records import BisectStart
 from nvllm.core.progress import Silent

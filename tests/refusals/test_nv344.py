@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from nvllm.bisect.dispatch import dispatch
+from nvllm.bisect.driver import Task, dispatch
 from nvllm.bisect.journal import Log
 from nvllm.bisect.records import Lost, Sent, Tried
 from nvllm.core.refusal import Refused
 from nvllm.trials.ending import MOST_LOSSES
-from nvllm.trials.trial import Built, Trial
+from nvllm.trials.trial import Built
 from support.bisect_world import GOOD, SimulatedBench, free, start
 
 
@@ -17,13 +17,12 @@ class Doomed(SimulatedBench):
     """One machine, which is lost with every task."""
 
     count = 1
+    one_host = False
     names = iter("abcdefgh")
 
-    def task(self, built: Built, attempt: int, reason: str) -> Sent:
-        return Sent(next(self.names), built.chosen, built.build_hash, "sha256:1", "sha256:2", "cpu-1", attempt)
-
-    def trial(self, sent: Sent) -> Trial | Lost:  # type: ignore[override]  # of a task, not of a build
-        return Lost(sent.task, sent.chosen, "the power failed")
+    def task(self, built: Built, attempt: int, reason: str) -> Task:
+        sent = Sent(next(self.names), built.chosen, built.build_hash, "sha256:1", "sha256:2", "cpu-1", attempt)
+        return Task(sent, lambda: Lost(sent.task, sent.chosen, "the power failed"))
 
 
 def test_a_trial_that_no_machine_survives() -> None:

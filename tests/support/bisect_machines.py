@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import PatchSet
-from nvllm.bisect.lookahead import to_send
+from nvllm.bisect.lookahead import Slots, to_begin
 from nvllm.bisect.problem import Problem, SearchEvidence, Tally
 from nvllm.bisect.search import propose
 from support.bisect_world import Judge
@@ -62,7 +62,7 @@ def search(
         answer = propose(problem, evidence)
         if isinstance(answer, Done):
             return Campaign(answer, len(built), trials, lost, now)
-        for one in to_send(problem, evidence, [chosen for _, _, chosen, _ in running], machines):
+        for one in to_begin(problem, evidence, [chosen for _, _, chosen, _ in running], Slots(machines)):
             assert problem.combinations.valid(one.chosen)
             built.add(one.chosen)
             trials += 1

@@ -1,4 +1,4 @@
-"""What a search answers: the next trial, or what was found and how it was proved."""
+"""What a search answers: the next trial; what was found and how it was proved; or that the failure rate fell."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ class NextTrial:
     chosen: PatchSet
     reason: str
     purpose: Purpose
+
+
+@dataclass(frozen=True, slots=True)
+class RateFell:
+    """The bad end fails more seldom than before, or nobody can tell: the search ends, because of REASON."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ set between them is free of conflicts because the bigger end is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from nvllm.core import canonical
 from nvllm.core.refusal import refuse
@@ -17,6 +17,8 @@ from nvllm.patches.series import Series
 
 PatchSet: TypeAlias = frozenset[str]
 """Ids of patches, without an order: the series gives them theirs."""
+
+Q = TypeVar("Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +148,14 @@ def split(low: int, high: int) -> int:
 
 
 def minimise(
-    combinations: Combinations, start: PatchSet, base: PatchSet, shows: Callable[[PatchSet], bool]
-) -> PatchSet:
+    combinations: Combinations, start: PatchSet, base: PatchSet, shows: Callable[[PatchSet], Generator[Q, None, bool]]
+) -> Generator[Q, None, PatchSet]:
     """Return a minimal part of START that shows the effect: no patch can be dropped from it. This is ddmin.
 
     Only closed sets are tried: patches are dropped together with those that require them, and tried together with
     those that they require. Without requirements it is Zeller's and Hildebrandt's ddmin. BASE stays in every set.
-    START shows the effect, and SHOWS tests other sets. If SHOWS is false for a set that cannot be tested, the result
-    still shows the effect but may contain a patch that is not needed.
+    START shows the effect. SHOWS tests other sets, and what it yields is yielded. If it is false for a set that cannot
+    be tested, the result still shows the effect but may contain a patch that is not needed.
     """
     current, granularity = start, 2
     while True:
@@ -163,11 +165,11 @@ def minimise(
         granularity = min(granularity, len(items))
         parts = list(_parts(items, granularity))
         alone = [combinations.closed(base | set(part)) for part in parts]
-        smaller = _first(alone, current, shows)
+        smaller = yield from first_showing(alone, current, shows)
         if smaller is not None:
             current, granularity = smaller, 2
             continue
-        smaller = _first([combinations.without(current, part) for part in parts], current, shows)
+        smaller = yield from first_showing([combinations.without(current, part) for part in parts], current, shows)
         if smaller is not None:
             current, granularity = smaller, max(granularity - 1, 2)
         elif granularity >= len(items):
@@ -176,9 +178,14 @@ def minimise(
             granularity = min(2 * granularity, len(items))
 
 
-def _first(candidates: Iterable[PatchSet], current: PatchSet, shows: Callable[[PatchSet], bool]) -> PatchSet | None:
+def first_showing(
+    candidates: Iterable[PatchSet], current: PatchSet, shows: Callable[[PatchSet], Generator[Q, None, bool]]
+) -> Generator[Q, None, PatchSet | None]:
     """Return the first of CANDIDATES that is a proper part of CURRENT and shows the effect."""
-    return next((one for one in candidates if one < current and shows(one)), None)
+    for chosen in candidates:
+        if chosen < current and (yield from shows(chosen)):
+            return chosen
+    return None
 
 
 def _parts(items: Sequence[str], count: int) -> Iterator[Sequence[str]]:

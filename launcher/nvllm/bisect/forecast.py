@@ -20,9 +20,6 @@ from nvllm.bisect.search import propose
 from nvllm.core.refusal import Refused
 from nvllm.trials.trial import Trial
 
-_FORESIGHT = 4
-"""Outcomes to look ahead for each job."""
-
 _SURE, _RULED_OUT = 0.9, 0.005
 """Probabilities above which a patch counts as needed, and below which it is left out."""
 
@@ -124,36 +121,6 @@ def _cost(
             tried=evidence.trials + trials,
         )
     return len(now.built) - len(evidence.built), trials
-
-
-def ahead(problem: Problem, evidence: SearchEvidence, jobs: int) -> list[NextTrial]:
-    """Return up to JOBS trials to run at the same time: the next one, and those that may follow from its outcome.
-
-    The list is not empty and holds no set twice: two engines of one image and profile have the same serve hash, and
-    only one of them can lock it. Until both ends are proved it holds ends only: without them there is no search.
-    """
-    first = propose(problem, evidence)
-    assert isinstance(first, NextTrial)
-    trials, waiting = [first], [(evidence, first)]
-    for _ in range(_FORESIGHT * jobs):
-        if not waiting or len(trials) >= jobs:
-            break
-        before, asked = waiting.pop(0)
-        for trial in (Trial("bad"), Trial("good")):
-            guess = before.tally(asked.chosen).plus(trial)
-            guessed = replace(
-                before,
-                tallies={**before.tallies, asked.chosen: guess},
-                built={*before.built, asked.chosen},
-                tried=before.trials + 1,
-            )
-            answer = guess_next(problem, guessed)
-            if answer is None or (first.purpose == "end" and answer.purpose != "end"):
-                continue
-            waiting.append((guessed, answer))
-            if len(trials) < jobs and all(one.chosen != answer.chosen for one in trials):
-                trials.append(answer)
-    return trials
 
 
 def guess_next(problem: Problem, evidence: SearchEvidence) -> NextTrial | None:

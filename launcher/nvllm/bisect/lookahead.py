@@ -1,7 +1,7 @@
-"""Which trials run at the same time on several machines: the next one, and those that most likely follow from it.
+"""Which trials run at the same time in several slots: the next one, and those that most likely follow from it.
 
 Every trial of the list is one that the search itself would ask for, if the trials before it end as is likely. So the
-search on N machines asks for nothing else than the search on one, and comes to the same answer in fewer rounds: both
+search in N slots asks for nothing else than the search in one, and comes to the same answer in fewer rounds: both
 ends are proved at once, both halves of the half that is next are tried with it, and a certificate is tried whole.
 """
 
@@ -11,7 +11,7 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nvllm.bisect.answer import NextTrial
 from nvllm.bisect.combinations import PatchSet
@@ -32,16 +32,32 @@ _BEFORE = 0.1
 """Trials of each outcome that a set is taken to have had before its first one: a second trial seldom differs."""
 
 _TOO_UNLIKELY = 0.03
-"""The chance below which no machine gets a trial: it waits for one that is surer to be needed."""
+"""The chance below which no slot gets a trial: it waits for one that is surer to be needed."""
 
 _GUESSES = 4
-"""Guessed trials to look at, for each machine."""
+"""Trials whose outcomes are guessed, for each slot."""
+
+_EVEN = ((Trial("bad"), 0.5), (Trial("good"), 0.5))
+"""The guesses of one host, whatever it tries. Its journals do not say what ran ahead of the search, so `replay_check`
+repeats these guesses, also for the journals of earlier versions."""
 
 
-def lookahead(problem: Problem, evidence: SearchEvidence, machines: int) -> list[NextTrial]:
-    """Return up to MACHINES trials to run at the same time, the surest to be needed first; the first is the next one.
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where trials run at the same time: COUNT slots, each on a machine of its own, or all on ONE_HOST.
 
-    A set is in the list as often as it is to be tried at the same time. The list for fewer machines is its beginning.
+    One host tries no set twice at the same time: two engines of one image and profile have the same serve hash, and
+    only one of them can lock it. Until both ends are proved it tries nothing else: without them there is no search.
+    """
+
+    count: int
+    one_host: bool = False
+
+
+def lookahead(problem: Problem, evidence: SearchEvidence, slots: Slots) -> list[NextTrial]:
+    """Return the trials to run at the same time in SLOTS, the surest to be needed first; the first is the next one.
+
+    A set is in the list as often as it is to be tried at the same time. The list for fewer slots is its beginning.
     """
     first = propose(problem, evidence)
     assert isinstance(first, NextTrial)
@@ -49,35 +65,37 @@ def lookahead(problem: Problem, evidence: SearchEvidence, machines: int) -> list
     known: set[tuple[PatchSet, int]] = set()
     order = itertools.count()
     waiting = [(-1.0, next(order), evidence, first)]
-    for _ in range(_GUESSES * MOST_MACHINES):
-        if not waiting or len(trials) >= machines:
-            break
+    guesses = _GUESSES * (slots.count if slots.one_host else MOST_MACHINES)
+    while waiting and len(trials) < slots.count:
         chance, _, before, asked = heapq.heappop(waiting)
-        nth = (asked.chosen, before.tally(asked.chosen).trials)
+        nth = (asked.chosen, 0 if slots.one_host else before.tally(asked.chosen).trials)
         if nth not in known:  # two outcomes may lead to the same trial
             known.add(nth)
             trials.append(asked)
-        if len(trials) < machines:
-            for trial, likely in _outcomes(problem, before, asked):
-                guessed = _after(before, asked, trial)
-                answer = guess_next(problem, guessed) if -chance * likely >= _TOO_UNLIKELY else None
-                if answer is not None:
-                    heapq.heappush(waiting, (chance * likely, next(order), guessed, answer))
+        if len(trials) == slots.count or not guesses:
+            continue
+        guesses -= 1
+        for trial, likely in _EVEN if slots.one_host else _outcomes(problem, before, asked):
+            unlikely = not slots.one_host and -chance * likely < _TOO_UNLIKELY
+            answer = None if unlikely else guess_next(problem, guessed := _after(before, asked, trial))
+            if answer is None or (slots.one_host and first.purpose == "end" and answer.purpose != "end"):
+                continue
+            heapq.heappush(waiting, (chance * likely, next(order), guessed, answer))
     return trials
 
 
-def to_send(
-    problem: Problem, evidence: SearchEvidence, under_way: Sequence[PatchSet], machines: int
+def to_begin(
+    problem: Problem, evidence: SearchEvidence, under_way: Sequence[PatchSet], slots: Slots
 ) -> list[NextTrial]:
-    """Return the trials to begin now, while UNDER_WAY has the set of each trial that runs on one of MACHINES."""
+    """Return the trials to begin now, while UNDER_WAY has the set of each trial that runs in one of SLOTS."""
     running = Counter(under_way)
-    unsent: list[NextTrial] = []
-    for trial in lookahead(problem, evidence, machines):
+    waiting: list[NextTrial] = []
+    for trial in lookahead(problem, evidence, slots):
         if running[trial.chosen]:
             running[trial.chosen] -= 1
         else:
-            unsent.append(trial)
-    return unsent[: machines - len(under_way)]
+            waiting.append(trial)
+    return waiting[: slots.count - len(under_way)]
 
 
 def _outcomes(problem: Problem, evidence: SearchEvidence, asked: NextTrial) -> tuple[tuple[Trial, float], ...]:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence, Set
 
 from nvllm.bisect.answer import Done, Line
-from nvllm.bisect.combinations import PatchSet, halves, minimise
+from nvllm.bisect.combinations import PatchSet, first_showing, halves, minimise
 from nvllm.bisect.problem import Verdict
-from nvllm.bisect.weighing import Search
+from nvllm.bisect.weighing import Asking, Search
 from nvllm.trials.trial import TrialOutcome
 
 _MOST_DETOURS = 8
@@ -21,33 +21,33 @@ _LOOSE_DOUBT = 0.05
 class SetSearch(Search):
     """A search over all closed sets: pin a patch that is needed, drop the patches that are not."""
 
-    def located(self) -> Done:
+    def located(self) -> Asking[Done]:
         """Find a minimal set: pin a patch that is needed, drop the patches that are not, and repeat."""
         share = (1 - self.settings.confidence) / (math.ceil(math.log2(self.size + 1)) + 4)
         doubt = max(share, _LOOSE_DOUBT)
         pinned, showing = self.problem.low, self.problem.high
         apart: set[str] = set()  # patches that were pinned together with others, and may not be needed
         while pinned != showing:
-            alone = self.verdict(pinned, "the patches found so far, alone", doubt)
+            alone = yield from self.verdict(pinned, "the patches found so far, alone", doubt)
             if self.problem.effect(alone.outcome):
                 showing = pinned
                 break
             lacks = None if alone.outcome == "untestable" else pinned
-            lower, showing = self.squeeze(pinned, lacks, showing, doubt)
+            lower, showing = yield from self.squeeze(pinned, lacks, showing, doubt)
             added = showing - lower
             if len(self.combinations.tops(added)) > 1:
                 apart |= added
             pinned = self.combinations.closed(pinned | added)
-        return self.certify(showing, apart, share)
+        return (yield from self.certify(showing, apart, share))
 
     def squeeze(
         self, pinned: PatchSet, lacks: PatchSet | None, showing: PatchSet, doubt: float
-    ) -> tuple[PatchSet, PatchSet]:
+    ) -> Asking[tuple[PatchSet, PatchSet]]:
         """Return two sets, of which the first lacks the effect and the second, which is bigger, shows it, and no set
         between can be tested. PINNED is in both; LACKS is None if PINNED itself cannot be tested."""
         if self.flaky:
             rest = self.combinations.ordered(showing - pinned)
-            low, high = self.locate_flaky(pinned, rest, 0 if lacks is not None else -1, doubt)
+            low, high = yield from self.locate_flaky(pinned, rest, 0 if lacks is not None else -1, doubt)
             return self.prefix(pinned, rest, max(low, 0)), self.prefix(pinned, rest, high)
         lower, blocked = lacks or pinned, set[PatchSet]()
         while True:
@@ -62,7 +62,7 @@ class SetSearch(Search):
             )
             if chosen is None or sum(lower < untestable < showing for untestable in blocked) >= _MOST_DETOURS:
                 return lower, showing
-            verdict = self.verdict(chosen, f"{len(items)} candidates left", doubt)
+            verdict = yield from self.verdict(chosen, f"{len(items)} candidates left", doubt)
             if verdict.outcome == "untestable":
                 blocked.add(chosen)
             elif self.problem.effect(verdict.outcome):
@@ -70,31 +70,32 @@ class SetSearch(Search):
             else:
                 lower = chosen
 
-    def certify(self, showing: PatchSet, apart: Set[str], share: float) -> Done:
+    def certify(self, showing: PatchSet, apart: Set[str], share: float) -> Asking[Done]:
         """Prove that no patch can be dropped from SHOWING, which shows the effect; drop those that can.
 
         Those of APART are dropped one at a time, because nothing said yet that they are needed. If another can be
         dropped, a bigger set lacked the effect that a smaller one shows, and ddmin takes over.
         """
 
-        def verdict(chosen: PatchSet, role: str = "a smaller set") -> TrialOutcome:
-            return self.verdict(chosen, role, share, "certificate").outcome
-
-        def shows(chosen: PatchSet) -> bool:
-            return self.problem.effect(verdict(chosen))
+        def shows(chosen: PatchSet) -> Asking[bool]:
+            verdict = yield from self.verdict(chosen, "a smaller set", share, "certificate")
+            return self.problem.effect(verdict.outcome)
 
         while True:
             self.possible = self.combinations.ordered(showing - self.problem.low)
             needed = self.combinations.tops(showing - self.problem.low)
             dropped = {patch: self.combinations.without(showing, [patch]) for patch in needed}
-            spare = next((patch for patch in needed if patch in apart and shows(dropped[patch])), None)
-            if spare is not None:
-                showing = dropped[spare]
+            smaller = yield from first_showing([dropped[patch] for patch in needed if patch in apart], showing, shows)
+            if smaller is not None:
+                showing = smaller
                 continue
-            outcomes = [verdict(chosen, f"without {patch}") for patch, chosen in dropped.items()]
+            outcomes: list[TrialOutcome] = []
+            for patch, chosen in dropped.items():
+                verdict = yield from self.verdict(chosen, f"without {patch}", share, "certificate")
+                outcomes.append(verdict.outcome)
             if not any(self.problem.effect(outcome) for outcome in outcomes):
                 break
-            smaller = minimise(self.combinations, showing, self.problem.low, shows)
+            smaller = yield from minimise(self.combinations, showing, self.problem.low, shows)
             if smaller == showing:
                 break
             showing = smaller
@@ -105,12 +106,11 @@ class SetSearch(Search):
             self.notes.append(f"the set without it cannot be tested, so it may not be needed: {unsure}")
         if self._hidden():
             self.notes.append("the failure is not monotone: a set lacks the effect that a part of it shows")
-        certificate = (
-            self.line("the set", showing, share, effect=True),
-            *(self.line(f"without {patch}", chosen, share, effect=False) for patch, chosen in dropped.items()),
-            self.line("none of it", self.problem.low, share, effect=False),
-        )
-        rest = self.everything_else(needed, share)
+        certificate = [(yield from self.line("the set", showing, share, effect=True))]
+        for patch, chosen in dropped.items():
+            certificate.append((yield from self.line(f"without {patch}", chosen, share, effect=False)))
+        certificate.append((yield from self.line("none of it", self.problem.low, share, effect=False)))
+        rest = yield from self.everything_else(needed, share)
         certified = self.certified(certificate)
         alike = self.combinations.ordered(showing - self.problem.low - set(needed))
         along = tuple(
@@ -121,7 +121,7 @@ class SetSearch(Search):
         weights |= dict.fromkeys(alike, 1 / self.size)
         in_order = tuple((patch, weights[patch]) for patch in self.items)
         notes = tuple(dict.fromkeys(self.notes))
-        return Done(needed, certified, certificate, certified, self.flaky, in_order, notes, along, rest=rest)
+        return Done(needed, certified, tuple(certificate), certified, self.flaky, in_order, notes, along, rest=rest)
 
     def _hidden(self) -> bool:
         """Return whether a set lacks the effect although a part of it shows it."""

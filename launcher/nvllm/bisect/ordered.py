@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import PatchSet, split
-from nvllm.bisect.weighing import Search
+from nvllm.bisect.weighing import Asking, Search
 
 
 class OrderedSearch(Search):
     """A search over the prefixes of the series."""
 
-    def located(self) -> Done:
+    def located(self) -> Asking[Done]:
         doubt = (1 - self.settings.confidence) / 2
-        low, high = self.locate(frozenset(), self.items, 0, 1 - self.settings.confidence)
+        low, high = yield from self.locate(frozenset(), self.items, 0, 1 - self.settings.confidence)
         culprits = self.items[low:high]
         self.possible = culprits
         exact = high - low == 1
@@ -20,11 +20,12 @@ class OrderedSearch(Search):
             between = [self.evidence.tally(self.prefix(frozenset(), self.items, m)) for m in range(low + 1, high)]
             why = "cannot be tested" if all(tally.blocked for tally in between) else "took too many trials"
             self.notes.append(f"what lies between these patches {why}: one of them is the culprit")
-        lines = tuple(
-            self.line(role, self.prefix(frozenset(), self.items, length), doubt, effect=length == high)
-            for role, length in (("with the culprit", high), ("without it", low))
+        with_it, without = (self.prefix(frozenset(), self.items, length) for length in (high, low))
+        lines = (
+            (yield from self.line("with the culprit", with_it, doubt, effect=True)),
+            (yield from self.line("without it", without, doubt, effect=False)),
         )
-        rest = self.everything_else(culprits, doubt)
+        rest = yield from self.everything_else(culprits, doubt)
         certified = self.certified(lines) and exact
         first = exact and all(self._lacks(self.prefix(frozenset(), self.items, m)) for m in range(low + 1))
         weights = tuple(self.weights.items())
@@ -40,18 +41,19 @@ class OrderedSearch(Search):
         seen = self.problem.count(self.evidence.tally(chosen))
         return seen.misses > 0 and not seen.hits
 
-    def locate(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> tuple[int, int]:
+    def locate(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> Asking[tuple[int, int]]:
         """Return (low, high): the first LOW patches of REST lack the effect, the first HIGH show it, and no number
         between can be tested. LOW is -1 if it is not known that the pinned patches alone lack the effect."""
         if self.flaky:
-            return self.locate_flaky(pinned, rest, low, share)
+            return (yield from self.locate_flaky(pinned, rest, low, share))
         high = len(rest)
         blocked: set[int] = set()
         self.narrow(rest, low, high)
         while candidates := [m for m in range(low + 1, high) if m not in blocked]:
             middle = split(low, high)
             m = min(candidates, key=lambda length: (abs(length - middle), length))
-            verdict = self.verdict(self.prefix(pinned, rest, m), f"{high - low} candidates left", share)
+            chosen = self.prefix(pinned, rest, m)
+            verdict = yield from self.verdict(chosen, f"{high - low} candidates left", share)
             if verdict.outcome == "untestable":
                 blocked.add(m)
             elif self.problem.effect(verdict.outcome):

@@ -148,7 +148,7 @@ def _parts(done: Done) -> Iterator[tuple[str, str]]:
 def html(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | None = None) -> str:
     """Return the report as one HTML page without external resources. REFUSED says why nothing was found, if so."""
     state = records.fold(entry.record for entry in entries)
-    counted = {id(one) for tried in state.trials.values() for one in tried}
+    tried = [entry for entry in entries if isinstance(entry.record, Tried)]
     curves = sorted(belief_curves(entries), key=lambda curve: -curve[1][-1])
     return rendered(
         Path(__file__).with_name("page.html.jinja"),
@@ -162,11 +162,7 @@ def html(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | 
         legend=report.LEGEND,
         curves=curves,
         plot=plots.curves("Probability of each patch after each trial", curves, "trials", "probability"),
-        tried=[
-            (entry.when, entry.record, id(entry.record) in counted)
-            for entry in entries
-            if isinstance(entry.record, Tried)
-        ],
+        tried=[(entry.when, entry.record, number in state.numbers) for number, entry in enumerate(tried)],
         clock=lambda when: time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(when)),
         set_hash=set_hash,
         ends=[(name, state.evidence.tally(chosen)) for name, chosen in state.problem.ends.items()],

@@ -232,7 +232,11 @@ class BisectState:
     judged: Mapping[PatchSet, Judged] = field(default_factory=dict)
     skipped: frozenset[PatchSet] = frozenset()
     sequence: tuple[PatchSet, ...] = ()
-    """The set of each trial, in the order of the trials."""
+    """The set of each trial that counts, in the order of the trials."""
+    numbers: tuple[int, ...] = ()
+    """The number of each of these trials among all that were ever recorded, from 0: two trials may be equal."""
+    recorded: int = 0
+    """How many trials were ever recorded."""
     end: End | None = None
     tallies: Mapping[PatchSet, Tally] = field(default_factory=dict)
     """The trials, counted as they come, by set."""
@@ -307,6 +311,8 @@ class BisectState:
                     losses=_without(self.losses, chosen),
                     trials={**self.trials, chosen: (*self.trials.get(chosen, ()), record)},
                     sequence=(*self.sequence, chosen),
+                    numbers=(*self.numbers, self.recorded),
+                    recorded=self.recorded + 1,
                     tallies={**self.tallies, chosen: self.tallies.get(chosen, Tally()).plus(record.trial)},
                     spent=self.spent + (0.0 if record.recalled else record.seconds),
                 )
@@ -380,6 +386,7 @@ class BisectState:
             for chosen, tried in self.trials.items()
         }
         waiting = {chosen: iter(flags) for chosen, flags in stays.items()}
+        kept = [next(waiting[chosen]) for chosen in self.sequence]
         trials = {
             chosen: tuple(itertools.compress(self.trials[chosen], flags))
             for chosen, flags in stays.items()
@@ -390,7 +397,8 @@ class BisectState:
         return replace(
             self,
             trials=trials,
-            sequence=tuple(chosen for chosen in self.sequence if next(waiting[chosen])),
+            sequence=tuple(itertools.compress(self.sequence, kept)),
+            numbers=tuple(itertools.compress(self.numbers, kept)),
             tallies={chosen: counted.get(chosen, self.tallies[chosen]) for chosen in trials},
             judged={chosen: verdict for chosen, verdict in self.judged.items() if chosen not in changed},
             end=None,

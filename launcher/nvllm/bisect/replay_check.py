@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from nvllm.bisect import forecast, records, search
+from nvllm.bisect import records, search
 from nvllm.bisect.answer import Done, NextTrial
 from nvllm.bisect.combinations import PatchSet, set_hash
-from nvllm.bisect.lookahead import MOST_MACHINES, lookahead
+from nvllm.bisect.lookahead import MOST_MACHINES, Slots, lookahead
 from nvllm.bisect.records import BisectState, End, JournalEntry, Judged, Lost, Sent, Tried
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.trials.trial import Built
@@ -20,8 +20,9 @@ from nvllm.trials.trial import Built
 MOST_JOBS = 16
 """Trials that may run at the same time."""
 
-_FEW_JOBS = 4
-"""The number of jobs to check first: most runs have no more, and it is quick."""
+_HOSTS = (Slots(4, one_host=True), Slots(MOST_JOBS, one_host=True))
+_FLEETS = (Slots(4), Slots(MOST_MACHINES))
+"""The slots to check, few first: most runs have no more, and it is quick."""
 
 
 def answer(state: BisectState) -> NextTrial | Done | Refused:
@@ -83,16 +84,15 @@ class _Opening:
 
     def __init__(self, state: BisectState) -> None:
         self.state = state
-        self._ahead: dict[int, frozenset[PatchSet]] = {}
-        self._machines: dict[int, frozenset[PatchSet]] = {}
+        self._ahead: dict[Slots, frozenset[PatchSet]] = {}
 
-    def ahead(self, jobs: int) -> frozenset[PatchSet]:
-        """Return the sets that JOBS trials at the same time would have tried."""
-        if jobs not in self._ahead:
+    def ahead(self, slots: Slots) -> frozenset[PatchSet]:
+        """Return the sets that would have been tried in SLOTS at the same time."""
+        if slots not in self._ahead:
             asked = isinstance(answer(self.state), NextTrial)
-            trials = forecast.ahead(self.state.problem, self.state.evidence, jobs) if asked else []
-            self._ahead[jobs] = frozenset(one.chosen for one in trials)
-        return self._ahead[jobs]
+            trials = lookahead(self.state.problem, self.state.evidence, slots) if asked else []
+            self._ahead[slots] = frozenset(trial.chosen for trial in trials)
+        return self._ahead[slots]
 
     def sent(self, sent: Sent) -> str:
         """Return the task that the search wants in this state: that of SENT, if any number of machines gets it."""
@@ -100,15 +100,9 @@ class _Opening:
         asked = frozenset(sent.chosen)
         if not isinstance(due, NextTrial):
             return "no further task"
-        if due.chosen != asked and not any(asked in self._on(machines) for machines in (_FEW_JOBS, MOST_MACHINES)):
+        if due.chosen != asked and not any(asked in self.ahead(slots) for slots in _FLEETS):
             asked = due.chosen
         return f"a task for {_named(self.state, asked)}"
-
-    def _on(self, machines: int) -> frozenset[PatchSet]:
-        if machines not in self._machines:
-            trials = lookahead(self.state.problem, self.state.evidence, machines)
-            self._machines[machines] = frozenset(one.chosen for one in trials)
-        return self._machines[machines]
 
 
 def _trial(state: BisectState, openings: Iterable[_Opening], tried: Tried) -> str:
@@ -118,7 +112,7 @@ def _trial(state: BisectState, openings: Iterable[_Opening], tried: Tried) -> st
     """
     chosen, due = frozenset(tried.chosen), answer(state)
     asked = due.chosen if isinstance(due, NextTrial) else None
-    if asked != chosen and any(chosen in one.ahead(jobs) for jobs in (_FEW_JOBS, MOST_JOBS) for one in openings):
+    if asked != chosen and any(chosen in opening.ahead(slots) for slots in _HOSTS for opening in openings):
         asked = chosen
     return "no further trial" if asked is None else f"a trial of {_named(state, asked)}"
 

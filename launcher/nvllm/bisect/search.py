@@ -1,8 +1,8 @@
 """The search for the patches that cause an effect: chooses the next set to try, or says what was found.
 
 `propose` is a pure function of the problem and the evidence so far. Each call runs the whole search on the evidence, up
-to the first set with too few trials, and asks for one more trial of that set. So the journal is the only state: to
-resume is to ask again, and to withdraw a verdict is to ask with less evidence.
+to the first set with too few trials: there the search, a generator, yields one more trial of that set. So the journal
+is the only state: to resume is to ask again, and to withdraw a verdict is to ask with less evidence.
 
 Two ends are proved first: the LOW set lacks the effect, and the HIGH set, which contains it, shows it.
 """
@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from nvllm.bisect.answer import Done, NextTrial
+from nvllm.bisect.answer import Done, NextTrial, RateFell
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.minimal import SetSearch
 from nvllm.bisect.ordered import OrderedSearch
 from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
-from nvllm.bisect.weighing import RateFell, Search, TrialNeeded
+from nvllm.bisect.weighing import Asking, Search, step
 from nvllm.core.refusal import Refused
 
 
@@ -27,15 +27,16 @@ def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
     The set of the next trial is closed, free of conflicts, and not given up. Where a limit of the settings is reached,
     or the failure rate has fallen, the answer is the best so far, which is not certified.
     """
-    try:
-        return _run(_search(problem, evidence))
-    except RateFell as fell:
-        return replace(_best(problem, evidence, str(fell)), certified=False)
-    except TrialNeeded as needed:
-        trial = needed.trial
-    assert problem.combinations.valid(trial.chosen)
-    stopped = problem.reached(evidence)
-    return _best(problem, evidence, stopped) if stopped else trial
+    answer = step(_run(_search(problem, evidence)))
+    match answer:
+        case Done():
+            return answer
+        case RateFell(reason):
+            return replace(_best(problem, evidence, reason), certified=False)
+        case NextTrial(chosen):
+            assert problem.combinations.valid(chosen)
+            stopped = problem.reached(evidence)
+            return _best(problem, evidence, stopped) if stopped else answer
 
 
 def _best(problem: Problem, evidence: SearchEvidence, stopped: str) -> Done:
@@ -44,11 +45,11 @@ def _best(problem: Problem, evidence: SearchEvidence, stopped: str) -> Done:
     The watch of the failure rate, which may be what ended the search, is left out: it hides no trial.
     """
     search = _search(problem, evidence)
-    with contextlib.suppress(TrialNeeded, Refused):
-        search.prove_ends()
-        _with_further(search, search.located())
-    if search.complete is not None:
-        return replace(search.complete, stopped=stopped)
+    with contextlib.suppress(Refused):
+        step(_located(search))
+    complete = _complete(search)
+    if complete is not None:
+        return replace(complete, stopped=stopped)
     return Done(
         search.possible,
         exact=False,
@@ -61,15 +62,25 @@ def _best(problem: Problem, evidence: SearchEvidence, stopped: str) -> Done:
     )
 
 
+def _complete(search: Search) -> Done | None:
+    """Return what SEARCH has found, with what its search for further causes has found."""
+    beyond = None if search.beyond is None else _complete(search.beyond)
+    return search.complete if search.complete is None or beyond is None else replace(search.complete, further=(beyond,))
+
+
 def concluded(problem: Problem, evidence: SearchEvidence, chosen: PatchSet) -> Verdict | None:
     """Return the verdict on CHOSEN that its own trials in EVIDENCE allow, or None while it is open."""
-    search = _search(problem, evidence)
-    try:
+
+    def verdict(search: Search) -> Asking[Verdict]:
         if chosen in (problem.low, problem.high):
-            search.prove_ends()
-        return search.verdict(chosen, "", 1 - problem.settings.confidence)
-    except (TrialNeeded, Refused):
+            yield from search.prove_ends()
+        return (yield from search.verdict(chosen, "", 1 - problem.settings.confidence))
+
+    try:
+        answer = step(verdict(_search(problem, evidence)))
+    except Refused:
         return None
+    return answer if isinstance(answer, Verdict) else None
 
 
 def beliefs(problem: Problem, evidence: SearchEvidence) -> tuple[tuple[str, float], ...]:
@@ -80,45 +91,48 @@ def beliefs(problem: Problem, evidence: SearchEvidence) -> tuple[tuple[str, floa
     1/n for n items. Nothing is known before both ends are proved.
     """
     search = _search(problem, evidence)
-    try:
-        search.prove_ends()
-        return _with_further(search, search.located()).posterior
-    except (TrialNeeded, Refused):
-        return tuple(search.weights.items()) if search.complete is None else search.complete.posterior
+    answer: Done | NextTrial | RateFell | None = None
+    with contextlib.suppress(Refused):
+        answer = step(_located(search))
+    done = answer if isinstance(answer, Done) else search.complete
+    return tuple(search.weights.items()) if done is None else done.posterior
 
 
 def _search(problem: Problem, evidence: SearchEvidence) -> Search:
     return OrderedSearch(problem, evidence) if problem.mode == "ordered" else SetSearch(problem, evidence)
 
 
-def _run(search: Search) -> Done:
-    """Return what SEARCH finds. Raises what it raises."""
-    search.prove_ends()
+def _run(search: Search) -> Asking[Done]:
+    """Return what SEARCH finds, while its failure rate is watched."""
+    yield from search.prove_ends()
     watched = search.flaky and search.settings.rates is None
     if watched:
-        search.watch(at_the_end=False)
-    done = search.located()
+        yield from search.watch(at_the_end=False)
+    done = yield from search.located()
     if watched:
-        search.watch(at_the_end=True)
-    return _with_further(search, done)
+        yield from search.watch(at_the_end=True)
+    return (yield from _with_further(search, done))
 
 
-def _with_further(search: Search, done: Done) -> Done:
+def _located(search: Search) -> Asking[Done]:
+    """Return what SEARCH finds."""
+    yield from search.prove_ends()
+    return (yield from _with_further(search, (yield from search.located())))
+
+
+def _with_further(search: Search, done: Done) -> Asking[Done]:
     """Return DONE with the causes that are found without it, if they are wanted and there are any."""
     rest = done.rest
     if not search.problem.further or rest is None or not rest.holds or not search.problem.effect(rest.verdict.outcome):
         return done
     search.complete = done
-    others = _search(replace(search.problem, high=rest.chosen), search.evidence)
+    search.beyond = _search(replace(search.problem, high=rest.chosen), search.evidence)
     try:
-        others.prove_ends()
-        second = _with_further(others, others.located())
-    except TrialNeeded:
-        if others.complete is not None:
-            search.complete = replace(done, further=(others.complete,))
-        raise
+        second = yield from _located(search.beyond)
     except Refused as refused:
+        search.beyond = None
         return replace(done, notes=(*done.notes, f"a further cause cannot be searched for: {refused}"))
+    search.beyond = None
     other = dict(second.posterior)
     chances = tuple((name, max(chance, other.get(name, 0.0))) for name, chance in done.posterior)
     return replace(done, further=(replace(second, further=()), *second.further), posterior=chances)

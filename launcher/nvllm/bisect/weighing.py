@@ -1,7 +1,8 @@
 """Weighs the evidence on single sets: what their trials conclude, and which trial is missing for that.
 
-A search asks for the verdict on a set and goes on if the evidence has one. Where it has none, `TrialNeeded` carries the
-trial that is missing out of the search.
+A search is a generator. It asks for the verdict on one set after another, and goes on while the evidence has one. Where
+it has none, the search yields the trial that is missing; else it returns what it found. Nobody resumes a search: a new
+trial is new evidence, and with that a new search takes the same steps and comes further.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import NoReturn, TypeAlias, TypeVar
 
 from nvllm.bisect import judge, posterior
-from nvllm.bisect.answer import Done, Line, NextTrial, Purpose
+from nvllm.bisect.answer import Done, Line, NextTrial, Purpose, RateFell
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.posterior import Rates
 from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
@@ -27,18 +28,22 @@ _BETWEEN_WATCHES = 6
 """Trials of a flaky search for each further trial of the bad end, which shows whether the rate is still the same."""
 
 
-class TrialNeeded(Exception):  # noqa: N818 - it carries the next trial out of the search, and is no error
-    def __init__(self, trial: NextTrial) -> None:
-        super().__init__(trial.reason)
-        self.trial = trial
+T = TypeVar("T")
+Asking: TypeAlias = Generator[NextTrial | RateFell, None, T]
+"""Returns T if the evidence suffices for it; else yields what ends the search here."""
 
 
-class RateFell(Exception):  # noqa: N818 - it ends the search with the best answer so far, and is no error
-    pass
+def step(asking: Asking[T]) -> NextTrial | RateFell | T:
+    """Return what ends ASKING: what it yields first, or what it returns."""
+    try:
+        return next(asking)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
 
 
 class Search(ABC):
-    """One run over EVIDENCE. Raises TrialNeeded where it ends, and RateFell if the failure rate has fallen."""
+    """One run over EVIDENCE."""
 
     def __init__(self, problem: Problem, evidence: SearchEvidence) -> None:
         self.problem = problem
@@ -61,34 +66,39 @@ class Search(ABC):
         """What the trials of each source say about the rates, and what is LEARNT from all of them."""
         self._learnt = posterior.unknown()
 
+        self.beyond: Search | None = None
+        """The search for further causes, while it goes on."""
+
     @abstractmethod
-    def located(self) -> Done:
+    def located(self) -> Asking[Done]:
         """Return what was found. The ends are proved."""
 
-    def prove_ends(self) -> None:
+    def prove_ends(self) -> Asking[None]:
+        """Raises Refused NV801 if an end does not behave as declared."""
         ends = self.problem.ends
         bad, good = self.evidence.tally(ends["bad"]), self.evidence.tally(ends["good"])
         needed = judge.next_end(bad, good, replace(self.settings, flaky=self.flaky))
         if needed is not None:
-            self.want(ends[needed.end], needed.reason, "end")
+            yield from self.want(ends[needed.end], needed.reason, "end")
 
-    def watch(self, *, at_the_end: bool) -> None:
-        """Ask for another trial of the bad end if it is due. Raises RateFell if its failure rate has fallen."""
+    def watch(self, *, at_the_end: bool) -> Asking[None]:
+        """Ask for another trial of the bad end if it is due, or end the search if its failure rate has fallen."""
         ends = self.problem.ends
         bad, good = self.evidence.tally(ends["bad"]), self.evidence.tally(ends["good"])
         pairs = judge.proof(bad, good, self.settings).pairs or bad.conclusive
         seen = judge.watch(bad.order, pairs)
         if seen.fallen:
-            raise RateFell(f"the failure rate has fallen: {seen}")
+            yield RateFell(f"the failure rate has fallen: {seen}")
         others = self.evidence.trials - bad.trials - good.trials
         due = (bad.conclusive - pairs) * _BETWEEN_WATCHES <= others - _BETWEEN_WATCHES
         if due or (at_the_end and not seen.steady):
             if bad.blocked:
-                raise RateFell("the bad end cannot be tested any more, so its failure rate may have changed")
-            self.want(ends["bad"], f"whether the failure rate is still the same: {seen}", "watch")
+                yield RateFell("the bad end cannot be tested any more, so its failure rate may have changed")
+            yield from self.want(ends["bad"], f"whether the failure rate is still the same: {seen}", "watch")
 
-    def want(self, chosen: PatchSet, reason: str, purpose: Purpose) -> NoReturn:
-        raise TrialNeeded(NextTrial(chosen, reason, purpose))
+    def want(self, chosen: PatchSet, reason: str, purpose: Purpose) -> Asking[NoReturn]:
+        yield NextTrial(chosen, reason, purpose)
+        raise AssertionError("a search goes on after the trial that it lacks")
 
     def rates(self, but: Collection[PatchSet] = ()) -> Rates:
         """Return the rates of hits after the trials of both ends and of all other sets, except those of BUT.
@@ -118,14 +128,14 @@ class Search(ABC):
             return posterior.likelihood(rates.other, seen)
         return posterior.either(rates.holds, rates.other, seen)
 
-    def verdict(self, chosen: PatchSet, reason: str, doubt: float, purpose: Purpose = "search") -> Verdict:
+    def verdict(self, chosen: PatchSet, reason: str, doubt: float, purpose: Purpose = "search") -> Asking[Verdict]:
         """Return the verdict on CHOSEN for the search. The ends have the outcomes that were proved."""
         if chosen not in (self.problem.low, self.problem.high):
-            return self.weigh(chosen, reason, doubt, purpose, 1)
+            return (yield from self.weigh(chosen, reason, doubt, purpose, 1))
         tally = self.evidence.tally(chosen)
         return Verdict(self._outcome(shows=chosen == self.problem.high), tally, self._sure(chosen))
 
-    def weigh(self, chosen: PatchSet, reason: str, doubt: float, purpose: Purpose, least: int) -> Verdict:
+    def weigh(self, chosen: PatchSet, reason: str, doubt: float, purpose: Purpose, least: int) -> Asking[Verdict]:
         """Return the verdict on CHOSEN by its trials, after asking for as many as it needs or patience allows.
 
         A steady failure needs LEAST trials, a flaky one as many as leave at most DOUBT. A set that is given up is
@@ -137,13 +147,13 @@ class Search(ABC):
         if tally.conclusive < (1 if self.flaky else least) and not tally.blocked:
             nth = f", trial {tally.conclusive + 1} of {least}" if least > 1 and not self.flaky else ""
             again = f", again after {tally.stage}" if tally.untestable else ""
-            self.want(chosen, f"{reason}{nth}{again}", purpose)
+            yield from self.want(chosen, f"{reason}{nth}{again}", purpose)
         if not self.flaky:
             return Verdict("bad" if tally.bad else "good", tally)
         chance = posterior.shows(self.rates([chosen]), self.problem.count(tally))
         sure = max(chance, 1 - chance)
         if sure < 1 - doubt and tally.conclusive < self.settings.patience and not tally.blocked:
-            self.want(chosen, f"{reason}: {tally}, {sure:.3f} sure", purpose)
+            yield from self.want(chosen, f"{reason}: {tally}, {sure:.3f} sure", purpose)
         if sure >= 1 - doubt:
             self.decided[chosen] = chance > 0.5
         return Verdict(self._outcome(shows=chance > 0.5), tally, sure)
@@ -157,13 +167,13 @@ class Search(ABC):
         chance = posterior.shows(self.rates([chosen]), self.problem.count(self.evidence.tally(chosen)))
         return max(chance, 1 - chance)
 
-    def line(self, role: str, chosen: PatchSet, doubt: float, *, effect: bool | None) -> Line:
+    def line(self, role: str, chosen: PatchSet, doubt: float, *, effect: bool | None) -> Asking[Line]:
         """Return the certificate's line about CHOSEN, after asking for trials until it leaves at most DOUBT.
 
         EFFECT: the set must show the effect; None: it may or not. These trials need no new build, and they reveal a
         flaky failure that was taken for a steady one before it makes the answer wrong.
         """
-        verdict = self.weigh(chosen, f"the certificate, {role}", doubt, "certificate", self.settings.repeats)
+        verdict = yield from self.weigh(chosen, f"the certificate, {role}", doubt, "certificate", self.settings.repeats)
         tally = verdict.tally
         sure = (
             tally.conclusive >= self.settings.repeats
@@ -173,12 +183,12 @@ class Search(ABC):
         fits = effect is None or self.problem.effect(verdict.outcome) == effect
         return Line(role, chosen, verdict, verdict.outcome != "untestable" and fits and sure)
 
-    def everything_else(self, culprits: Iterable[str], doubt: float) -> Line | None:
+    def everything_else(self, culprits: Iterable[str], doubt: float) -> Asking[Line | None]:
         """Return the line about the bigger end without CULPRITS; None if that is the smaller end, which is proved."""
         rest = self.combinations.without(self.problem.high, culprits) | self.problem.low
         if rest == self.problem.low:
             return None
-        line = self.line("everything without it", rest, doubt, effect=None)
+        line = yield from self.line("everything without it", rest, doubt, effect=None)
         if line.verdict.outcome == "untestable":
             self.notes.append("everything without it cannot be tested, so there may be another cause")
         elif not line.holds:
@@ -217,7 +227,7 @@ class Search(ABC):
                 self.weights[item] = alone + (behind / self.size if self.problem.mode == "set" else 0.0)
                 behind += alone
 
-    def locate_flaky(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> tuple[int, int]:
+    def locate_flaky(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> Asking[tuple[int, int]]:
         sets = {m: self.prefix(pinned, rest, m) for m in range(max(low + 1, 0), len(rest))}
         tallies = {m: self.evidence.tally(chosen) for m, chosen in sets.items()}
         open_to = [m for m, tally in tallies.items() if not tally.unknown]
@@ -250,4 +260,4 @@ class Search(ABC):
         m = open_to[posterior.choose(belief, candidates, built, self.settings.build_price) - 1]
         leader = rest[cells[best][1] - 1]
         reason = f"{leader} is the culprit with probability {belief.weights[best]:.3f}"
-        return self.want(sets[m], reason, "search")
+        return (yield from self.want(sets[m], reason, "search"))

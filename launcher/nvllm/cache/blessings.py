@@ -224,7 +224,7 @@ class Blessings:
 
         A manifest that lacks a demanded signature may be anybody's, and is not recorded. Returns what hinders that.
         """
-        if any(refusal.code in {"NV906", "NV909"} for refusal in against):
+        if any(refusal.blame in {"version", "signature"} for refusal in against):
             return ()
         try:
             self.versions.saw(blessed)
@@ -236,8 +236,8 @@ class Blessings:
         """Return every reason not to serve QUERY by the manifest BLESSED at PATH."""
         refusals = self.reasons_against(path, blessed, query.now)
         if query.dev:
-            refusals = [one for one in refusals if one.code != "NV904"]
-        if not any(one.code == "NV905" for one in refusals):  # the manifest may be older than valid-days
+            refusals = [one for one in refusals if one.blame != "few trials"]
+        if not any(one.blame == "age" for one in refusals):  # the manifest may be older than valid-days
             refusals += _too_old(path, blessed, query)
         if query.signers is not None:
             try:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import click
 
-from nvllm.bisect import combinations, dispatch, driver, journal, page, records, replay_check, report, search
+from nvllm.bisect import combinations, driver, journal, page, records, replay_check, report, search
 from nvllm.bisect.answer import Done, NextTrial
 from nvllm.bisect.forecast import Forecast
 from nvllm.bisect.inputs import check_unchanged, inputs_now
@@ -278,7 +278,7 @@ def run_command(
                     jobs or MOST_MACHINES,
                 )
                 app.progress.note(f"machines of class {start.host}: {machines.count}")
-                answer = dispatch.dispatch(log, machines, cache=cache, budget=seconds, progress=app.progress)
+                answer = driver.dispatch(log, machines, cache=cache, budget=seconds, progress=app.progress)
     if isinstance(answer, NextTrial):
         state = log.state
         known = search.beliefs(state.problem, state.evidence)

@@ -220,7 +220,7 @@ def _locked(app: App, drafted: ProjectDraft, project: Project, asked: Providers)
     try:
         path = newproject.first_lock(drafted, project, asked)
     except Refused as refused:
-        if app.offline and {refusal.code for refusal in refused.refusals} <= {"NV204", "NV209"}:
+        if app.offline and all(refusal.blame == "network" for refusal in refused.refusals):
             return None
         raise
     return project.show(path)

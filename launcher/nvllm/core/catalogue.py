@@ -210,15 +210,23 @@ EXIT_CODES: Mapping[RefusalKind, int] = MappingProxyType({"failed": 1, "usage": 
 CODES: Mapping[str, RefusalCode] = MappingProxyType({code: RefusalCode(*row) for code, row in _CODES.items()})
 
 
-Blame = Literal["patch set", "image", "gate", "engine", "stuck engine", "cache", "moment"]
-"""What a refusal is laid on where a program goes on after it: the set of patches that was chosen, the making of its
-image, what the gate found in the container, an engine that did not start or died, one that is stuck, a blessed cache
-that the start did not use, or this host at this moment."""
+Blame = Literal[
+    "patch set", "no lock", "network", "damaged lock", "image", "moment", "gate", "engine", "stuck engine", "cache",
+    "few trials", "age", "version", "signature",
+]  # fmt: skip
+"""What a refusal is laid on where a program goes on after it: the set of patches that was chosen; a lock that is not
+there, or is damaged; something that must be asked or fetched; the making of an image; this host at this moment; what
+the gate found in the container; an engine that did not start or died, or is stuck; a blessed cache that the start did
+not use; a blessing of few trials, one that is too old, of an older version than was seen, or not signed."""
 
 BLAMES: Mapping[str, Blame] = MappingProxyType(
     {
         "NV106": "patch set",
+        "NV201": "no lock",
+        "NV204": "network",
         "NV208": "image",
+        "NV209": "network",
+        "NV210": "damaged lock",
         "NV301": "patch set",
         "NV306": "image",
         "NV313": "image",
@@ -235,6 +243,10 @@ BLAMES: Mapping[str, Blame] = MappingProxyType(
         "NV703": "engine",
         "NV704": "engine",
         "NV705": "cache",
+        "NV904": "few trials",
+        "NV905": "age",
+        "NV906": "version",
+        "NV909": "signature",
         "NV913": "stuck engine",
     }
 )

@@ -145,8 +145,8 @@ class _Builder:
         self._loader = loader
         self._label = label
         self._count = 0
-        self._open: set[int] = set()  # ids of the nodes around this one: an alias of one of them is a cycle
-        self._judged: dict[int, dict[str, tuple[int, yaml.Node]]] = {}  # by node id, so that each key is refused once
+        self._open: set[yaml.Node] = set()  # the nodes around this one: an alias of one of them is a cycle
+        self._judged: dict[yaml.Node, dict[str, tuple[int, yaml.Node]]] = {}  # so that each key is refused once
 
     def value(self, node: yaml.Node, path: str) -> Json:
         """Return the value of NODE, which stands at PATH, and note the lines of all that is below."""
@@ -156,17 +156,17 @@ class _Builder:
             raise Refused(self.refusals)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
-        if id(node) in self._open:
+        if node in self._open:
             self._cycle(node, path)
             return None
-        self._open.add(id(node))
+        self._open.add(node)
         try:
             if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
                 return self._sequence(node, path)
             if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
                 return self._mapping(node, path)
         finally:
-            self._open.discard(id(node))
+            self._open.discard(node)
         self._unknown_tag(node, path)
         return None
 
@@ -188,8 +188,8 @@ class _Builder:
 
     def _entries(self, node: yaml.MappingNode, path: str) -> dict[str, tuple[int, yaml.Node]]:
         """Return the line of the key and the value's node of each entry of NODE, by key."""
-        if id(node) in self._judged:
-            return self._judged[id(node)]
+        if node in self._judged:
+            return self._judged[node]
         entries: dict[str, tuple[int, yaml.Node]] = {}
         for key_node, value_node in node.value:
             key = self._key(key_node, path)
@@ -202,7 +202,7 @@ class _Builder:
                 self._refuse(key_node, join(path, key), "each key once", actual, cure)
             else:
                 entries[key] = (line, value_node)
-        self._judged[id(node)] = entries
+        self._judged[node] = entries
         return entries
 
     def _key(self, node: yaml.Node, path: str) -> str | None:

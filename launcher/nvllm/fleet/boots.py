@@ -77,7 +77,6 @@ class BootMachines:
                 ended = wait(running, return_when=FIRST_EXCEPTION).done
             finally:
                 self._over = True
-                self.pool.clear()
                 for boot in running:
                     boot.cancel()
                 end_all(running, self.pool.clear)

@@ -7,6 +7,7 @@ label is asked no more, and its task is lost.
 from __future__ import annotations
 
 import base64
+import functools
 import threading
 import time
 import uuid
@@ -14,8 +15,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from nvllm.bisect.driver import Task
 from nvllm.bisect.records import BisectStart, Lost, Sent
 from nvllm.core import durable, paths, reading
 from nvllm.core.progress import Progress
@@ -219,6 +221,7 @@ class RemoteMachines:
     repository: Repository
     evidence: Path
     jobs: int
+    one_host: ClassVar[bool] = False
     _pool: MachinePool = field(init=False)
     _pushed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Manifest and configuration of each build hash that is in the registry."""
@@ -238,13 +241,14 @@ class RemoteMachines:
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         return self.bench.build(chosen)
 
-    def task(self, built: Built, attempt: int, reason: str) -> Sent:
+    def task(self, built: Built, attempt: int, reason: str) -> Task:
         if built.build_hash not in self._pushed:
             self._pushed[built.build_hash] = self._push(built)
         manifest, config = self._pushed[built.build_hash]
-        return Sent(
+        sent = Sent(
             uuid.uuid4().hex, built.chosen, built.build_hash, manifest, config, self.start.host, attempt, reason
         )
+        return Task(sent, functools.partial(self.trial, sent))
 
     def _push(self, built: Built) -> tuple[str, str]:
         """Send the image of BUILT to the registry, and return the digests of its manifest and its configuration."""

@@ -71,7 +71,7 @@ def usable_lock(project: Project, image: str, progress: Progress) -> Lock | None
     try:
         return read_lock(project, image)
     except Refused as refused:
-        if {refusal.code for refusal in refused.refusals} - {"NV201", "NV210"}:
+        if any(refusal.blame not in {"no lock", "damaged lock"} for refusal in refused.refusals):
             raise
         if project.lock(image).exists():
             progress.note(f"{project.show(project.lock(image))} is damaged; nothing of it is kept")

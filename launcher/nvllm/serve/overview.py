@@ -69,7 +69,7 @@ def _needs(
     steps = [_profile(spec, places, locked, facts, image_lacks, blessed=blessed) for blessed in (False, True)]
     serve, bless = (step[1] if step is not None else None for step in steps)
     first = next(step for step in steps if step is not None)
-    if project.own or "NV201" not in {one.code for one in lacks}:
+    if project.own or all(refusal.blame != "no lock" for refusal in lacks):
         following = next(iter(first[1])).cure if first[1] else first[0]
     else:
         following = f"nvllm init {image} --target {image}"  # the lock would be written into nvllm's own project

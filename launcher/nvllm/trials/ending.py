@@ -20,7 +20,7 @@ def end_all(running: Collection[Future[T]], clear: Callable[[], None]) -> None:
     """Call CLEAR until RUNNING have ended. An interrupt, one or more, makes them end sooner and never leaves them."""
     while True:
         with contextlib.suppress(KeyboardInterrupt):
+            clear()
+        with contextlib.suppress(KeyboardInterrupt):
             if not wait(running, _BETWEEN_CLEARS).not_done:
                 return
-        with contextlib.suppress(KeyboardInterrupt):
-            clear()

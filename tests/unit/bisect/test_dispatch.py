@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from nvllm.bisect import journal, replay_check
 from nvllm.bisect.answer import Done, NextTrial
-from nvllm.bisect.dispatch import dispatch
-from nvllm.bisect.driver import drive
+from nvllm.bisect.driver import Task, dispatch, drive
 from nvllm.bisect.journal import Journal, Log
 from nvllm.bisect.problem import Mode
 from nvllm.bisect.records import JournalRecord, Lost, Sent, Tried
@@ -34,6 +33,8 @@ CAUSE = frozenset({"p03", "p06"})
 class Fleet(SimulatedBench):
     """COUNT machines that try by JUDGE. DIES says whether the machine of a task dies. LOG must have what is sent."""
 
+    one_host = False
+
     def __init__(self, judge: Judge, log: Log, count: int = 4, dies: Callable[[Sent], bool] = lambda _: False) -> None:
         super().__init__(judge)
         self.log, self.count, self.dies = log, count, dies
@@ -42,11 +43,12 @@ class Fleet(SimulatedBench):
         self.guard = threading.Lock()
         self.cleared = threading.Event()
 
-    def task(self, built: Built, attempt: int, reason: str) -> Sent:
+    def task(self, built: Built, attempt: int, reason: str) -> Task:
         name = uuid.uuid4().hex
-        return Sent(name, built.chosen, built.build_hash, "sha256:1", "sha256:2", "cpu-1", attempt, reason)
+        sent = Sent(name, built.chosen, built.build_hash, "sha256:1", "sha256:2", "cpu-1", attempt, reason)
+        return Task(sent, lambda: self.tried(sent))
 
-    def trial(self, sent: Sent) -> Trial | Lost:  # type: ignore[override]  # of a task, not of a build
+    def tried(self, sent: Sent) -> Trial | Lost:
         assert sent in [entry.record for entry in self.log.entries]
         with self.guard:
             self.sent.append(sent)
@@ -144,7 +146,7 @@ def test_an_interrupt_ends_what_was_sent_and_counts_none_of_it() -> None:
     log = Log.of(start(free(8)))
 
     class Interrupted(Fleet):
-        def trial(self, sent: Sent) -> Trial | Lost:  # type: ignore[override]  # of a task, not of a build
+        def tried(self, sent: Sent) -> Trial | Lost:
             with self.guard:
                 self.sent.append(sent)
                 if len(self.sent) == 2:
@@ -162,7 +164,7 @@ def test_a_refused_task_is_lost_and_ends_the_run() -> None:
     log = Log.of(start(free(4)))
 
     class Refusing(Fleet):
-        def trial(self, sent: Sent) -> Trial | Lost:  # type: ignore[override]  # of a task, not of a build
+        def tried(self, sent: Sent) -> Trial | Lost:
             raise refuse("NV508", "a lock", "free", "held", "wait")
 
     with pytest.raises(Refused) as caught:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from nvllm.bisect.answer import Done, NextTrial
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.driver import drive
-from nvllm.bisect.forecast import ahead
 from nvllm.bisect.journal import Log
+from nvllm.bisect.lookahead import Slots, lookahead
 from nvllm.bisect.records import Back, End, JournalRecord, Judged, Skip, Tried, fold
 from nvllm.bisect.search import propose
 from nvllm.core import proc
@@ -263,7 +263,7 @@ def test_what_is_ahead_begins_with_what_is_next() -> None:
     drive(log, SimulatedBench(all_of(frozenset({"p05"}))))
     kept = [one for one in records(log) if not isinstance(one, End)]
     state = fold(kept[: kept.index(next(one for one in kept if isinstance(one, Judged) and one.chosen == ()))])
-    found = ahead(state.problem, state.evidence, 3)
+    found = lookahead(state.problem, state.evidence, Slots(3, one_host=True))
     assert found[0] == propose(state.problem, state.evidence)
     # Both halves are worth an image before it is known which of them is wanted.
     assert [len(request.chosen) for request in found] == [4, 2, 6]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvllm.bisect.answer import NextTrial
-from nvllm.bisect.lookahead import lookahead, to_send
+from nvllm.bisect.lookahead import Slots, lookahead, to_begin
 from nvllm.bisect.problem import Mode, Problem, SearchEvidence, Settings, Tally
 from nvllm.bisect.search import propose
 from support.bisect_machines import alike, search, straggling
@@ -30,10 +30,10 @@ def test_one_machine_tries_what_the_search_asks_for(seed: int, count: int, mode:
     asked = steady(count, rng, mode)
     cause, tallies = asked.combinations.closed(rng.sample(asked.items, 1)), dict[frozenset[str], Tally]()
     while isinstance(wanted := propose(asked, evidence := SearchEvidence(dict(tallies), tallies.keys())), NextTrial):
-        assert lookahead(asked, evidence, 1) == to_send(asked, evidence, (), 1) == [wanted]
-        several = lookahead(asked, evidence, 5)
+        assert lookahead(asked, evidence, Slots(1)) == to_begin(asked, evidence, (), Slots(1)) == [wanted]
+        several = lookahead(asked, evidence, Slots(5))
         assert several[0] == wanted
-        assert lookahead(asked, evidence, 3) == several[:3]
+        assert lookahead(asked, evidence, Slots(3)) == several[:3]
         assert all(asked.combinations.valid(one.chosen) for one in several)
         tallies[wanted.chosen] = tallies.get(wanted.chosen, Tally()).plus(all_of(cause)(wanted.chosen))
 
@@ -66,7 +66,7 @@ def test_the_search_is_shorter_with_more_machines(machines: int, most: float) ->
 
 def test_both_ends_are_proved_at_once() -> None:
     asked = problem(free(8), settings=Settings())
-    wanted = lookahead(asked, SearchEvidence({}), 6)
+    wanted = lookahead(asked, SearchEvidence({}), Slots(6))
     assert [one.purpose for one in wanted] == ["end"] * 6
     assert [one.chosen for one in wanted].count(asked.high) == 3
 
@@ -74,7 +74,7 @@ def test_both_ends_are_proved_at_once() -> None:
 def test_what_is_under_way_is_not_sent_again() -> None:
     asked = replace(problem(free(8), settings=Settings()), mode="ordered")
     evidence = SearchEvidence({asked.high: Tally(bad=3), asked.low: Tally(good=3)})
-    first, second, third = lookahead(asked, evidence, 3)
-    assert to_send(asked, evidence, [first.chosen], 3) == [second, third]
-    assert to_send(asked, evidence, [first.chosen, frozenset({"p01", "p08"})], 3) == [second]
-    assert to_send(asked, evidence, [first.chosen, second.chosen, third.chosen], 3) == []
+    first, second, third = lookahead(asked, evidence, Slots(3))
+    assert to_begin(asked, evidence, [first.chosen], Slots(3)) == [second, third]
+    assert to_begin(asked, evidence, [first.chosen, frozenset({"p01", "p08"})], Slots(3)) == [second]
+    assert to_begin(asked, evidence, [first.chosen, second.chosen, third.chosen], Slots(3)) == []

@@ -14,12 +14,25 @@ from hypothesis import strategies as st
 
 from nvllm.bisect import posterior
 from nvllm.bisect.answer import Done, NextTrial
-from nvllm.bisect.combinations import Combinations, PatchSet, minimise, split
+from nvllm.bisect.combinations import Combinations, PatchSet, split
 from nvllm.bisect.problem import Find, Mode, SearchEvidence, Settings, Tally
 from nvllm.bisect.search import beliefs, concluded, propose
 from nvllm.core.refusal import Refused
 from nvllm.trials.trial import Trial
-from support.bisect_world import BAD, FLAKY, GOOD, ONCE, UNTESTABLE, World, all_of, free, layered, problem, sometimes
+from support.bisect_world import (
+    BAD,
+    FLAKY,
+    GOOD,
+    ONCE,
+    UNTESTABLE,
+    World,
+    all_of,
+    ddmin,
+    free,
+    layered,
+    problem,
+    sometimes,
+)
 from support.rows import each_row
 
 MODES: tuple[Mode, ...] = ("ordered", "set")
@@ -438,7 +451,7 @@ def test_whatever_the_effect_depends_on_nothing_can_go_from_the_result(seed: int
     def shows(chosen: PatchSet) -> bool:
         return answers.setdefault(chosen, rng.random() < 0.3)
 
-    result = minimise(found, everything, frozenset(), counted(found, shows, set()))
+    result = ddmin(found, everything, frozenset(), counted(found, shows, set()))
     assert answers[result]
     assert all(not shows(found.without(result, [one])) for one in result)
 
@@ -448,7 +461,7 @@ def test_the_base_stays_in_every_set() -> None:
     tried: set[PatchSet] = set()
     base = frozenset({"p02"})
     ask = counted(found, lambda chosen: {"p02", "p05"} <= chosen, tried)
-    assert minimise(found, frozenset(found.order), base, ask) == {"p02", "p05"}
+    assert ddmin(found, frozenset(found.order), base, ask) == {"p02", "p05"}
     assert all(base <= chosen for chosen in tried)
 
 
@@ -459,6 +472,6 @@ def test_it_costs_about_what_is_known_of_ddmin() -> None:
         culprits = frozenset(rng.sample(found.order, 2))
         tried: set[PatchSet] = {frozenset(), frozenset(found.order)}
         ask = counted(found, culprits.issubset, tried)
-        assert minimise(found, frozenset(found.order), frozenset(), ask) == culprits
+        assert ddmin(found, frozenset(found.order), frozenset(), ask) == culprits
         costs.append(len(tried))
     assert 18 < sum(costs) / len(costs) < 24
