@@ -195,6 +195,10 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
         "failed",
     ),
     "NV914": ("project vanished", "A project that this state directory lists is no longer at its path."),
+    "NV915": (
+        "ended by another",
+        "Another process killed or removed a container of a trial, which has no verdict.",
+    ),
     # 92x: writing, and whose state it is
     "NV920": ("file not written", "A file could not be written: disk full, or not allowed.", "failed"),
     "NV921": ("another project's instance", "The instance of that name belongs to another project."),
@@ -208,10 +212,10 @@ EXIT_CODES: Mapping[RefusalKind, int] = MappingProxyType({"failed": 1, "usage": 
 CODES: Mapping[str, RefusalCode] = MappingProxyType({code: RefusalCode(*row) for code, row in _CODES.items()})
 
 
-Blame = Literal["patch set", "image", "gate", "engine", "stuck engine", "cache", "moment"]
+Blame = Literal["patch set", "image", "gate", "engine", "stuck engine", "cache", "moment", "outside"]
 """What a refusal is laid on where a program goes on after it: the set of patches that was chosen, the making of its
 image, what the gate found in the container, an engine that did not start or died, one that is stuck, a blessed cache
-that the start did not use, or this host at this moment."""
+that the start did not use, this host at this moment, or another process that ended a container of ours."""
 
 BLAMES: Mapping[str, Blame] = MappingProxyType(
     {
@@ -234,6 +238,7 @@ BLAMES: Mapping[str, Blame] = MappingProxyType(
         "NV704": "engine",
         "NV705": "cache",
         "NV913": "stuck engine",
+        "NV915": "outside",
     }
 )
 """The blame of each code that has one. Whoever goes on after some refusals decides by their blame, never by codes."""
