@@ -70,8 +70,8 @@ def end_orphan(engine: Engine, places: Places, instance: str, left: Orphan) -> N
 def stop(engine: Engine, places: Places, instance: str) -> str:
     """Stop INSTANCE, and return the id of its container. One whose container vanished gets its state corrected.
 
-    Raises Refused NV107 if nothing of that name is there to be stopped, NV921 if it is another home's, NV521 if its supervisor does not end, and
-    NV920 if its state cannot be written.
+    Raises Refused NV107 if nothing of that name is there to be stopped, NV921 if it is another home's, NV521 if its
+    supervisor does not end, and NV920 if its state cannot be written.
     """
     by_nvllm = [one for one in engine.containers() if one.by_nvllm]
     containers = {one.name: one for one in by_nvllm if not one.of_another(places.id)}
