@@ -266,7 +266,8 @@ def _check(app: App, build: Build, layers_only: bool) -> None:
 def _dry_run(app: App, build: Build) -> None:
     docker = engine.connect()
     record = presence.proved(build, app.project, app.places)
-    image_id, outcome, tags = record.image_id if record is not None else None, "would be built", build.tags
+    image_id, outcome = record.image_id if record is not None else None, "would be built"
+    tags: Sequence[str] = build.tags
     if not isinstance(docker, EngineProblem):
         tags = buildrecord.own_tags(build.tags, app.places, docker)
         if record is not None and buildrecord.in_engine(record, docker) is not None:

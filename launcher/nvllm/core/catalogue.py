@@ -202,6 +202,10 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
         "ended by another",
         "Another process killed or removed a container of a trial, which has no verdict.",
     ),
+    "NV916": (
+        "bless of another image",
+        "The blessing was made with another image than the one of this build hash here.",
+    ),
     # 92x: writing, and whose state it is
     "NV920": ("file not written", "A file could not be written: disk full, or not allowed.", "failed"),
     "NV921": (
