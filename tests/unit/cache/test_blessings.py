@@ -55,7 +55,7 @@ def test_an_unsafe_bless_is_for_a_dev_profile(tmp_path: Path) -> None:
 
 
 def test_a_dev_profile_skips_nothing_else(tmp_path: Path) -> None:
-    """The whole of a query is what it is about, with which image, when, and who must have signed: nothing in it skips a check."""
+    """The whole of a query is what it is about, which image, when, and who must have signed: nothing skips a check."""
     held = blessings(tmp_path)
     made = bless(TREE, trials=2, expires=clock.stamp(NOW - 1))
     promotion.promote(held, made)
