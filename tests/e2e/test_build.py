@@ -74,7 +74,7 @@ def toggling(worlds: Worlds, docker_client: DockerClient, built_image: BuiltImag
         yield world
     finally:
         docker_client.api.tag(built_image.id, "nvllm", IMAGE)
-        mine = {f"nvllm:{IMAGE}-{path.stem[:12]}" for path in world.places.builds.glob("*.json")}
+        mine = {tag for one in buildrecord.records(world.places.builds) for tag in one.tags or ()}
         for tag in mine - before:
             docker_client.api.remove_image(tag)
 

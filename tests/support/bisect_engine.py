@@ -41,7 +41,8 @@ def bisecting(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
     yield made
     made.end()
     after, built = tags(), records(made, "build", "journal*.jsonl")
-    for tag in {f"{newest}-{one['build_hash'][:12]}" for one in built} - before.keys():
+    mine = tuple(f"{newest}-{one['build_hash'][:12]}" for one in built)  # and with the world's id, if it was taken
+    for tag in (tag for tag in after.keys() - before.keys() if tag.startswith(mine)):
         docker_client.api.remove_image(tag)
     assert after[newest] not in {one["image"] for one in built} - {before[newest]}
 

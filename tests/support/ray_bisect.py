@@ -114,7 +114,8 @@ class Bisect:
         for one in self.client.api.containers(all=True, filters={"label": TASK_LABEL}):
             if one["Labels"][TASK_LABEL] in self.tasks("sent") | self.begun():
                 self.client.api.remove_container(one["Id"], force=True)
-        for tag in {f"nvllm:{IMAGE}-{one['build_hash'][:12]}" for one in self.records("build")}:
+        mine = tuple(f"nvllm:{IMAGE}-{one['build_hash'][:12]}" for one in self.records("build"))
+        for tag in [tag for image in self.client.images.list("nvllm") for tag in image.tags if tag.startswith(mine)]:
             self.client.api.remove_image(tag, force=True)
         shutil.rmtree(self.home / "state", ignore_errors=True)
 

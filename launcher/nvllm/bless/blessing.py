@@ -363,6 +363,7 @@ def new_manifest(
         phases=typical.phases,
         cold=result.cold,
         coverage=result.coverage,
+        image_id=plan.image_id or None,
     )
 
 

@@ -52,6 +52,8 @@ class BlessingQuery:
     now: float
     signers: Path | None = None
     valid_days: int | None = None
+    image_id: str = ""
+    """The image that is served; empty if none is known."""
 
     @property
     def cure(self) -> str:
@@ -198,7 +200,8 @@ class Blessings:
         """Return the manifest that is in force for QUERY.
 
         Raises Refused with every reason not to serve it: NV901 none, NV910 none but a similar one, NV902 more than one,
-        NV903 revoked, NV904 unsafe, NV905 expired, NV906 older, NV908 damaged, NV909 not signed as required.
+        NV903 revoked, NV904 unsafe, NV905 expired, NV906 older, NV908 damaged, NV909 not signed as required, NV916 of
+        another image.
         """
         blessings = self.of(query.serve_hash)
         refusals = [refusal for one in blessings for refusal in one.refusals]
@@ -239,6 +242,9 @@ class Blessings:
             refusals = [one for one in refusals if one.blame != "few trials"]
         if not any(one.blame == "age" for one in refusals):  # the manifest may be older than valid-days
             refusals += _too_old(path, blessed, query)
+        if blessed.image_id is not None and query.image_id and blessed.image_id != query.image_id:
+            cure = f"{query.cure} --rebless"
+            refusals.append(Refusal("NV916", str(path), f"a bless of image {query.image_id}", blessed.image_id, cure))
         if query.signers is not None:
             try:
                 self.signer(path, blessed, query.signers)

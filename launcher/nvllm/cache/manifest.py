@@ -180,6 +180,13 @@ class Manifest:
     """The start of the bootstrap, which compiled."""
     coverage: Coverage | None = None
     """What was asked so that the tree has every kernel; None on the CPU, where Triton compiles none."""
+    image_id: Annotated[str | None, Rule("^sha256:[0-9a-f]{64}$", "a digest, sha256: and 64 hex digits")] = None
+    """The image that it was made with, by its configuration; None in those of an older nvllm.
+
+    It is no factor of the serve hash. The build hash already decides the image, by recorded digests or by the build of
+    a host (`presence.judged`), so a factor would only end the blessings that there are. Two hosts whose builds differ
+    without recorded digests have one serve hash, and this tells them apart.
+    """
 
     @property
     def cure(self) -> str:

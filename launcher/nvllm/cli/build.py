@@ -161,34 +161,35 @@ def _witness(app: App) -> Witness:
 
 def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> None:
     docker = engine.require()
-    before = docker.image(build.tags[-1])
+    tags = buildrecord.own_tags(build.tags, app.places, docker)
+    before = docker.image(tags[-1])
     if record:
         made = _image_builder(app, builder)
         finished = made.whole(build, docker)
         recording.verify(finished.layers, app.progress)
         comparison = _held(app, build, recording.of_image(build, finished), finished.layers, record)
         done = made.load(build, finished, docker, build.tags)
-        _print_result(app, build, done.image_id, "built", comparison, _left(build, before, done))
+        _print_result(app, build, done.image_id, "built", comparison, _left(tags[-1], before, done), tags)
         return
     there = presence.recorded(build, app.project, app.places, docker, build.tags)
     if there is not None:
         comparison, deviations = recording.outcome(app.project, build.spec.name, recording.of_record(there))
         if not deviations:
-            _print_result(app, build, there.image_id, "already there", comparison, _left(build, before, there))
+            _print_result(app, build, there.image_id, "already there", comparison, _left(tags[-1], before, there), tags)
             return
     done = _image_builder(app, builder).into_engine(build, docker, build.tags)
     comparison, _ = recording.outcome(app.project, build.spec.name, recording.of_record(done))
-    _print_result(app, build, done.image_id, "built", comparison, _left(build, before, done))
+    _print_result(app, build, done.image_id, "built", comparison, _left(tags[-1], before, done), tags)
 
 
-def _left(build: Build, before: ImageFacts | None, now: Record) -> str | None:
-    """Return what the tag of the newest build of the image named BEFORE, if it was another image than NOW.
+def _left(latest: str, before: ImageFacts | None, now: Record) -> str | None:
+    """Return what LATEST, the tag of the newest build of the image, named BEFORE, if it was another image than NOW.
 
-    All projects of a host share that tag, so another project may have put it there.
+    All projects of a home share that tag, so another project may have put it there.
     """
     if before is None or before.id in now.ids:
         return None
-    return next((tag for tag in before.tags if tag != build.tags[-1]), before.id)
+    return next((tag for tag in before.tags if tag != latest), before.id)
 
 
 def _layers(app: App, build: Build, only: ImagePart | None, layout: Path | None, record: bool) -> None:
@@ -265,14 +266,13 @@ def _check(app: App, build: Build, layers_only: bool) -> None:
 def _dry_run(app: App, build: Build) -> None:
     docker = engine.connect()
     record = presence.proved(build, app.project, app.places)
-    if (
-        not isinstance(docker, EngineProblem)
-        and record is not None
-        and buildrecord.in_engine(record, docker) is not None
-    ):
-        _print_result(app, build, record.image_id, "already there")
-    else:
-        _print_result(app, build, record.image_id if record is not None else None, "would be built")
+    image_id, outcome = record.image_id if record is not None else None, "would be built"
+    tags: Sequence[str] = build.tags
+    if not isinstance(docker, EngineProblem):
+        tags = buildrecord.own_tags(build.tags, app.places, docker)
+        if record is not None and buildrecord.in_engine(record, docker) is not None:
+            outcome = "already there"
+    _print_result(app, build, image_id, outcome, tags=tags)
 
 
 def _image_builder(app: App, name: BuilderName = "nvllm") -> ImageBuilder:
@@ -284,13 +284,20 @@ def _image_builder(app: App, name: BuilderName = "nvllm") -> ImageBuilder:
 
 
 def _print_result(
-    app: App, build: Build, image_id: str | None, outcome: str, record: str | None = None, left: str | None = None
+    app: App,
+    build: Build,
+    image_id: str | None,
+    outcome: str,
+    record: str | None = None,
+    left: str | None = None,
+    tags: Sequence[str] | None = None,
 ) -> None:
     """Print what came of BUILD; RECORD is what is said of the recorded digests, None where nothing was built.
 
-    LEFT is what the tag of the newest build named until now, if that was another image.
+    LEFT is what the tag of the newest build named until now, if that was another image. TAGS are those of this home in
+    the engine, for the build and for the newest build; if there is no engine, those of BUILD.
     """
-    tag, latest = build.tags
+    tag, latest = tags or build.tags
     data: Json = {
         "image": build.spec.name,
         "build_hash": build.build_hash,

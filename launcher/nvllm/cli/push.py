@@ -20,7 +20,7 @@ from nvllm.engine import engine
 from nvllm.fleet import blessings, images, registry
 from nvllm.fleet.blessings import PulledBlessing, PushedBlessing
 from nvllm.fleet.registry import Repository
-from nvllm.image import identity, recording
+from nvllm.image import recording
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.buildrecord import Proof
 from nvllm.image.identity import Build
@@ -153,7 +153,7 @@ def pull(app: App, repo: str, image: str, profiles: Sequence[str], verify: bool)
     done = images.pull_image(repository, digest, build, app.project, app.places, docker, app.progress, proof=proof)
     brought = [_blessing(app, repository, build, profile) for profile in profiles]
     record = done.record
-    tag = identity.tag(record.image, record.build_hash)
+    tag, *_ = record.tags or build.tags
     data: Json = {
         "repository": str(name),
         "image": record.image,

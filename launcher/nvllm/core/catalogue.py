@@ -117,7 +117,10 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     "NV506": ("disk too small", "A file system has less free space than the work needs."),
     "NV507": ("port taken", "Something else listens on the profile's port."),
     "NV508": ("lock held", "Another nvllm holds the lock of this profile, GPU or port."),
-    "NV509": ("foreign container", "A container that nvllm did not create already has the name."),
+    "NV509": (
+        "foreign container",
+        "A container that nvllm did not create, or another home did, has the name.",
+    ),
     "NV510": ("engine unreachable", "No Docker engine answers."),
     "NV511": ("engine too old", "The Docker engine lacks what nvllm relies on."),
     "NV512": ("tool missing", "A program or package that nvllm needs on the host is not installed."),
@@ -197,9 +200,20 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
         "failed",
     ),
     "NV914": ("project vanished", "A project that this state directory lists is no longer at its path."),
+    "NV915": (
+        "ended by another",
+        "Another process killed or removed a container of a trial, which has no verdict.",
+    ),
+    "NV916": (
+        "bless of another image",
+        "The blessing was made with another image than the one of this build hash here.",
+    ),
     # 92x: writing, and whose state it is
     "NV920": ("file not written", "A file could not be written: disk full, or not allowed.", "failed"),
-    "NV921": ("another project's instance", "The instance of that name belongs to another project."),
+    "NV921": (
+        "another project's instance",
+        "The instance of that name belongs to another project or home.",
+    ),
     "NV922": ("projects unknown", "nvllm has built here, and the list of the projects is gone or damaged."),
 }
 """Title and meaning of each code, and how the command ends where it is not "refused"."""
@@ -212,12 +226,13 @@ CODES: Mapping[str, RefusalCode] = MappingProxyType({code: RefusalCode(*row) for
 
 Blame = Literal[
     "patch set", "no lock", "network", "damaged lock", "image", "moment", "gate", "engine", "stuck engine", "cache",
-    "few trials", "age", "version", "signature",
+    "few trials", "age", "version", "signature", "outside",
 ]  # fmt: skip
 """What a refusal is laid on where a program goes on after it: the set of patches that was chosen; a lock that is not
 there, or is damaged; something that must be asked or fetched; the making of an image; this host at this moment; what
 the gate found in the container; an engine that did not start or died, or is stuck; a blessed cache that the start did
-not use; a blessing of few trials, one that is too old, of an older version than was seen, or not signed."""
+not use; a blessing of few trials, one that is too old, of an older version than was seen, or not signed; another
+process that ended a container of ours."""
 
 BLAMES: Mapping[str, Blame] = MappingProxyType(
     {
@@ -248,6 +263,7 @@ BLAMES: Mapping[str, Blame] = MappingProxyType(
         "NV906": "version",
         "NV909": "signature",
         "NV913": "stuck engine",
+        "NV915": "outside",
     }
 )
 """The blame of each code that has one. Whoever goes on after some refusals decides by their blame, never by codes."""

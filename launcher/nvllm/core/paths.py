@@ -149,6 +149,11 @@ class Places:
     blessings = _Below("state", "blessings")
     """The newest versions of blessings that this host has seen."""
 
+    @property
+    def id(self) -> str:
+        """Sixteen digits of the sha256 of the state directory's real path: they tell the homes on one engine apart."""
+        return hashlib.sha256(os.fsencode(self.state.resolve())).hexdigest()[:16]
+
     def run(self, instance: str) -> Path:
         """Return the run directory of INSTANCE. Raises Refused NV108 if that is no name of one."""
         return self.runs / _entry(instance, "INSTANCE", "nvllm status")

@@ -28,7 +28,7 @@ from nvllm.engine.client import (
     patient_client,
 )
 from nvllm.engine.container import Container
-from nvllm.host.facts import ContainerFact, ContainerState, Product, Usage
+from nvllm.host.facts import HOME_LABEL, ContainerFact, ContainerState, Product, Usage
 
 _ENDED = frozenset({"exited", "dead", "removing", "stopped"})
 """The statuses of a container that no longer runs; the last is Podman's."""
@@ -57,7 +57,7 @@ class Containers(Connection):
     def start(self, plan: LaunchPlan, labels: Mapping[str, str]) -> str:
         """Create and start the container of PLAN, and return its id.
 
-        A stopped container of nvllm with that name is replaced. Raises Refused NV703 with the engine's error if the
+        A stopped container of this home with that name is replaced. Raises Refused NV703 with the engine's error if the
         container cannot be started; it is removed then.
         """
         creating = container.of_plan(plan, {**labels, **self._labels})
@@ -85,7 +85,8 @@ class Containers(Connection):
 
     def _discard_stopped(self, name: str) -> None:
         for fact in self.containers():
-            if fact.name == name and fact.by_nvllm and not fact.running:
+            own = fact.by_nvllm and not fact.of_another(self._labels.get(HOME_LABEL, ""))
+            if fact.name == name and own and not fact.running:
                 self._client.api.remove_container(fact.id)
 
     @engine_errors

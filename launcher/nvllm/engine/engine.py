@@ -8,12 +8,13 @@ from typing import Literal
 
 import docker
 
+from nvllm.core import paths
 from nvllm.core.refusal import Refused
 from nvllm.engine import client, endpoint
 from nvllm.engine.containers import Containers
 from nvllm.engine.images import Images
 from nvllm.host import engines
-from nvllm.host.facts import EngineProblem
+from nvllm.host.facts import HOME_LABEL, EngineProblem
 
 _TIMEOUT = 60
 """Seconds."""
@@ -44,7 +45,7 @@ def connect() -> Engine | EngineProblem:
         if any(word in text for word in _DENIED):
             kind = "denied"
         return EngineProblem(kind, client.address(), text.splitlines()[0][:300] if text else type(error).__name__)
-    return Engine(opened)
+    return Engine(opened, {HOME_LABEL: paths.places(os.environ).id})
 
 
 def require() -> Engine:

@@ -45,6 +45,9 @@ from nvllm.serve.supervisor import Supervisor
 _OF_THE_START: Collection[Blame | None] = frozenset({"gate", "engine", "cache"})
 """The blame of an engine that does not start. Any other is the host's fault and ends the run, which can go on later."""
 
+ATTEMPTS = 3
+"""How often a leg is run whose container another process has ended."""
+
 REST = 30.0
 """Seconds in which an engine without requests must come to rest."""
 _LISTINGS = 3
@@ -87,7 +90,7 @@ class Runner:
             verdict = self.directory.verdict(arm.name, run)
             if verdict is None:
                 self.progress.note(f"leg {number} of {len(order)}: {arm.name}, run {run}")
-                verdict = self.leg(arm, run)
+                verdict = self._undisturbed(arm, run)
             self.progress.note(f"leg {number} of {len(order)}: {leg_text(verdict)}")
         if self.traced is not None:
             taken = {one.arm for one in self.directory.kernels()}
@@ -101,6 +104,17 @@ class Runner:
         text = analysis.markdown(self.manifest, comparison)
         self.directory.compared(comparison, text, summary.markdown(self.manifest, comparison), drawn)
         return comparison
+
+    def _undisturbed(self, arm: ArmState, run: int) -> LegVerdict:
+        """Run one leg, and again if another process ended its container. Raises Refused NV915 for the last time."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self.leg(arm, run)
+            except Refused as refused:
+                if {refusal.blame for refusal in refused.refusals} != {"outside"}:
+                    raise
+                self.progress.note(f"{arm.name}, run {run}, is run again: {refused.refusals[0].found}")
+        return self.leg(arm, run)
 
     def leg(self, arm: ArmState, run: int) -> LegVerdict:
         """Run one leg and write it down. An engine that does not start makes it invalid."""

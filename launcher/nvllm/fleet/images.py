@@ -134,8 +134,8 @@ def pull_image(
     if known is not None and known.proof is not None:
         described = known
     buildrecord.use(places, project, build.build_hash)
-    buildrecord.load(image, described, engine, build.tags if tags is None else tags, places, progress)
-    return Pulled(described, sha256(offered.manifest))
+    written = buildrecord.load(image, described, engine, build.tags if tags is None else tags, places, progress)
+    return Pulled(written, sha256(offered.manifest))
 
 
 def compared(repository: Repository, digest: str | None, build: Build, builder: ImageBuilder) -> str:

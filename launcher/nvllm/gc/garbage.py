@@ -34,6 +34,7 @@ from nvllm.host import gate_records, gates, locks
 from nvllm.host.facts import TREE_LABEL, ContainerFact, StoredImage
 from nvllm.host.gates import FiledRecord, GateName
 from nvllm.image import builder, buildrecord, dockerfiles, identity
+from nvllm.image.buildrecord import Record
 from nvllm.layers.cache import LayerCache
 from nvllm.lock import lockdoc
 from nvllm.spec import specfile
@@ -117,17 +118,25 @@ def images(
     built by another user, or for another NVLLM_HOME, and is left alone.
     """
     keep = referred.builds | _used(containers)
-    known: set[str] = set()
-    for path in places.builds.glob("*.json"):
-        record = buildrecord.read(places.builds, path.stem)
-        if record is None or path.stem in keep or path.lstat().st_mtime >= oldest:
-            continue
-        if _decided(places, path.stem, referred):
-            known.update(record.ids)
-    gone = [image for image in stored if image.facts.id in known]
+    known: dict[str, Record] = {}
+    for record in buildrecord.records(places.builds):
+        name = record.build_hash
+        old = name not in keep and (places.builds / f"{name}.json").lstat().st_mtime < oldest
+        if old and _decided(places, name, referred):
+            known.update(dict.fromkeys(record.ids, record))
+    own = {
+        image.facts.id: tuple(tag for tag in image.facts.tags if known[image.facts.id].named(tag))
+        for image in stored
+        if image.facts.id in known
+    }
+    # An image that has a tag of another home stays, for that home.
+    gone = [image for image in stored if own.get(image.facts.id) == image.facts.tags]
     for image, size in sizes.of_images(gone, stored):
         tags = image.facts.tags or (image.facts.id,)
         yield Piece("image", " ".join(tags), size, tags=tags)
+    for image in stored:
+        if image not in gone and (tags := own.get(image.facts.id, ())):
+            yield Piece("image", " ".join(tags), 0, note="another home keeps the image", tags=tags)
 
 
 def _decided(places: Places, build_hash: str, referred: References) -> bool:

@@ -274,7 +274,7 @@ def _not_running(subject: Subject) -> Judgement:
             f"nvllm stop {name}",
         )
         for container in _containers_of_the_name(subject)
-        if container.by_nvllm and container.running
+        if container.by_nvllm and container.running and not container.of_another(subject.facts.home)
     ] or f"{name} is not running"
 
 
@@ -295,6 +295,16 @@ def _not_foreign(subject: Subject) -> Judgement:
         )
         for container in _containers_of_the_name(subject)
         if not container.by_nvllm
+    ] + [
+        Refusal(
+            "NV509",
+            f"{_ENGINE}: container {name}",
+            "no container of that name, or one of this home",
+            f"container {container.id[:12]}, which another home started",
+            container.stop,
+        )
+        for container in _containers_of_the_name(subject)
+        if container.by_nvllm and container.of_another(subject.facts.home)
     ] or f"no foreign container is called {name}"
 
 

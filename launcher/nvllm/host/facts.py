@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -32,6 +33,9 @@ INSTANCE_LABEL = "nvllm.instance"
 
 RUN_LABEL = "nvllm.run"
 """The label with the run directory that a container was started from: no other state directory has its locks."""
+
+HOME_LABEL = "nvllm.home"
+"""The label with the id of the home whose nvllm started a container; those of an older nvllm have none."""
 
 TASK_LABEL = "nvllm.task"
 """The label of every container that a worker starts, or its probe: the task that it was sent."""
@@ -180,6 +184,19 @@ class ContainerFact:
         """
         return self.labels.get(INSTANCE_LABEL) == self.name
 
+    def of_another(self, home: str) -> bool:
+        """Return whether the nvllm of another home than the one with the id HOME started it: it alone may end it."""
+        return self.labels.get(HOME_LABEL, home) != home
+
+    @property
+    def stop(self) -> str:
+        """The command by which its own home ends it."""
+        state = Path(self.labels.get(RUN_LABEL, "/")).parent.parent
+        variable = {"state": "NVLLM_HOME", "nvllm": "XDG_STATE_HOME"}.get(state.name)
+        if variable is None:
+            return shlex.join(["docker", "stop", self.name])
+        return f"{variable}={shlex.quote(str(state.parent))} {shlex.join(['nvllm', 'stop', self.name])}"
+
 
 @dataclass(frozen=True, slots=True)
 class LockFacts:
@@ -212,6 +229,8 @@ class HostFacts:
     """Bytes; 0 if the kernel did not say."""
     machine_id: str = ""
     """What identifies this installation, see `machine_id`; empty if nothing does."""
+    home: str = ""
+    """The id of the home that asks."""
 
 
 _PROC, _SYS = Path("/proc"), Path("/sys")

@@ -28,7 +28,7 @@ class AnsweringEngine(Protocol):
 
 def host_facts(places: Places, engine: AnsweringEngine | EngineProblem) -> HostFacts:
     """Return the facts of this host and of ENGINE."""
-    host = replace(facts.probe([places.runs]), locks=locks.probe(places.locks))
+    host = replace(facts.probe([places.runs]), locks=locks.probe(places.locks), home=places.id)
     if isinstance(engine, EngineProblem):
         return replace(host, engine_problem=engine)
     return replace(host, engine=engine.facts(), containers=engine.containers())

@@ -148,8 +148,7 @@ class ImageBuilder:
         witness.hold(build.spec.name, recording.of_image(build, finished), finished.layers)
         buildrecord.use(self.places, self.project, build.build_hash)
         built = buildrecord.of_image(finished, build.spec.name, build.build_hash, "built")
-        buildrecord.load(finished, built, engine, tags, self.places, self.progress)
-        return built
+        return buildrecord.load(finished, built, engine, tags, self.places, self.progress)
 
 
 def uncompiled(build: Build) -> Iterator[Refusal]:

@@ -12,7 +12,7 @@ a record counts is decided by `presence.judged` alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -52,10 +52,16 @@ class Record:
     """The id that a containerd image store uses; None in older records, and where it was unknown."""
     proof: Proof | None = None
     """None if it was pulled as a project has recorded it, and in older records, which may be of anything."""
+    tags: tuple[str, ...] | None = None
+    """What this home has called the image in the engine; None in older records: then every tag that the image has."""
 
     @property
     def ids(self) -> tuple[str, ...]:
         return (self.image_id,) if self.manifest_id is None else (self.image_id, self.manifest_id)
+
+    def named(self, tag: str) -> bool:
+        """Return whether this home gave the image the name TAG."""
+        return self.tags is None or tag in self.tags
 
     def is_of(self, image: ImageFacts) -> bool:
         """Return whether IMAGE, an image of an engine, has the recorded id and layers."""
@@ -76,7 +82,10 @@ def read(directory: Path, build_hash: str) -> Record | None:
         layers = tuple(RecordedLayer(one["kind"], one["diff_id"], one["size"]) for one in document["layers"])
         proof = document.get("proof")
         proof = proof if proof in get_args(Proof) else None
-        return Record(document["image"], build_hash, document["image_id"], layers, document.get("manifest_id"), proof)
+        tags = document.get("tags")
+        tags = None if tags is None else tuple(map(str, tags))
+        manifest_id = document.get("manifest_id")
+        return Record(document["image"], build_hash, document["image_id"], layers, manifest_id, proof, tags)
     except (ValueError, TypeError, KeyError):  # damaged: building again writes a new one
         return None
 
@@ -102,20 +111,56 @@ def makers(where: Places, build_hash: str) -> frozenset[str]:
     return frozenset(path.parents[1].name for path in where.works.glob(f"*/builds/{build_hash}"))
 
 
+def records(directory: Path) -> Iterator[Record]:
+    """Yield every record below DIRECTORY that is not damaged. Raises Refused as `read` does."""
+    for path in sorted(directory.glob("*.json")):
+        record = read(directory, path.stem)
+        if record is not None:
+            yield record
+
+
+def own_tags(tags: Iterable[str], where: Places, engine: Engine) -> tuple[str, ...]:
+    """Return TAGS as the home of WHERE may use them in ENGINE: those that another home, or a person, has get its id.
+
+    Homes share an engine, and an image lives as long as its last tag. So no home moves, shares or removes a tag of
+    another.
+    """
+    own = []
+    for tag in tags:
+        image = engine.image(tag)
+        free = image is None or any(image.id in one.ids and one.named(tag) for one in records(where.builds))
+        own.append(tag if free else f"{tag}-{where.id[:7]}")
+    return tuple(own)
+
+
+def tagged(record: Record, tags: Sequence[str], where: Places) -> Record:
+    """Return RECORD with TAGS, names of its image, written below WHERE if it lacks one. Raises Refused as `write`."""
+    before = read(where.builds, record.build_hash)
+    known = before.tags or () if before is not None and before.image_id == record.image_id else ()
+    with_tags = dataclasses.replace(record, tags=tuple(dict.fromkeys((*known, *tags))))
+    if with_tags != before:
+        write(where.builds, with_tags)
+    return with_tags
+
+
 def of_image(image: Image, name: str, build_hash: str, proof: Proof | None) -> Record:
     """Return the record of IMAGE, that of NAME with BUILD_HASH by PROOF."""
     layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in image.layers)
     return Record(name, build_hash, image.id, layers, next(iter(image.ids[1:]), None), proof)
 
 
-def load(image: Image, record: Record, engine: Engine, tags: Sequence[str], where: Places, progress: Progress) -> None:
-    """Load IMAGE into ENGINE under TAGS. RECORD, its record, is written before.
+def load(
+    image: Image, record: Record, engine: Engine, tags: Sequence[str], where: Places, progress: Progress
+) -> Record:
+    """Load IMAGE into ENGINE under TAGS, see `own_tags`. Return RECORD, its record, with them; it is written before.
 
     `gc` finds images by their records, so an image without one would never be removed. Raises Refused as `write` and
     `Engine.load` do.
     """
-    write(where.builds, record)
-    engine.load(image, tags, progress)
+    own = own_tags(tags, where, engine)
+    written = tagged(record, own, where)
+    engine.load(image, own, progress)
+    return written
 
 
 def in_engine(record: Record, engine: Engine) -> ImageFacts | None:

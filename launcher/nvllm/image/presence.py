@@ -75,16 +75,19 @@ def proved(build: Build, project: Project, places: Places) -> Record | None:
 def recorded(build: Build, project: Project, places: Places, engine: Engine, tags: Sequence[str]) -> Record | None:
     """Return the record of BUILD and give its image the TAGS, if ENGINE holds exactly that image; else None.
 
-    PROJECT is noted as one that needs the build. Raises Refused as `proved` does.
+    Names that another home has get this one's id, see `buildrecord.own_tags`. PROJECT is noted as one that needs the
+    build. Raises Refused as `proved` does.
     """
     known = proved(build, project, places)
     image = buildrecord.in_engine(known, engine) if known is not None else None
-    if image is None:
+    if known is None or image is None:
         return None
     buildrecord.use(places, project, build.build_hash)
-    for tag in tags:
+    own = buildrecord.own_tags(tags, places, engine)
+    written = buildrecord.tagged(known, own, places)
+    for tag in own:
         engine.tag(image.id, tag)
-    return known
+    return written
 
 
 def of_build(build: Build, project: Project, places: Places, engine: Engine | EngineProblem) -> ImagePresence:
@@ -114,7 +117,7 @@ def refusals(build: Build, recorded: Record | None, engine: Engine) -> list[Refu
         problem = "no such image" if image is None else "an image without a build record on this host"
         return [Refusal("NV302", where, f"the image of build hash {build.build_hash[:12]}", problem, cure)]
     if image.id not in recorded.ids:
-        return [Refusal("NV303", where, " or ".join(recorded.ids), image.id, f"docker rmi {tag} && {cure}")]
+        return [Refusal("NV303", where, " or ".join(recorded.ids), image.id, cure)]
     if not recorded.is_of(image):
         expected = f"{len(recorded.layers)} layers, as recorded"
         problem = f"{len(image.diff_ids)} layers, not the same ones"

@@ -305,7 +305,15 @@ def _blessed(known: KnownProfile, examination: Examination) -> Examination:
         return replace(examination, refusals=(*examination.refusals, refusal))
     signers, factors = project.signers(rules.signers), servehash.factors(plan)
     query = BlessingQuery(
-        plan.image, plan.profile, plan.serve_hash, factors, plan.dev, time.time(), signers, rules.valid_days
+        plan.image,
+        plan.profile,
+        plan.serve_hash,
+        factors,
+        plan.dev,
+        time.time(),
+        signers,
+        rules.valid_days,
+        plan.image_id,
     )
     try:
         manifest = blessings.lookup(query)

@@ -71,8 +71,9 @@ class FreshInstances:
             owners.release(self.project, self.places, link.name)
 
     def _prefix(self, image: str, profile: str) -> str:
-        # With the project: `clear` must not end what another project's bisect has started.
-        return f"{planner.instance_name(image, profile)}-{self.purpose}-{self.project.id[:7]}-"
+        # With project and home: `clear` must not end what another project's bisect, or another home's, has started.
+        own = f"{self.project.id[:7]}-{self.places.id[:7]}"
+        return f"{planner.instance_name(image, profile)}-{self.purpose}-{own}-"
 
 
 def with_profile(build: Build, name: str, profile: Profile) -> Build:

@@ -6,7 +6,8 @@
 
 An instance is called nvllm-IMAGE-PROFILE. If another project of this host already has that name, the first digits of
 this project's id are added: the first one keeps the name that the documentation shows. A name is free again when its
-project is gone. Instances of an older nvllm, or of another home, have no owner, and any project may stop them.
+project is gone. Instances of an older nvllm have no owner, and any project of their home may stop them. Nobody here
+may stop those of another home: their containers have its label (`ContainerFact.of_another`).
 """
 
 from __future__ import annotations

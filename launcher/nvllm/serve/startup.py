@@ -20,7 +20,7 @@ from nvllm.cache.cachetree import Tree
 from nvllm.core.lock import LockedModel
 from nvllm.core.plan import LaunchPlan, encode
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import LOOPBACK, MEMORY_FLOOR
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import INSTANCE_LABEL, RUN_LABEL, TREE_LABEL, ContainerState
@@ -32,6 +32,9 @@ from nvllm.serve.watchdog import MemoryWatch
 
 STOP_PATIENCE = 10
 """Seconds from the end of its requests to the kill of an engine: what `docker stop` allows too."""
+
+_KILLED = 137
+"""The exit status of a process that SIGKILL ended."""
 
 POLL = 0.2
 """Seconds between two looks at an engine that starts."""
@@ -107,6 +110,8 @@ class EngineStart:
         self.tail: list[str] = []
         self._under_way = False
         """Whether the run directory is prepared and the instance has not ended."""
+        self._outside = ""
+        """How another process has ended the container, if one has."""
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read_log, daemon=True)
 
@@ -182,26 +187,55 @@ class EngineStart:
         """Run the engine for the duration of the context, which ends for REASON, and yield its first generation.
 
         Its container is gone afterwards in any case. Raises what `start` and `end` raise; NV519 in the place of any of
-        it, and of a result, if the watchdog has ended the engine: what was seen then says nothing of the engine.
+        it, and of a result, if the watchdog has ended the engine, and NV915 if another process has: what was seen then
+        says nothing of the engine.
         """
         with MemoryWatch(self.memory_floor, self._kill).watching() as watch:
             try:
                 yield self.start()
             except BaseException as error:
+                self._look_for_others()
                 self.fail(error, "failed", type(error).__name__)
-                if watch.below is not None and not isinstance(error, KeyboardInterrupt):
-                    raise Refused([self._out_of_memory(watch.below)]) from error
+                if not isinstance(error, KeyboardInterrupt):
+                    self._refuse_a_verdict(watch.below)
                 raise
-            if watch.below is not None:
-                self.end("failed", "the host ran out of memory")
-                raise Refused([self._out_of_memory(watch.below)])
-            self.end("stopped", reason)
+            self._look_for_others()
+            cut_short = watch.below is not None or self._outside
+            self.end("failed" if cut_short else "stopped", "ended before its time" if cut_short else reason)
+            self._refuse_a_verdict(watch.below)
 
     def _kill(self) -> bool:
         """Kill the container, and return whether there is one yet."""
         if self.container:
             self.engine.kill(self.container)
         return bool(self.container)
+
+    def _look_for_others(self) -> None:
+        """See whether another process has ended the container, before `end` removes it."""
+        if self._under_way and self.container:
+            with contextlib.suppress(Refused):  # an engine that does not answer has its own refusal
+                self._note_others(self.engine.state(self.container))
+
+    def _note_others(self, state: ContainerState | None) -> None:
+        """Note it if STATE shows that another process has ended the container, whose own cannot kill the first one.
+
+        `nvllm stop` is the user, who wants no second run.
+        """
+        if self.run.asked_to_stop:
+            return
+        if state is None:
+            self._outside = "another process removed it"
+        elif state.exit_code == _KILLED and not state.out_of_memory:
+            self._outside = f"another process killed it: exit status {_KILLED}, and not by its memory limit"
+
+    def _refuse_a_verdict(self, below: int | None) -> None:
+        """Raise Refused NV519 if the host had only BELOW bytes of memory, and NV915 if another process interfered."""
+        if below is not None:
+            raise Refused([self._out_of_memory(below)])
+        if self._outside:
+            where, expected = f"container {self.plan.instance}", "a container that nobody else ends"
+            cure = f"find out who ends containers here, and go on: {self.held_locks.command}"
+            raise refuse("NV915", where, expected, f"{self._outside}; what it was asked has no verdict", cure)
 
     def _out_of_memory(self, available: int) -> Refusal:
         expected = f"at least {self.memory_floor >> 20} MiB of MemAvailable, the profile's campaign.memory-floor"
@@ -296,11 +330,12 @@ class EngineStart:
         return Refusal("NV704", where, expected, problem, shlex.join(["less", str(self.run.log)]))
 
     def _died(self, state: ContainerState | None) -> Refusal:
+        self._note_others(state)
         if self.run.asked_to_stop:
             cause = "it was asked to stop"
         elif state is None:
             cause = "another process removed the container"
-        elif state.out_of_memory or state.exit_code == 137:
+        elif state.out_of_memory or state.exit_code == _KILLED:
             cause = f"killed (exit status {state.exit_code}), memory limit {self.plan.limits.memory / 2**30:.1f} GiB"
         elif state.exit_code is not None:
             cause = f"exit status {state.exit_code}"

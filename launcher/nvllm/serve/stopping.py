@@ -70,14 +70,20 @@ def end_orphan(engine: Engine, places: Places, instance: str, left: Orphan) -> N
 def stop(engine: Engine, places: Places, instance: str) -> str:
     """Stop INSTANCE, and return the id of its container. One whose container vanished gets its state corrected.
 
-    Raises Refused NV107 if nothing of that name is there to be stopped, NV521 if its supervisor does not end, and
-    NV920 if its state cannot be written.
+    Raises Refused NV107 if nothing of that name is there to be stopped, NV921 if it is another home's, NV521 if its
+    supervisor does not end, and NV920 if its state cannot be written.
     """
-    containers = {one.name: one for one in engine.containers() if one.by_nvllm}
+    by_nvllm = [one for one in engine.containers() if one.by_nvllm]
+    containers = {one.name: one for one in by_nvllm if not one.of_another(places.id)}
     run = RunDirectory(places.run(instance))
     state = run.read_state()
     holder = holder_of(places, instance)
     if instance not in containers and holder is None and (state is None or state.stage not in _UNENDED):
+        refuse_any(
+            Refusal("NV921", instance, f"an instance of the home of {places.state}", "one of another home", one.stop)
+            for one in by_nvllm
+            if one.name == instance and one.of_another(places.id)
+        )
         listed = ", ".join(sorted({*containers, *unended(engine, places)})) or "nothing is being served"
         raise refuse("NV107", "docker engine", f"an instance: {listed}", instance, "nvllm status")
     unwritten: list[Refusal] = []

@@ -55,7 +55,7 @@ def test_an_unsafe_bless_is_for_a_dev_profile(tmp_path: Path) -> None:
 
 
 def test_a_dev_profile_skips_nothing_else(tmp_path: Path) -> None:
-    """The whole of a query is what it is about, when, and who must have signed: nothing in it skips a check."""
+    """The whole of a query is what it is about, which image, when, and who must have signed: nothing skips a check."""
     held = blessings(tmp_path)
     made = bless(TREE, trials=2, expires=clock.stamp(NOW - 1))
     promotion.promote(held, made)
@@ -64,7 +64,7 @@ def test_a_dev_profile_skips_nothing_else(tmp_path: Path) -> None:
         held.lookup(query(dev=True, signers=tmp_path / "none"))
     assert codes(caught) == {"NV903", "NV905", "NV909"}
     names = {field.name for field in dataclasses.fields(BlessingQuery)}
-    assert names == {"image", "profile", "serve_hash", "factors", "dev", "now", "signers", "valid_days"}
+    assert names == {"image", "profile", "serve_hash", "factors", "dev", "now", "signers", "valid_days", "image_id"}
 
 
 def test_a_damaged_manifest_of_another_serve_hash_is_not_in_the_way(tmp_path: Path) -> None:

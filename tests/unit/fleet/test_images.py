@@ -33,6 +33,9 @@ class Loaded:
 
     images: list[tuple[Image, tuple[str, ...]]] = field(default_factory=list)
 
+    def image(self, _reference: str) -> None:
+        """It is asked for tags, and has none."""
+
     def load(self, wanted: Image, tags: Sequence[str], _progress: Progress) -> None:
         for layer in wanted.layers:
             assert "sha256:" + canonical.sha256_file(layer.path) == layer.diff_id

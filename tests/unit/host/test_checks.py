@@ -13,7 +13,16 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.spec import HostNeed
 from nvllm.host import checks
 from nvllm.host.checks import DiskNeed, Subject
-from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, DiskFacts, HostFacts, Listener, LockFacts
+from nvllm.host.facts import (
+    HOME_LABEL,
+    INSTANCE_LABEL,
+    RUN_LABEL,
+    ContainerFact,
+    DiskFacts,
+    HostFacts,
+    Listener,
+    LockFacts,
+)
 from support.host_samples import ENGINE, GIB, GPU, HOST, NEED, PLAN, refusals
 
 WELL = Subject(PLAN, HOST, (DiskNeed("/var/lib/nvllm", 10 * GIB, "the image"),))
@@ -164,6 +173,25 @@ def test_a_stopped_container_of_ours_is_no_obstacle() -> None:
 
 def test_a_container_of_another_name_is_none_of_our_business() -> None:
     assert _on(replace(HOST, containers=(ContainerFact("postgres", {}, True, "ef" * 32),))) == []
+
+
+def test_a_container_of_another_home_is_not_ours_to_end() -> None:
+    for running, labels, cure in (
+        (
+            True,
+            {RUN_LABEL: f"/srv/hers/state/runs/{PLAN.instance}"},
+            f"NVLLM_HOME=/srv/hers nvllm stop {PLAN.instance}",
+        ),
+        (
+            False,
+            {RUN_LABEL: f"/home/her/.local/state/nvllm/runs/{PLAN.instance}"},
+            f"XDG_STATE_HOME=/home/her/.local/state nvllm stop {PLAN.instance}",
+        ),
+        (True, {}, f"docker stop {PLAN.instance}"),
+    ):
+        other = replace(_OURS, running=running, labels={**_LABELS, HOME_LABEL: "another", **labels})
+        (refusal,) = refusals(replace(WELL, facts=replace(HOST, containers=(other,), home="ours")))
+        assert (refusal.code, refusal.cure) == ("NV509", cure)
 
 
 def test_a_renamed_container_of_ours_is_foreign() -> None:

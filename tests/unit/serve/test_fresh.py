@@ -42,10 +42,15 @@ def test_a_free_port_can_be_listened_on() -> None:
 
 
 def test_only_instances_of_the_purpose_are_cleared(tmp_path: Path) -> None:
-    """Not those of another project either: it may hold the lock of its own."""
-    mine = project(tmp_path)
-    left = f"nvllm-demo-eager-ablate-{mine.id[:7]}-1-1"
-    others = ("nvllm-demo-eager", "nvllm-demo-eager-ablate-0000000-1-1", f"nvllm-demo-eager-bisect-{mine.id[:7]}-1-1")
+    """Not those of another project or home either: it may hold the lock of its own."""
+    mine, home, other = project(tmp_path), places(tmp_path).id[:7], places(tmp_path / "other").id[:7]
+    left = f"nvllm-demo-eager-ablate-{mine.id[:7]}-{home}-1-1"
+    others = (
+        "nvllm-demo-eager",
+        f"nvllm-demo-eager-ablate-0000000-{home}-1-1",
+        f"nvllm-demo-eager-ablate-{mine.id[:7]}-{other}-1-1",
+        f"nvllm-demo-eager-bisect-{mine.id[:7]}-{home}-1-1",
+    )
     engine = Containers((left, *others))
     FreshInstances(mine, places(tmp_path), cast("Engine", engine), "ablate", "nvllm ablate").clear("demo", "eager")
     assert engine.removed == [left]
@@ -69,7 +74,7 @@ def test_a_trial_is_its_projects_until_it_is_over(tmp_path: Path, monkeypatch: p
             owners.check(other, where, names[0])
         assert caught.value.refusals[0].code == "NV921"
     assert owners.owner(where, names[0]) is None
-    killed = f"nvllm-demo-eager-bisect-{mine.id[:7]}-1-1"
+    killed = f"nvllm-demo-eager-bisect-{mine.id[:7]}-{where.id[:7]}-1-1"
     owners.claim(mine, where, killed)
     trials.clear("demo", "eager")
     assert list(where.instances.glob("nvllm-*")) == []

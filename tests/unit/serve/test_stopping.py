@@ -15,7 +15,7 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.engine.engine import Engine
 from nvllm.host import locks
-from nvllm.host.facts import RUN_LABEL
+from nvllm.host.facts import HOME_LABEL, RUN_LABEL
 from nvllm.host.locks import Holder, Key
 from nvllm.serve import startup, stopping
 from nvllm.serve.rundir import InstanceState, RunDirectory, Stage
@@ -149,6 +149,22 @@ def test_all_are_those_of_this_state_directory(tmp_path: Path) -> None:
     running(cast("FakeEngine", engine), places(tmp_path / "other"))
     kept(where, "stopped")
     assert stopping.unended(engine, where) == (), "it is another home's"
+
+
+def test_one_of_another_home_is_left_to_it(tmp_path: Path) -> None:
+    """Also if this home has an instance of that name that ended: its state says that it ended."""
+    where, other = places(tmp_path), Places(tmp_path / "her home/cache", tmp_path / "her home/state")
+    engine = running(FakeEngine(), other)
+    engine.labels = {**engine.labels, HOME_LABEL: other.id}
+    for begin in (lambda: None, lambda: kept(where, "stopped")):
+        begin()
+        with pytest.raises(Refused) as caught:
+            stop(engine, where)
+        (refusal,) = caught.value.refusals
+        assert (refusal.code, refusal.found) == ("NV921", "one of another home")
+        assert refusal.cure == f"NVLLM_HOME='{tmp_path}/her home' nvllm stop {PLAN.instance}"
+    assert engine.asked == []
+    assert stop(engine, other) == ID
 
 
 # Orphans
