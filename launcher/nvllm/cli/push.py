@@ -136,8 +136,8 @@ def _pushed(blessing: PushedBlessing) -> Json:
 def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> None:
     """Every byte is hashed while it comes. A tag proves nothing: without a digest, the image has to be as recorded.
 
-    A blessing is brought into force only for exactly this host's serve hash, and only if every file of its cache is the
-    one that its manifest lists.
+    A blessing is of exactly this host's serve hash, and every file of its cache is the one that its manifest lists. It
+    comes into force if a signer has signed it whom the profile names; else `nvllm bless --candidate` must try it here.
     """
     name, digest = registry.parse(repo)
     if image is not None or digest is None or profiles:  # else the digest decides, whatever it is of
@@ -163,11 +163,7 @@ def pull(app: App, repo: str, image: str | None, profiles: Sequence[str]) -> Non
         f"{tag}  pulled",
         f"  build hash  {record.build_hash}",
         f"  image id    {record.image_id}",
-        *(
-            f"{one.manifest.label} v{one.manifest.version}  {'in force' if one.new else 'in force before'}: "
-            f"{app.project.show(one.path)}"
-            for one in brought
-        ),
+        *(line for one in brought for line in _lines(app, one)),
     ]
     app.out.result("pull", data, "\n".join(lines))
 
@@ -188,6 +184,19 @@ def _blessing(app: App, repository: Repository, build: Build, profile: str) -> P
     )
 
 
+def _lines(app: App, blessing: PulledBlessing) -> Sequence[str]:
+    """Return what to print of BLESSING, which was pulled."""
+    manifest = blessing.manifest
+    name = f"{manifest.label} v{manifest.version}"
+    if blessing.candidate:
+        bless = f"nvllm bless {manifest.image} --profile {manifest.profile} --candidate {manifest.tree_hash[:12]}"
+        return (
+            f"{name}  a candidate: the profile names no signers, so trials here must show what it claims",
+            f"  {bless}",
+        )
+    return (f"{name}  {'in force' if blessing.new else 'in force before'}: {app.project.show(blessing.path)}",)
+
+
 def _pulled(app: App, blessing: PulledBlessing) -> Json:
     return {
         "label": blessing.manifest.label,
@@ -195,4 +204,5 @@ def _pulled(app: App, blessing: PulledBlessing) -> Json:
         "serve_hash": blessing.manifest.serve_hash,
         "file": app.project.show(blessing.path),
         "new": blessing.new,
+        "candidate": blessing.manifest.tree_hash if blessing.candidate else None,
     }

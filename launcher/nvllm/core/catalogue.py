@@ -195,6 +195,7 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
         "failed",
     ),
     "NV914": ("project vanished", "A project that this state directory lists is no longer at its path."),
+    "NV917": ("version out of reach", "A blessing from elsewhere has a version far above those that this host knows."),
     # 92x: writing, and whose state it is
     "NV920": ("file not written", "A file could not be written: disk full, or not allowed.", "failed"),
     "NV921": ("another project's instance", "The instance of that name belongs to another project."),
