@@ -113,7 +113,7 @@ ROWS: list[Row] = [
         _refer,
     ),
 ]
-HARMLESS = {"pages without end", "a gzip bomb"}
+HARMLESS = {"pages of what refers to it without end", "a gzip bomb"}
 """What is no harm: further pages are not asked for, and what comes is taken as it is."""
 
 
