@@ -150,6 +150,8 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
         if given.dry_run:
             _show_plan(app, examination, number, pool)
             return
+        if candidate is not None:
+            app.progress.note(f"CANDIDATE {candidate.tree_hash[:12]}: the trials run code that another host compiled")
         app.remember_project()
         base = old.manifest if old is not None and given.extend else None
         owners.claim(app.project, app.places, examination.plan.instance)
