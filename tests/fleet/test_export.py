@@ -252,6 +252,24 @@ def test_the_project_of_compose_serves_and_refuses_what_was_tampered_with(fleet:
         here.kill()
 
 
+def test_the_compose_of_debian_12_reads_the_project(fleet: Fleet) -> None:
+    """It is 1.29, in Python, so it runs in a root of its own."""
+    out = fleet.export("compose-read", "compose", "--registry", fleet.registry.name)
+    root = private_engines.distribution("bookworm")
+    shutil.copytree(out, root / "project", dirs_exist_ok=True)
+    try:
+        read = run(["chroot", str(root), "docker-compose", "--project-directory", "/project", "config"], os.environ)
+    finally:
+        shutil.rmtree(root / "project")
+    assert read.code == 0, read
+    written, found = (
+        yaml.safe_load(one)["services"]["engine"] for one in ((out / "compose.yaml").read_text(), read.out)
+    )
+    for key in ("image", "entrypoint", "environment", "user", "read_only", "cap_drop", "security_opt", "tmpfs"):
+        assert found[key] == written[key], key
+    assert all(one["read_only"] for one in found["volumes"])
+
+
 def test_systemd_verifies_the_unit(fleet: Fleet) -> None:
     out = fleet.export("systemd", "systemd")
     (unit,) = out.iterdir()

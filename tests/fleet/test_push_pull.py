@@ -179,6 +179,10 @@ def test_blessed_here_served_blessed_there(
         pulled = other.nvllm("pull", reference, IMAGE, "--blessing", profile).result
         assert pulled["image_id"] == own_nvllm("build", IMAGE, "--json").result["image_id"]
         assert [one["serve_hash"] for one in pulled["blessings"]] == [serve_hash(world)]
+        assert set(other.nvllm("serve", IMAGE, "--profile", profile, "--detach").codes) == {"NV901"}
+        candidate = pulled["blessings"][0]["candidate"]
+        tried = other.nvllm("bless", IMAGE, "--profile", profile, "--candidate", candidate).result
+        assert (tried["version"], tried["tree_hash"]) == (1, candidate)
         ready = other.nvllm("serve", IMAGE, "--profile", profile, "--detach")
         assert ready.code == 0, ready
         other.nvllm("stop", world.instance("blessed"))

@@ -293,7 +293,7 @@ def _registry(path: Path) -> None:
     questions: list[Callable[[], object]] = [
         lambda: asked.find_manifest("latest"),
         lambda: asked.document(Descriptor("a/b", SHA, 5)),
-        lambda: asked.referrers(SHA, "a/b"),
+        lambda: asked.referrers(SHA, "c/d"),
         lambda: asked.push_blobs([registry.Blob.of(b"bytes")]),
         lambda: asked.push_referrer(b"{}", SHA, "c/d"),
     ]

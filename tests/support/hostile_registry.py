@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from nvllm.core.progress import Silent
 from nvllm.fleet import registry
-from nvllm.fleet.bounded import LIMITS, Limits
+from nvllm.fleet.bounded import LIMITS, RegistryLimits
 from nvllm.fleet.credentials import Credentials
 from nvllm.fleet.registry import Repository
 
@@ -73,7 +73,7 @@ class Hostile:
     asked: list[str] = field(default_factory=list)
     sent: int = 0
 
-    def repository(self, limits: Limits = LIMITS, credentials: Credentials | None = None) -> Repository:
+    def repository(self, limits: RegistryLimits = LIMITS, credentials: Credentials | None = None) -> Repository:
         name, _ = registry.parse(f"{self.host}/team/nvllm")
         return Repository(name, credentials, Silent(), limits)
 

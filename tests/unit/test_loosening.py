@@ -104,7 +104,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "fetch": {"--models": "downloads more, each file by the lock's sha256", "--dry-run": _LESS},
     "push": {"--patches": _PATCHES, "--blessing": "sends more; whoever pulls it checks it", "--dry-run": _LESS},
-    "pull": {"--blessing": "brings a blessing of this host's own serve hash, each file of its cache by its hash"},
+    "pull": {"--blessing": "brings a cache of this host's own serve hash, each file by its hash; in force if signed"},
     "export": {
         "--profile": _WHICH,
         "--registry": "where image and blessing come from, each by its digest",
@@ -167,6 +167,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--unsafe-trials": "LOOSENS: fewer trials. The manifest is marked, and no production profile is served by it",
         "--rebless": "replaces what is in force, after as many trials; without it NV902",
         "--extend": "adds to what is in force, after as many trials; without it NV902",
+        "--candidate": "tries what was pulled instead of what it compiles, by as many trials",
         "--sign": "signs what is written",
         "--expires": "an earlier end; a later one than the profile's is refused",
         "--on": "where trials run; each machine computes its own class and serve hash, and its log shows the trial",

@@ -62,7 +62,10 @@ class BlessResult:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What a bootstrap made: the TREE, in the store, its ANSWER to the probe, the COLD start and the COVERAGE."""
+    """What a bootstrap made: the TREE, in the store, its ANSWER to the probe, the COLD start and the COVERAGE.
+
+    Of a bootstrap on another host, whose tree is a candidate, there is no answer.
+    """
 
     tree: Tree
     answer: Tokens
@@ -152,15 +155,32 @@ class Bless:
                 made = self.bootstrap(row, base)
                 tree = made.tree
                 row.note(f"compiled: {len(tree.files)} files, {tree.size / 2**20:.0f} MiB, tree {tree.hash[:12]}")
-            # One copy for all trials: a trial that changes a byte of it is rejected, so the next one loads the same.
-            copy = self.store.stage(tree, staged_cache.directory(self.places, self.plan.instance), self.cure)
-            trials: list[TrialRecord] = []
-            with staging.discarding(copy.path.parent):
-                for number in range(1, here + 1):
-                    with _table_row(table, f"trial {number} of {boots}") as row:
-                        trials.append(self.trial(number, made, copy, row))
-                        row.good(trials[-1])
-        return made, tuple(trials)
+            return made, self._trials(made, here, boots, table)
+
+    def prove(self, boots: int, candidate: Manifest) -> BlessResult:
+        """Run BOOTS trials on the cache of CANDIDATE, which another host compiled, and return the result.
+
+        Nothing is compiled. What trial 1 answers, every trial must answer. Raises as `begin` does.
+        """
+        self.pin.keep(candidate.tree_hash)
+        made = Compiled(candidate.tree, (), candidate.cold, coverage.of_tree(candidate.coverage, candidate.tree))
+        with self.progress.table(_COLUMNS) as table:
+            return self.result(made, self._trials(made, boots, boots, table))
+
+    def _trials(self, made: Compiled, here: int, boots: int, table: Table) -> tuple[TrialRecord, ...]:
+        """Run the first HERE of BOOTS trials on the tree that a bootstrap MADE, and show them in TABLE."""
+        # One copy for all trials: a trial that changes a byte of it is rejected, so the next one loads the same.
+        copy = self.store.stage(made.tree, staged_cache.directory(self.places, self.plan.instance), self.cure)
+        first = "the bootstrap" if made.answer else "trial 1"
+        trials: list[TrialRecord] = []
+        with staging.discarding(copy.path.parent):
+            for number in range(1, here + 1):
+                with _table_row(table, f"trial {number} of {boots}") as row:
+                    trial, answer = self._tried(number, made, copy, row, first)
+                    made = replace(made, answer=answer)
+                    trials.append(trial)
+                    row.good(trial)
+        return tuple(trials)
 
     def result(self, made: Compiled, trials: tuple[TrialRecord, ...]) -> BlessResult:
         """Return the result of a bless that MADE a tree and whose TRIALS passed. Raises NV907 if the tree changed."""
@@ -237,7 +257,16 @@ class Bless:
 
         Raises Refused NV912 with every reason why the trial failed, and NV907 if the cache was changed.
         """
-        tree, answer = made.tree, made.answer
+        return self._tried(number, made, copy, progress, "the bootstrap")[0]
+
+    def _tried(
+        self, number: int, made: Compiled, copy: Staged, progress: Progress, first: str
+    ) -> tuple[TrialRecord, Tokens]:
+        """Run a trial as `trial` does, and return its answer to the probe too.
+
+        It has to be that of MADE, which FIRST gave; if there is none yet, any is right.
+        """
+        tree = made.tree
         run = self._trial_run(number)
         plan = planner.mounting(planner.loading(self.plan, tree, self.profile.kernels.missing), copy.path)
         plan = planner.running_in(plan, run.mounted)
@@ -250,8 +279,8 @@ class Bless:
             # Before the context ends: its container is removed then, and so are its cgroup and its scratch.
             memory, scratch = self.engine.usage(start.container).peak_memory, start.scratch()
         timeline, problems = start.timeline, staged_cache.reuse(start.timeline, scratch, tree)
-        if answers.alone[0] != answer:
-            problems.append((f"the answer of the bootstrap, {_text(answer)}", _text(answers.alone[0])))
+        if made.answer and answers.alone[0] != made.answer:
+            problems.append((f"the answer of {first}, {_text(made.answer)}", _text(answers.alone[0])))
         if not answers.coherent:
             problems.append(("one answer to one prompt", _distinct(answers.alone)))
         if not answers.independent:
@@ -260,7 +289,7 @@ class Bless:
         problems += [again] if again is not None else []
         touched = self._touched(tree, copy)
         refuse_any([*(self._rejected(f"trial {number}", *one) for one in problems), *touched])
-        return TrialRecord(
+        trial = TrialRecord(
             number=number,
             boot=start.container,
             coherent=answers.coherent,
@@ -277,6 +306,7 @@ class Bless:
             phases=warm.phases,
             log=canonical.sha256_file(run.log),
         )
+        return trial, answers.alone[0]
 
     def _trial_run(self, number: int) -> RunDirectory:
         return RunDirectory(self.evidence / f"trial-{number}")

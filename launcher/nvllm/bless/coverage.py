@@ -117,6 +117,11 @@ def _ask(start: EngineStart, request: Request) -> bool:
     return status == 200
 
 
+def of_tree(claimed: Coverage | None, tree: Tree) -> Coverage | None:
+    """Return what another host CLAIMED to have asked, with the kernels that TREE really has."""
+    return evidence(Covered(claimed.new, claimed.requests), None, tree) if claimed is not None else None
+
+
 def evidence(covered: Covered, before: Coverage | None, tree: Tree) -> Coverage:
     """Return the evidence of COVERED for the manifest of TREE; BEFORE is that of the blessing that was extended."""
     counts: dict[str, int] = {}

@@ -8,14 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from nvllm.bless import coverage
 from nvllm.cache import confidence, manifest, signature
 from nvllm.cache.blessings import Blessing, BlessingQuery, Blessings
-from nvllm.cache.manifest import LEAST_BOOTS
+from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.core import clock
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.serve import servehash
 from nvllm.serve.examination import Examination
+
+_MOST_ROUNDS = 10 * coverage.MOST_ROUNDS
+"""Rounds of requests that a candidate may claim: those of a bless, and of some that extended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class BlessRequest:
     """The SSH key that signs the manifest."""
     expires: int | None = None
     """When the blessing ends at the latest, in seconds since 1970."""
+    candidate: Manifest | None = None
+    """What came from elsewhere: its cache is tried instead of compiling one."""
 
 
 def boots(trials: int | None, rate: float | None, unsafe: int | None) -> tuple[int, bool]:
@@ -86,6 +92,7 @@ def preflight(
         if len(there) > 1:
             cure = f"remove all but one of {names} with `git rm`"
         refusals.append(Refusal("NV902", str(blessings.directory), "no blessing of this serve hash", names, cure))
+    refusals.extend(_not_to_be_tried(request.candidate))
     latest = manifest.expiry(now, None, profile.bless.valid_days)
     if latest is not None and request.expires is not None and request.expires > latest:
         expected = f"at most the {profile.bless.valid_days} days that the profile allows"
@@ -97,6 +104,16 @@ def preflight(
         refusals.extend(refused.refusals)
     refuse_any(refusals)
     return there[0] if there else None
+
+
+def _not_to_be_tried(candidate: Manifest | None) -> list[Refusal]:
+    """Return why CANDIDATE is not tried: each trial would ask as many rounds of requests as it claims."""
+    rounds = len(candidate.coverage.new) if candidate is not None and candidate.coverage is not None else 0
+    if candidate is None or rounds <= _MOST_ROUNDS:
+        return []
+    cure = f"compile one here: nvllm bless {candidate.image} --profile {candidate.profile}"
+    expected = f"at most {_MOST_ROUNDS} rounds of requests"
+    return [Refusal("NV108", "--candidate", expected, f"a claim of {rounds}", cure)]
 
 
 def _not_extensible(

@@ -6,6 +6,7 @@
     manifests/blessed/archive/..._v<version>.json    what was in force before
     manifests/blessed/signatures/<sha256>.sig        of the manifest with exactly these bytes
     manifests/blessed/revoked/                       see `revocations.py`
+    <state>/blessings/candidates/                    what came from elsewhere without a signature; see `promotion.offer`
 
 Only `promotion.py` writes here. Manifests lie in a git repository, which can be reset to an older commit. Therefore a
 host remembers the newest version of each blessing that it has seen, and every revocation.
@@ -108,6 +109,33 @@ class Blessings:
         """Return every archived manifest, by file name, also damaged ones."""
         return _below(self.directory / "archive", self._trust)
 
+    def candidates(self) -> tuple[Manifest, ...]:
+        """Return the manifests of the candidates on this host, by file name; nobody believes what they claim.
+
+        One that is damaged or revoked is left out: it can neither be tried nor served.
+        """
+        every = _below(self.waiting, trusted.state(self.memory.parent, "NV908"))
+        whole = [(one.path, one.manifest) for one in every if one.manifest is not None]
+        return tuple(one for path, one in whole if not self.revocations.against(path, one))
+
+    @property
+    def waiting(self) -> Path:
+        """The directory of the candidates, which wait for a bless."""
+        return self.memory / "candidates"
+
+    def candidate(self, name: str, serve_hash: str, cure: str) -> Manifest:
+        """Return the candidate of SERVE_HASH whose tree hash begins with NAME, at least 7 digits of it.
+
+        Raises Refused NV107 with CURE if there is none, or more than one.
+        """
+        known = [one for one in self.candidates() if one.serve_hash == serve_hash]
+        matching = [one for one in known if len(name) >= manifest.PREFIX and one.tree_hash.startswith(name)]
+        if len(matching) != 1:
+            names = ", ".join(one.tree_hash[:12] for one in known) or "none is here"
+            expected = f"a candidate of serve hash {serve_hash[:12]}: {names}"
+            raise refuse("NV107", "--candidate", expected, ascii(name[:80]), cure)
+        return matching[0]
+
     def named(self, name: str) -> Blessing:
         """Return the blessing NAME; an archived one only if no other one has that name.
 
@@ -165,13 +193,14 @@ class Blessings:
         )
 
     def trees(self) -> frozenset[str]:
-        """Return the hashes of the trees that manifests in force name, which must stay in the tree store.
+        """Return the hashes of the trees that manifests in force and candidates name: they stay in the tree store.
 
         Raises Refused NV908 if a manifest is damaged, because the tree that it names is not known.
         """
         every = self.all()
         refuse_any(refusal for one in every for refusal in one.refusals)
-        return frozenset(one.manifest.tree_hash for one in every if one.manifest is not None)
+        in_force = {one.manifest.tree_hash for one in every if one.manifest is not None}
+        return frozenset(in_force | {one.tree_hash for one in self.candidates()})
 
     def logs(self) -> frozenset[str]:
         """Return the sha256 of every log that a manifest names, in force or archived.
@@ -208,7 +237,8 @@ class Blessings:
         matching = [(one.path, one.manifest) for one in blessings if one.manifest is not None]
         if not blessings:
             known = [(one.path, one.manifest) for one in self.all() if one.manifest is not None]
-            raise Refused(_none(query, self.directory, known))
+            candidates = [one.tree_hash for one in self.candidates() if one.serve_hash == query.serve_hash]
+            raise Refused(_none(query, self.directory, known, candidates))
         if len(matching) > 1:
             names = ", ".join(path.name for path, _ in matching)
             cure = shlex.join(["git", "rm", *(path.name for path, _ in matching[1:])])
@@ -334,8 +364,20 @@ def _may_be(path: Path, serve_hash: str) -> bool:
         return False
 
 
-def _none(query: BlessingQuery, directory: Path, known: list[tuple[Path, Manifest]]) -> list[Refusal]:
-    """Return NV910 for each factor in which the nearest manifest differs from QUERY, or NV901 if there is none."""
+def _none(
+    query: BlessingQuery, directory: Path, known: Sequence[tuple[Path, Manifest]], candidates: Sequence[str]
+) -> list[Refusal]:
+    """Return NV910 for each factor in which the nearest manifest differs from QUERY, or NV901 if there is none.
+
+    CANDIDATES are the hashes of the trees that could be tried for QUERY.
+    """
+    if candidates:
+        expected = f"a blessing of serve hash {query.serve_hash[:12]}"
+        problem = f"none, but {len(candidates)} that nobody has signed or tried here"
+        return [
+            Refusal("NV901", str(directory), expected, problem, f"{query.cure} --candidate {one[:12]}")
+            for one in candidates
+        ]
     nearest = min(
         (
             (explain.differences(one.factors, query.factors), path, one)

@@ -37,6 +37,8 @@ _DURATION = re.compile(r"([1-9][0-9]{0,4})([hdw])")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 Name = Annotated[str, Rule("^[a-z0-9][A-Za-z0-9._-]*$", "lower-case letters, digits, `.`, `_` and `-`")]
+Version = Annotated[int, Rule(minimum=1, maximum=10**12)]
+"""Nobody blesses so often, and each blessing needs a higher version that JSON can hold."""
 Time = Annotated[
     str,
     Rule("^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$", "a time such as 2026-01-31T12:00:00Z"),
@@ -158,7 +160,7 @@ class Manifest:
     label: Name
     image: Name
     profile: Name
-    version: Positive
+    version: Version
     """Greater than that of every earlier manifest of the serve hash."""
     created: Time
     expires: Time | None

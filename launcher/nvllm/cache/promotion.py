@@ -14,6 +14,7 @@ from nvllm.cache import manifest
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.core import durable, reading
+from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refusal, refuse_any
 
 
@@ -53,6 +54,26 @@ def promote(blessings: Blessings, new: Manifest, old: Blessing | None = None, si
         durable.replace(path, data, 0o644, "manifest")
     blessings.versions.saw(new)
     return path
+
+
+def offer(blessings: Blessings, claimed: Manifest) -> Path:
+    """Keep CLAIMED as a candidate, whose tree is in the store, and return its path; no serve looks there.
+
+    It replaces a candidate of the same serve hash. Raises Refused NV911 if it cannot be written.
+    """
+    with durable.writing(blessings.memory):
+        ensure(blessings.memory)
+    directory = _make(blessings.waiting)
+    with durable.locked(directory):
+        durable.replace(directory / claimed.filename, manifest.encode(claimed), 0o600, "candidate")
+    return directory / claimed.filename
+
+
+def settle(blessings: Blessings, candidate: Manifest) -> None:
+    """Forget CANDIDATE, which was tried and is in force now."""
+    path = blessings.waiting / candidate.filename
+    with durable.writing(path), durable.locked(blessings.waiting):
+        path.unlink(missing_ok=True)
 
 
 def _make(directory: Path) -> Path:

@@ -13,7 +13,7 @@ import click
 from nvllm.bless import blessing, preflight
 from nvllm.bless.blessing import Bless, BlessResult
 from nvllm.bless.preflight import BlessRequest
-from nvllm.cache import manifest
+from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.cache.pins import Pin, Pins
@@ -41,6 +41,7 @@ Examples:
   nvllm bless cpu --profile tiny-blessed --claim 0.90  run 29 trials, which that claim needs
   nvllm bless cpu --profile tiny-blessed --rebless     replace the blessing in force
   nvllm bless --profile qwen35-27b --extend            add the kernels that requests needed and it lacks
+  nvllm bless cpu --profile tiny-blessed --candidate 0123456789ab   try what `nvllm pull` brought, compile nothing
   nvllm bless cpu --profile tiny-blessed --on ray://HEAD --registry REPO   trials on every machine of this class
 """
 
@@ -55,6 +56,7 @@ class BlessOptions:
     unsafe_trials: int | None
     rebless: bool
     extend: bool
+    candidate: str | None
     sign: Path | None
     expires: str | None
     address: str | None
@@ -87,6 +89,11 @@ _OPTIONS = (
     click.option(
         "--extend", is_flag=True, help="Add kernels to the cache in force, such as those that `nvllm status` reports."
     ),
+    click.option(
+        "--candidate",
+        metavar="TREE",
+        help="Compile nothing: try this cache, which `nvllm pull` has brought without a signature.",
+    ),
     click.option("--sign", type=PATH, metavar="KEY", help="Sign the manifest with this SSH key."),
     click.option(
         "--expires", metavar="WHEN", help="When the blessing ends: after 30d (or h, w), or on a day such as 2027-01-31."
@@ -112,9 +119,11 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
         raise click.UsageError("--on and --registry go together: machines pull what they try")
     if given.rebless and given.extend:
         raise refuse("NV108", "nvllm bless", "--rebless or --extend", "--rebless and --extend", "name one of them")
+    if given.candidate is not None and (given.extend or given.address is not None):
+        other = "--extend" if given.extend else "--on"
+        raise refuse("NV108", "nvllm bless", f"--candidate or {other}", "both", "a candidate is tried whole, and here")
     number, unsafe = preflight.boots(given.trials, given.claim, given.unsafe_trials)
     ends = manifest.parse_expiry(given.expires, time.time()) if given.expires is not None else None
-    asked = BlessRequest(number, given.claim, unsafe, given.rebless, given.extend, given.sign, ends)
     blessings = Blessings.of_project(app.project, app.places)
     examination = examine(
         app.project,
@@ -125,6 +134,11 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
         paranoid=given.paranoid,
         progress=app.progress,
     )
+    candidate = None
+    if given.candidate is not None:
+        cure = f"nvllm pull REPO {image} --blessing {given.profile}"
+        candidate = blessings.candidate(given.candidate, examination.plan.serve_hash, cure)
+    asked = BlessRequest(number, given.claim, unsafe, given.rebless, given.extend, given.sign, ends, candidate)
     signers = app.project.signers(examination.profile.bless.signers)
     old = preflight.preflight(examination, blessings, asked, signers, time.time())
     for waiver in examination.plan.waivers:
@@ -136,18 +150,23 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
         if given.dry_run:
             _show_plan(app, examination, number, pool)
             return
+        if candidate is not None:
+            app.progress.note(f"CANDIDATE {candidate.tree_hash[:12]}: the trials run code that another host compiled")
         app.remember_project()
         base = old.manifest if old is not None and given.extend else None
         owners.claim(app.project, app.places, examination.plan.instance)
         pin = stack.enter_context(Pins(app.places.pins).pin())
         if pool is None or given.registry is None:
             held_locks = stack.enter_context(supervisor.hold_locks(examination, app.places, _command(examination)))
-            result = Bless(examination, app.places, held_locks, app.progress, pin).run(asked, base)
+            work = Bless(examination, app.places, held_locks, app.progress, pin)
+            result = work.run(asked, base) if candidate is None else work.prove(number, candidate)
         else:
             result = _spread(app, examination, asked, base, pool, repository(app, given.registry), pin)
         new = blessing.new_manifest(examination, blessings, result, asked, time.time())
         file = app.project.show(blessing.promote(blessings, new, old, given.sign))
         kept = f"Commit {file}" if app.project.own else f"It holds on this host: {file}"
+        if candidate is not None:
+            promotion.settle(blessings, candidate)
         left = KernelReports(app.places.kernels).settle(new.serve_hash, new.tree)
     for kernel in left:
         app.progress.note(f"STILL MISSING {kernel.name} ({kernel.arguments}): no round of requests needed it")

@@ -138,8 +138,9 @@ def _pushed(blessing: PushedBlessing) -> Json:
 def pull(app: App, repo: str, image: str, profiles: Sequence[str], verify: bool) -> None:
     """Every byte is hashed while it comes. Tags, digests and labels say nothing of where an image comes from.
 
-    So it has to be as manifests/IMAGE.digests.json records it, or --verify. A blessing is brought into force only for
-    exactly this host's serve hash, and only if every file of its cache is the one that its manifest lists.
+    So it has to be as manifests/IMAGE.digests.json records it, or --verify. A blessing is of exactly this host's serve
+    hash, and every file of its cache is the one that its manifest lists. It comes into force if a signer has signed it
+    whom the profile names; else `nvllm bless --candidate` must try it here.
     """
     name, digest = registry.parse(repo)
     build = fresh_build(app, image, None)
@@ -167,11 +168,7 @@ def pull(app: App, repo: str, image: str, profiles: Sequence[str], verify: bool)
         f"{tag}  pulled",
         f"  build hash  {record.build_hash}",
         f"  image id    {record.image_id}",
-        *(
-            f"{one.manifest.label} v{one.manifest.version}  {'in force' if one.new else 'in force before'}: "
-            f"{app.project.show(one.path)}"
-            for one in brought
-        ),
+        *(line for one in brought for line in _lines(app, one)),
     ]
     app.out.result("pull", data, "\n".join(lines))
 
@@ -192,6 +189,19 @@ def _blessing(app: App, repository: Repository, build: Build, profile: str) -> P
     )
 
 
+def _lines(app: App, blessing: PulledBlessing) -> Sequence[str]:
+    """Return what to print of BLESSING, which was pulled."""
+    manifest = blessing.manifest
+    name = f"{manifest.label} v{manifest.version}"
+    if blessing.candidate:
+        bless = f"nvllm bless {manifest.image} --profile {manifest.profile} --candidate {manifest.tree_hash[:12]}"
+        return (
+            f"{name}  a candidate: the profile names no signers, so trials here must show what it claims",
+            f"  {bless}",
+        )
+    return (f"{name}  {'in force' if blessing.new else 'in force before'}: {app.project.show(blessing.path)}",)
+
+
 def _pulled(app: App, blessing: PulledBlessing) -> Json:
     return {
         "label": blessing.manifest.label,
@@ -199,4 +209,5 @@ def _pulled(app: App, blessing: PulledBlessing) -> Json:
         "serve_hash": blessing.manifest.serve_hash,
         "file": app.project.show(blessing.path),
         "new": blessing.new,
+        "candidate": blessing.manifest.tree_hash if blessing.candidate else None,
     }

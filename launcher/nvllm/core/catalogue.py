@@ -208,6 +208,7 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
         "bless of another image",
         "The blessing was made with another image than the one of this build hash here.",
     ),
+    "NV917": ("version out of reach", "A blessing from elsewhere has a version far above those that this host knows."),
     # 92x: writing, and whose state it is
     "NV920": ("file not written", "A file could not be written: disk full, or not allowed.", "failed"),
     "NV921": (

@@ -1,5 +1,7 @@
 """A serve as a project of Docker Compose: ``compose.yaml``, and beside it everything that the container mounts.
 
+``docker-compose.yaml`` is the same for Compose 1.29, as Debian 12 has it. That looks for it first, later ones do last.
+
 The directory holds a copy of the blessed cache, so that it can be carried to another host. The gate hashes that copy
 through its mount at each start.
 """
@@ -16,6 +18,7 @@ from nvllm.export import export
 from nvllm.export.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Guarantee, kept, not_kept
 
 FILE = "compose.yaml"
+OLDER_FILE = "docker-compose.yaml"
 
 _SECRET = PurePosixPath(KEY_FILE).name
 """Compose mounts a secret of this name where the engine looks for the key."""
@@ -71,9 +74,23 @@ def exported(source: ExportSource) -> Export:
     document = {"name": source.plan.instance.lower(), "services": {"engine": _service(source)}}
     if source.plan.access.key_file is not None:
         document["secrets"] = {_SECRET: {"file": _literal(source.plan.access.key_file)}}
-    text = export.remarks(source, guaranteed) + export.yaml_documents([document])
-    files = (ExportFile(FILE, text.encode()), *export.mounted_files(source))
-    return Export(files, guaranteed, copies_cache=source.tree is not None)
+    remarks = export.remarks(source, guaranteed)
+    files = [
+        ExportFile(path, (remarks + export.yaml_documents([one])).encode())
+        for path, one in ((FILE, document), (OLDER_FILE, _older(document)))
+    ]
+    return Export((*files, *export.mounted_files(source)), guaranteed, copies_cache=source.tree is not None)
+
+
+def _older(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return DOCUMENT for Compose 1.29, which refuses a project's name and `create_host_path`.
+
+    It calls the project as the directory is called, and never makes the source of a mount.
+    """
+    engine = document["services"]["engine"]
+    mounts = [{key: value for key, value in one.items() if key != "bind"} for one in engine["volumes"]]
+    others = {key: value for key, value in document.items() if key != "name"}
+    return {**others, "services": {"engine": {**engine, "volumes": mounts}}}
 
 
 def _service(source: ExportSource) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import Places, ensure
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.fleet.bounded import question
 from nvllm.fleet.registry import Blob, BlobSource, Repository, layers_of
 from nvllm.layers import oci, tarlayer
@@ -49,6 +49,8 @@ _MANIFEST = "application/vnd.nvllm.bless-manifest.v1+json"
 _SIGNATURE = "application/vnd.nvllm.ssh-signature.v1"
 _EMPTY = "application/vnd.oci.empty.v1+json"
 _SIGNATURE_BYTES = 64 << 10
+_AHEAD = 1000
+"""By how much the version of a signed blessing may exceed the next one here: this host may have missed some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +210,15 @@ def _artifact(documents: Sequence[tuple[str, bytes]], subject: Descriptor) -> by
 
 @dataclass(frozen=True, slots=True)
 class PulledBlessing:
-    """A blessing that is in force here now: its MANIFEST and the file's PATH. NEW unless it was before."""
+    """A blessing on this host: its MANIFEST, and the PATH of the manifest that is in force, or of the candidate.
+
+    A CANDIDATE is served only after a bless has tried it here. NEW unless it was here before.
+    """
 
     manifest: Manifest
     path: Path
     new: bool
+    candidate: bool = False
 
 
 def pull_blessing(
@@ -223,32 +229,42 @@ def pull_blessing(
     places: Places,
     progress: Progress,
 ) -> PulledBlessing:
-    """Bring the blessing of SERVE_HASH from REPOSITORY into force. SIGNERS is the allowed signers file, if any.
+    """Bring the blessing of SERVE_HASH from REPOSITORY. SIGNERS is the allowed signers file that the profile names.
 
-    Raises Refused: NV331 if the registry has none, NV205 for other bytes than it promised, NV332 for a blessing of
-    something else, NV907 for a cache that is not the tree of its manifest, NV908 for a damaged manifest, NV909 without
-    the signature that the profile requires, and as `promotion.promote` does (revoked, older). Nothing changes then.
+    One that they have signed comes into force, and one whose cache or manifest was in force here stays so. Any other
+    is a claim of whoever writes to the registry: it becomes a candidate. Raises Refused: NV331 if the registry has
+    none, NV205 for other bytes than it promised, NV332 for a blessing of something else, NV907 for a cache that is not
+    the tree of its manifest, NV908 for a damaged manifest, NV909 without the signature that the profile requires, NV917
+    for a version that is out of reach, and as `promotion.promote` does (revoked, older). Nothing changes then.
     """
     image = repository.manifest(tag_of(serve_hash))
-    data, signed = _documents(repository, sha256(image))
     where = f"registry {repository.name.host}: {tag_of(serve_hash)}"
-    manifest = _decoded(data, where)
-    if manifest.serve_hash != serve_hash:
-        raise refuse("NV332", where, f"serve hash {serve_hash}", manifest.serve_hash, _again(manifest))
-    if signers is not None:
-        signature.verify(data, signed, signers, where, _again(manifest))
-    path, there = blessings.directory / manifest.filename, blessings.of(serve_hash)
-    if any(one.manifest == manifest for one in there) and TreeStore(places.trees).has(manifest.tree_hash):
-        TreeStore(places.trees).verify(manifest.tree, manifest.cure)
-        return PulledBlessing(manifest, path, new=False)
-    refuse_any(blessings.revocations.against(path, manifest))
+    manifest, signed = _chosen(repository, sha256(image), serve_hash, signers, where)
+    there = blessings.of(serve_hash)
+    refuse_any(blessings.revocations.against(blessings.directory / manifest.filename, manifest))
+    same = [one for one in there if one.manifest is not None and one.manifest.tree_hash == manifest.tree_hash]
+    # In force already: it came by git, an nvllm that believed every registry has pulled it, or it was tried here.
+    in_force = [one for one in same if one.manifest == manifest or signers is None]
+    if signers is not None and not in_force:
+        _require_reachable(manifest, blessings, where)
     layer = only_layer(image, where, repository)
     with Pins(places.pins).pin() as pin:  # until the manifest is in force, nothing else keeps the tree
         bring(repository, layer, manifest.tree, manifest.label, manifest.cure, places, progress, pin)
-        if any(one.manifest == manifest for one in there):  # the project had the manifest, this host lacked the cache
-            return PulledBlessing(manifest, path, new=False)
+        if in_force:
+            return PulledBlessing(in_force[0].manifest or manifest, in_force[0].path, new=False)
+        if signers is None:
+            new = manifest not in blessings.candidates()
+            return PulledBlessing(manifest, promotion.offer(blessings, manifest), new, candidate=True)
         old = there[0] if len(there) == 1 else None
         return PulledBlessing(manifest, promotion.promote(blessings, manifest, old, signed or None), new=True)
+
+
+def _require_reachable(manifest: Manifest, blessings: Blessings, where: str) -> None:
+    """Refuse MANIFEST if its version would leave no room for those of others: its signer may have erred."""
+    most = promotion.next_version(blessings, manifest.serve_hash) + _AHEAD
+    if manifest.version > most:
+        expected = f"version {most} at most, {_AHEAD} more than the next one here"
+        raise refuse("NV917", where, expected, f"version {manifest.version}", manifest.cure)
 
 
 def _again(manifest: Manifest) -> str:
@@ -270,13 +286,8 @@ def _decoded(data: bytes, where: str) -> Manifest:
     return bless_manifest.decode(data, f"{where}/{name.replace('/', '_')[:200]}")
 
 
-def _documents(repository: Repository, subject: str) -> tuple[bytes, bytes]:
-    """Return the bless manifest whose subject is SUBJECT, and its signature, empty if there is none."""
-    with question(repository.limits.seconds):  # however many artifacts refer to it
-        return _referring(repository, subject)
-
-
-def _referring(repository: Repository, subject: str) -> tuple[bytes, bytes]:
+def _documents(repository: Repository, subject: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yield each bless manifest whose subject is SUBJECT, and its signature, empty if there is none."""
     where = f"registry {repository.name.host}: {subject}"
     for referrer in repository.referrers(subject, ARTIFACT):
         try:
@@ -290,11 +301,46 @@ def _referring(repository: Repository, subject: str) -> tuple[bytes, bytes]:
             ) from error
         if _MANIFEST in by_kind:
             signed = by_kind.get(_SIGNATURE)
-            return (
+            yield (
                 repository.document(by_kind[_MANIFEST]),
                 b"" if signed is None else repository.document(signed, _SIGNATURE_BYTES),
             )
-    raise refuse("NV332", where, "a bless manifest that refers to it", "none", _again_from(repository))
+
+
+def _chosen(
+    repository: Repository, subject: str, serve_hash: str, signers: Path | None, where: str
+) -> tuple[Manifest, bytes]:
+    """Return the newest manifest of SUBJECT that SIGNERS have signed, and its signature; without SIGNERS the first.
+
+    Whoever may push can add others, which must not hide it. Raises Refused NV332 if there is none, or one of another
+    serve hash than SERVE_HASH, and NV909 for the first one if none is signed.
+    """
+    cure = "on the host that blessed it: nvllm bless IMAGE --profile PROFILE --rebless --sign KEY, and push it again"
+    signed_ones: list[tuple[Manifest, bytes]] = []
+    unsigned: list[Refusal] = []
+    with question(repository.limits.seconds):  # however many artifacts refer to it
+        for data, signed in _documents(repository, subject):
+            if signers is None:
+                return _of(serve_hash, data, where), signed
+            try:
+                signature.verify(data, signed, signers, where, cure)
+            except Refused as refused:
+                unsigned = unsigned or list(refused.refusals)
+            else:
+                signed_ones.append((_of(serve_hash, data, where), signed))
+    refuse_any([] if signed_ones else unsigned)
+    if not signed_ones:
+        subject_of = f"registry {repository.name.host}: {subject}"
+        raise refuse("NV332", subject_of, "a bless manifest that refers to it", "none", _again_from(repository))
+    return max(signed_ones, key=lambda each: each[0].version)
+
+
+def _of(serve_hash: str, data: bytes, where: str) -> Manifest:
+    """Return the manifest in DATA. Raises Refused NV908 if it is none, and NV332 if it is not of SERVE_HASH."""
+    manifest = _decoded(data, where)
+    if manifest.serve_hash != serve_hash:
+        raise refuse("NV332", where, f"serve hash {serve_hash}", manifest.serve_hash, _again(manifest))
+    return manifest
 
 
 def only_layer(image: bytes, where: str, repository: Repository) -> Descriptor:

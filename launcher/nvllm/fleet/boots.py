@@ -203,7 +203,7 @@ def _ready(pool: MachinePool, served: ServedProfile, machine: ClusterNode) -> Re
 def plan_text(machines: Sequence[ClusterNode], boots: int) -> str:
     """Return where BOOTS trials of a bless would run: the first one here, the others on MACHINES as they are free."""
     names = ", ".join(_name(one) for one in machines)
-    return f"the compile and trial 1 here; trials 2 to {boots} on {names}" if boots > 1 else "everything here"
+    return f"the compile and trial 1 here; trials 2 to {boots} on {names}" if boots > 1 and names else "everything here"
 
 
 def _name(machine: ClusterNode) -> str:

@@ -1,7 +1,7 @@
 """The HTTP client for registries: what one may cost in seconds and bytes is decided here, for every answer.
 
 A registry may be broken or hostile, and so may what it redirects to and the server that gives its tokens. Whoever asks
-one by `BoundedClient` gets an answer within `Limits`, or an httpx2.HTTPError.
+one by `BoundedClient` gets an answer within `RegistryLimits`, or an httpx2.HTTPError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AGAIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RegistryLimits:
     """What a registry may cost."""
 
     seconds: float = 30.0
@@ -40,7 +40,7 @@ class Limits:
     """Bytes of a blob for which a registry gets one second more when its upload ends: it reads all of them again."""
 
 
-LIMITS = Limits()
+LIMITS = RegistryLimits()
 """The limits that count unless somebody names others."""
 
 
@@ -73,7 +73,7 @@ def question(seconds: float) -> Iterator[float]:
 class Pace:
     """How fast a blob travels, over all attempts: at least LIMITS.least bytes in each LIMITS.window."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RegistryLimits) -> None:
         self._limits = limits
         self._seconds = 0.0
         self._amount = 0
@@ -96,7 +96,7 @@ class BoundedClient(httpx2.Client):
     An answer that is streamed is a blob. Every other answer is read whole, and so is each redirect and challenge.
     """
 
-    def __init__(self, limits: Limits, **options: Any) -> None:
+    def __init__(self, limits: RegistryLimits, **options: Any) -> None:
         super().__init__(
             timeout=httpx2.Timeout(limits.seconds, connect=min(CONNECT, limits.seconds)),
             headers={"Accept-Encoding": "identity"},
@@ -145,8 +145,7 @@ class BoundedClient(httpx2.Client):
 
     def _bound(self, response: httpx2.Response) -> None:
         """Bound the body of RESPONSE; redirects and challenges come here too."""
-        if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise httpx2.DecodingError("a content coding, which was not asked for")
+        response.headers.pop("Content-Encoding", None)  # none was asked for, and to decode one may cost gigabytes
         assert isinstance(response.stream, httpx2.SyncByteStream)
         extensions = response.request.extensions
         if _BLOB in extensions and response.is_success:
@@ -194,7 +193,7 @@ class _Watch:
 class _Sent(httpx2.SyncByteStream):
     """The body STREAM of a request. WATCH waits as long as it travels, and then for the answer."""
 
-    def __init__(self, stream: httpx2.SyncByteStream, watch: _Watch, limits: Limits) -> None:
+    def __init__(self, stream: httpx2.SyncByteStream, watch: _Watch, limits: RegistryLimits) -> None:
         self._stream = stream
         self._watch = watch
         self._limits = limits

@@ -31,8 +31,8 @@ from nvllm.fleet.bounded import (
     LIMITS,
     BoundedClient,
     LargeError,
-    Limits,
     Pace,
+    RegistryLimits,
     SlowError,
     at_most,
     for_seconds,
@@ -144,7 +144,7 @@ class _AgainError(Exception):
 class _Login(httpx2.Auth):
     """Answers a registry's challenge: by a token of the server that it names, or by user and password."""
 
-    def __init__(self, name: RepositoryName, credentials: Credentials | None, limits: Limits) -> None:
+    def __init__(self, name: RepositoryName, credentials: Credentials | None, limits: RegistryLimits) -> None:
         self._name = name
         self._credentials = credentials
         self._limits = limits
@@ -201,7 +201,7 @@ class Repository:
     name: RepositoryName
     credentials: Credentials | None
     progress: Progress
-    limits: Limits = LIMITS
+    limits: RegistryLimits = LIMITS
     client: httpx2.Client = field(init=False)
 
     def __post_init__(self) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from nvllm.bless import blessing, replay
+from nvllm.bless import blessing, preflight, replay
 from nvllm.bless.blessing import Bless
 from nvllm.bless.preflight import BlessRequest
 from nvllm.cache import manifest
 from nvllm.cache.blessings import BlessingQuery
+from nvllm.cache.manifest import Coverage, Manifest
 from nvllm.core import canonical
 from nvllm.core.plan import CACHE, FORCE_LOAD, Mount
 from nvllm.core.progress import Silent, Table
@@ -101,6 +103,58 @@ def test_a_bless_that_is_rejected_leaves_the_logs_of_the_manifest_in_force(made:
     assert [canonical.sha256_file(log) for log in logs] == [trial.log for trial in in_force.manifest.trials]
     assert (again.evidence / "trial-1/engine.log").is_file()
     assert len(made.work.store.list()) == 1
+
+
+def claimed(made: World, **changes: Any) -> Manifest:
+    """Return what another host says of a cache that it sent, which is in the store here, with CHANGES."""
+    tree = made.work.store.adopt(blessings_world.cache(made.places.cache / "sent"), "cure")
+    return blessings_world.bless(tree, made.found.plan, **changes)
+
+
+def test_a_candidate_is_tried_and_nothing_is_compiled(made: World) -> None:
+    candidate = claimed(made, version=10**9, unsafe=False)
+    request = BlessRequest(boots=5, candidate=candidate)
+    result = made.work.prove(5, candidate)
+    assert made.engine.benches == []
+    assert len({trial.boot for trial in result.trials}) == len(made.engine.plans) == 5
+    new = blessing.new_manifest(made.found, made.held, result, request, time.time())
+    assert (new.version, new.tree, new.cold) == (1, candidate.tree, candidate.cold)
+    assert {one.log for one in new.trials}.isdisjoint(one.log for one in candidate.trials)
+    blessing.promote(made.held, new, None, None)
+
+
+def test_a_candidate_whose_trials_differ_is_rejected(made: World, front: FrontEnd) -> None:
+    def otherwise() -> None:
+        front.body = answer([len(made.engine.plans), *TOKENS[1:]])
+
+    made.engine.in_trial = otherwise
+    with pytest.raises(Refused) as caught:
+        made.work.prove(5, claimed(made))
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.expected[:26]) == ("NV912", "the answer of trial 1, 1 1")
+    assert len(made.engine.plans) == 2
+
+
+def test_a_candidate_that_compiles_or_has_changed_is_rejected(made: World) -> None:
+    candidate = claimed(made)
+    warm, made.engine.warm = made.engine.warm, READY  # it loads nothing of the cache
+    codes = []
+    for spoil in (False, True):
+        if spoil:
+            made.engine.warm = warm
+            path = made.work.store.path(candidate.tree_hash) / candidate.tree.files[0].path
+            blessings_world.writable(path).write_bytes(b"other bytes")
+        with pytest.raises(Refused) as caught:
+            made.work.prove(5, candidate)
+        codes.append({one.code for one in caught.value.refusals})
+    assert codes == [{"NV912"}, {"NV907"}]
+
+
+def test_a_candidate_claims_no_more_rounds_than_a_bless_asks(made: World) -> None:
+    candidate = claimed(made, coverage=Coverage((0,) * 201, 1, ()))
+    with pytest.raises(Refused) as caught:
+        preflight.preflight(made.found, made.held, BlessRequest(5, candidate=candidate), None, 0.0)
+    assert [(one.code, one.where) for one in caught.value.refusals] == [("NV108", "--candidate")]
 
 
 class Shown(Silent):

@@ -15,9 +15,12 @@ from typing import Any, cast
 
 import pytest
 
-from nvllm.cache import manifest
+from nvllm.cache import manifest, promotion
+from nvllm.cache.blessings import Blessings
+from nvllm.cache.store import TreeStore
 from nvllm.cli.main import main
 from nvllm.core import clock
+from nvllm.core.paths import Project
 from nvllm.core.spec import BlessRules
 from nvllm.engine.engine import Engine
 from nvllm.fleet import tasks
@@ -29,11 +32,13 @@ from nvllm.host import survey
 from nvllm.image.builder import ImageBuilder
 from nvllm.serve import hostclass, startup
 from nvllm.serve.examination import Examination
+from support import blessings_world
 from support.bless_world import FakeEngine, examined
 from support.plansamples import FrontEnd, places
 from support.task_samples import LOG, PlayedMachines, booted
 
 BLESS = ("bless", "demo", "--profile", "eager")
+ON = ("--on", "ray://head", "--registry", "127.0.0.1:5000/nvllm")
 
 
 @dataclass
@@ -87,6 +92,24 @@ def test_a_bless_as_text(world: World, capsys: pytest.CaptureFixture[str], tmp_p
     assert Projects(places(tmp_path).projects).roots() == [world.root]
 
 
+def test_a_candidate_is_blessed_by_its_trials_alone(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    store = places(world.root.parent)
+    tree = TreeStore(store.trees).adopt(blessings_world.cache(world.root.parent / "sent"), "cure")
+    blessings = Blessings.of_project(Project(world.root), store)
+    candidate = blessings_world.bless(tree, world.found.plan, version=10**9)
+    promotion.offer(blessings, candidate)
+    option = ("--candidate", tree.hash[:12])
+    assert said(capsys, *BLESS, "--candidate", "0123456789ab", status=2) == [("NV107", "--candidate")]
+    for other in ("--extend", *ON[:1]):
+        words = (other,) if other == "--extend" else ON
+        assert said(capsys, *BLESS, *option, *words, status=2) == [("NV108", "nvllm bless")]
+    result = said(capsys, *BLESS, *option)
+    assert (result["version"], result["tree_hash"], result["boots"]) == (1, tree.hash, 5)
+    assert world.engine.benches == []
+    assert blessings.candidates() == ()
+    assert blessings.trees() == {tree.hash}
+
+
 @pytest.fixture
 def spread(world: World, monkeypatch: pytest.MonkeyPatch) -> PlayedMachines:
     """A cluster with a machine of this class and one of another, and a registry that takes everything."""
@@ -106,9 +129,6 @@ def spread(world: World, monkeypatch: pytest.MonkeyPatch) -> PlayedMachines:
     monkeypatch.setattr("nvllm.fleet.images.push_image", lambda *_: pushed)
     monkeypatch.setattr("nvllm.fleet.candidates.push_candidate", lambda *_: f"sha256:{'f' * 64}")
     return carrier
-
-
-ON = ("--on", "ray://head", "--registry", "127.0.0.1:5000/nvllm")
 
 
 def test_trials_on_other_machines_are_in_the_manifest(

@@ -20,7 +20,7 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.fleet import registry
 from nvllm.fleet.blessings import ARTIFACT
-from nvllm.fleet.bounded import Limits, Pace
+from nvllm.fleet.bounded import Pace, RegistryLimits
 from nvllm.fleet.credentials import Credentials
 from nvllm.fleet.registry import Blob, BlobSource, Repository
 from nvllm.layers.oci import MANIFEST, sha256
@@ -29,7 +29,7 @@ from nvllm.sources.store import Store
 from support import blessings_world, hostile_registry
 from support.hostile_registry import Answer, dripping, endless, head, plain, whole
 
-SMALL = Limits(seconds=0.5, document=64 << 10, least=64 << 10, window=0.5)
+SMALL = RegistryLimits(seconds=0.5, document=64 << 10, least=64 << 10, window=0.5)
 PATIENCE = 6.0
 """Seconds after which a row has failed; with `SMALL`, each should take one, and this machine may be busy."""
 CHUNKED, LONG = "Transfer-Encoding: chunked", "Content-Length: 1000000000000000"
@@ -113,8 +113,8 @@ ROWS: list[Row] = [
         _refer,
     ),
 ]
-HARMLESS = {"pages of what refers to it without end"}
-"""What is no harm: further pages are not asked for."""
+HARMLESS = {"pages of what refers to it without end", "a gzip bomb"}
+"""What is no harm: further pages are not asked for, and what comes is taken as it is."""
 
 
 def _codes(ask: Callable[[Repository], object], repository: Repository) -> list[str]:
@@ -221,7 +221,9 @@ def test_a_registry_may_hash_a_blob_before_it_has_taken_it() -> None:
         time.sleep(1.0 if asked.startswith("PUT") else 0.0)
         connection.sendall(whole("201 Created" if asked.startswith("PUT") else "202 Accepted"))
 
-    limits = Limits(seconds=0.5, hashed=10_000)  # so 4,000 bytes may take 0.4 s more than another answer, 40,000 4 s
+    limits = RegistryLimits(
+        seconds=0.5, hashed=10_000
+    )  # so 4,000 bytes may take 0.4 s more than another answer, 40,000 4 s
     codes = {}
     for size in (4_000, 40_000):
         with hostile_registry.running(by_path({"HEAD": ABSENT, "POST": UPLOAD}, late)) as hostile:
@@ -231,7 +233,7 @@ def test_a_registry_may_hash_a_blob_before_it_has_taken_it() -> None:
 
 
 def test_pace() -> None:
-    pace = Pace(Limits(least=100, window=1.0))
+    pace = Pace(RegistryLimits(least=100, window=1.0))
     counted = [
         pace.count(60, 0.9),
         pace.count(60, 5.0),
