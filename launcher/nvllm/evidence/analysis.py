@@ -5,10 +5,11 @@ The numbers are in summary.md and comparison.json.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from nvllm.evidence import summary
-from nvllm.evidence.records import Comparison, FactorFinding, RunManifest
+from nvllm.evidence.records import Comparison, FactorFinding, Finding, Outcome, RunManifest
 
 
 def markdown(manifest: RunManifest, comparison: Comparison) -> str:
@@ -23,6 +24,37 @@ def markdown(manifest: RunManifest, comparison: Comparison) -> str:
     if comparison.flipped:
         sections.append(f"## Questions that two arms do not answer alike\n\n{summary.flipped_table(comparison)}")
     return "\n\n".join([f"# {summary.title(manifest)}: what follows", *sections]) + "\n"
+
+
+def question(manifest: RunManifest) -> str:
+    """Return what the run of MANIFEST asks, as one sentence."""
+    return " ".join(_asked(manifest))
+
+
+def answer(comparison: Comparison) -> list[tuple[Finding | Outcome, str]]:
+    """Return what COMPARISON answers: the finding of each factor, or the outcome of each arm, and its part in words."""
+    if comparison.findings:
+        return [
+            (one.finding, f"{one.factor} is {_IS.get(one.finding, one.finding)}{f': {one.takes}' if one.takes else ''}")
+            for one in comparison.findings
+        ]
+    return [(arm.outcome, f"{arm.name} {_OUTCOMES[arm.outcome]} in {arm.runs} runs") for arm in comparison.arms]
+
+
+_IS: Mapping[Finding, str] = MappingProxyType(
+    {
+        "win": "a win",
+        "loss": "a loss",
+        "mixed": "better in some figures and worse in others",
+        "shorter generations": "neither, it makes answers shorter",
+        "longer generations": "neither, it makes answers longer",
+        "neutral": "neutral, within the margins",
+        "unknown": "not known yet",
+    }
+)
+_OUTCOMES: Mapping[Outcome, str] = MappingProxyType(
+    {"passed": "passed", "failed": "failed", "invalid": "proves nothing"}
+)
 
 
 def _list(lines: Iterator[str]) -> str:

@@ -42,13 +42,14 @@ def decide(factor: str, effects: Sequence[Effect]) -> FactorFinding:
         finding = "longer generations" if differing[0].estimate > 0 else "shorter generations"
     else:
         finding = "neutral" if all(within(one) for one in effects) else "unknown"
-    parts = [_difference(one) for one in differing]
+    parts, takes = [_difference(one) for one in differing], ""
     if finding == "neutral":
         parts += [f"{_seen(one)}, within {margin_text(one)}" for one in effects]
     elif open_ones := [one for one in effects if one not in differing and not within(one)]:
         seen = [f"{_seen(one)}, margin {margin_text(one)}" for one in open_ones]
-        parts += [f"not known: {', '.join(seen)}", would_take(open_ones)]
-    return FactorFinding(factor, finding, "; ".join(parts))
+        takes = would_take(open_ones)
+        parts += [f"not known: {', '.join(seen)}", takes]
+    return FactorFinding(factor, finding, "; ".join(parts), takes)
 
 
 def against_floor(arm: ArmSummary, questions: int, floor: float) -> FactorFinding:
@@ -61,7 +62,8 @@ def against_floor(arm: ArmSummary, questions: int, floor: float) -> FactorFindin
         return FactorFinding(factor, "above the floor" if arm.low >= floor else "below the floor", share)
     needed = intervals.share_needed(arm.correct * questions, questions, LEVEL, floor)
     more = f"about {needed} questions" if needed is not None else "more questions than there are"
-    return FactorFinding(factor, "unknown", f"{share}; it would take {more}, if others are answered as these")
+    takes = f"it would take {more}, if others are answered as these"
+    return FactorFinding(factor, "unknown", f"{share}; {takes}", takes)
 
 
 def differs(effect: Effect) -> bool:

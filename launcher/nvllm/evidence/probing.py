@@ -17,7 +17,7 @@ from nvllm.core import canonical, proc, reading
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 from nvllm.evidence import grading, questions
-from nvllm.evidence.questions import Asking, Question
+from nvllm.evidence.questions import DEFAULT, Asking, Question
 from nvllm.evidence.records import Answered, ProbeState, unanswered
 from nvllm.serve import health
 from nvllm.serve.health import NotInTime, NotReady
@@ -69,7 +69,7 @@ class QuestionProbe:
     timeout: float | None
     concurrency: int
     floor: float | None
-    asking: Asking = questions.DEFAULT
+    asking: Asking = DEFAULT
 
     @property
     def state(self) -> ProbeState:

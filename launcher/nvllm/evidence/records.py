@@ -286,11 +286,15 @@ class KernelCompared:
 
 @dataclass(frozen=True, slots=True)
 class FactorFinding:
-    """The FINDING about one factor, and what it rests on in words."""
+    """The FINDING about one factor, and what it rests on in words.
+
+    TAKES says what would decide the figures that are open, as far as they show it; empty if none is.
+    """
 
     factor: Word
     finding: Finding
     text: Word
+    takes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
