@@ -15,7 +15,7 @@ from nvllm.evidence.records import Comparison, FactorFinding, Finding, Outcome, 
 def markdown(manifest: RunManifest, comparison: Comparison) -> str:
     """Return what follows from COMPARISON, of the run of MANIFEST, as Markdown."""
     parts = (
-        ("What was asked", _asked(manifest)),
+        ("What was asked", iter([question(manifest, comparison)])),
         ("What holds", _holding(comparison)),
         ("What nobody knows yet, and what does not hold", _failing(comparison)),
         ("Limits", _limits(manifest, comparison)),
@@ -26,9 +26,9 @@ def markdown(manifest: RunManifest, comparison: Comparison) -> str:
     return "\n\n".join([f"# {summary.title(manifest)}: what follows", *sections]) + "\n"
 
 
-def question(manifest: RunManifest) -> str:
-    """Return what the run of MANIFEST asks, as one sentence."""
-    return " ".join(_asked(manifest))
+def question(manifest: RunManifest, comparison: Comparison) -> str:
+    """Return what COMPARISON, of the run of MANIFEST, answers."""
+    return comparison.question or " ".join(_asked(manifest))
 
 
 def answer(comparison: Comparison) -> list[tuple[Finding | Outcome, str]]:
@@ -68,7 +68,7 @@ def _asked(manifest: RunManifest) -> Iterator[str]:
         arms = f"{len(names)} arms: {', '.join(names)}"
         yield f"What does the sentinel of each of these patches change: {', '.join(manifest.ablated)}? {arms}."
     elif len(names) > 1:
-        measured = "fast, and how often right," if manifest.kind == "sweep" else "fast"
+        measured = "fast" if manifest.kind == "bench" else "fast, and how often right,"
         yield f"How {measured} is {' and '.join(names[1:])}, held against {names[0]}?"
     elif manifest.kind == "bench":
         yield f"How fast is {names[0]}?"

@@ -68,7 +68,7 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison)
     return rendered(
         Path(__file__).with_name("page.html.jinja"),
         title=summary.title(manifest),
-        question=analysis.question(manifest),
+        question=analysis.question(manifest, comparison),
         headline=analysis.answer(comparison),
         colours=_COLOURS,
         facts=summary.facts(manifest),

@@ -335,6 +335,8 @@ class Comparison:
     """The questions that two arms do not answer equally well."""
     unlisted: Count = 0
     """How many more there are of them."""
+    question: str = ""
+    """What is asked of two runs; empty for one, whose manifest says it."""
 
 
 FORM_RUN = Form("evidence-run", RUN_SCHEMA, "What an evidence run is: runner_manifest.json", RunManifest)
