@@ -93,15 +93,15 @@ def would_take(effects: Sequence[Effect]) -> str:
             counts[effect.needed_unit] = max(counts.get(effect.needed_unit, 0), effect.needed)
     needs = [f"{count} {unit}s{' of each arm' if unit == 'run' else ''}" for unit, count in sorted(counts.items())]
     text = f"it would take about {' and '.join(needs)}, if more are like these" if needs else ""
-    if all(effect.needed is not None for effect in effects):
-        return text
-    blind = any(effect.low is None for effect in effects)
-    more = (
-        "at least 3 runs that are not all the same must show how much runs differ"
-        if blind
-        else ("no number of them would decide, if more are like these: the estimate lies on the margin")
-    )
-    return f"{text}; {more}" if text else more
+    open_ones = [effect for effect in effects if effect.needed is None]
+    if any(effect.low is None for effect in open_ones):
+        needs_noise = "at least 3 runs, which are not all the same, must show how much runs differ"
+        return f"{text}; {needs_noise}" if text else needs_noise
+    if open_ones:
+        return (
+            f"{text}; one figure is close, and some more would decide it" if text else "it is close: some more decide"
+        )
+    return text
 
 
 def effect_text(effect: Effect, value: float) -> str:
