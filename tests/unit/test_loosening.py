@@ -32,6 +32,7 @@ _EVIDENCE = {
     "--output": "where evidence is written; a serve trusts none of it",
     "--force": "removes the evidence of an earlier run in that directory, and nothing else",
     "--dry-run": _LESS,
+    "--until-decided": "how many runs there are: the report says it, and corrects for it",
 }
 _LOAD = {
     "--requests": "what is measured: the report says it",

@@ -116,13 +116,14 @@ class MarginOptions:
 class RunOptions:
     """The options of a run: how many RUNS of each arm, and the directory OUTPUT, which FORCE empties.
 
-    With DRY_RUN the legs are only shown.
+    With DRY_RUN the legs are only shown. With UNTIL_DECIDED there may be fewer runs.
     """
 
     runs: int
     output: Path | None
     force: bool
     dry_run: bool
+    until_decided: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +236,9 @@ _RUN = (
     click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on."),
     click.option("--force", is_flag=True, help="Remove the run that is in --output."),
     click.option("--dry-run", is_flag=True, help="Show the legs in their order; start and write nothing."),
+    click.option(
+        "--until-decided", is_flag=True, help="End before --runs, once all is found. Looks after run 3, 4, 6..."
+    ),
 )
 
 
@@ -501,7 +505,16 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
     host = circumstances.host_state(app.project, app.places, running)
     traced, runs = campaign.traced, campaign.run.runs
     planned = circumstances.manifest(
-        kind, build, states, runs, probe.state, host, app.places, campaign.margins, traced=traced is not None
+        kind,
+        build,
+        states,
+        runs,
+        probe.state,
+        host,
+        app.places,
+        campaign.margins,
+        traced=traced is not None,
+        until_decided=campaign.run.until_decided,
     )
     began = clock.now()
     where = campaign.run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{clock.compact(began)}"

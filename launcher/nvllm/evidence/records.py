@@ -117,6 +117,8 @@ class RunManifest:
     traced: bool = False
     """Whether each arm has one more leg, under PyTorch's profiler, that no figure comes from."""
     margins: Margins = MARGINS
+    until_decided: bool = False
+    """Whether the run ends before RUNS if all is found."""
 
 
 @dataclass(frozen=True, slots=True)

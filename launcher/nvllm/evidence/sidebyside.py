@@ -17,23 +17,31 @@ from nvllm.evidence.records import COMPARISON_SCHEMA, MARGINS, Comparison, Effec
 
 
 def compare(
-    arms: Sequence[ArmLegs], margins: Margins = MARGINS, measures: Sequence[str] = tuple(PRIMARY)
+    arms: Sequence[ArmLegs],
+    margins: Margins = MARGINS,
+    measures: Sequence[str] = tuple(PRIMARY),
+    error_share: float = 1.0,
 ) -> Comparison:
     """Return the comparison of ARMS by MEASURES and MARGINS: the first is what the others are held against.
 
-    One arm alone is only described.
+    One arm alone is only described. ERROR_SHARE is as in `comparison.compare`.
     """
-    return compare_pairs(arms, [(arms[0], other) for other in arms[1:]], margins, measures)
+    return compare_pairs(arms, [(arms[0], other) for other in arms[1:]], margins, measures, error_share)
 
 
 def compare_pairs(
-    arms: Sequence[ArmLegs], pairs: Sequence[tuple[ArmLegs, ArmLegs]], margins: Margins, measures: Sequence[str]
+    arms: Sequence[ArmLegs],
+    pairs: Sequence[tuple[ArmLegs, ArmLegs]],
+    margins: Margins,
+    measures: Sequence[str],
+    error_share: float = 1.0,
 ) -> Comparison:
-    """Return the comparison of ARMS, of each of PAIRS by MEASURES and MARGINS."""
+    """Return the comparison of ARMS, of each of PAIRS by MEASURES and MARGINS, with ERROR_SHARE of the error."""
     usable = [pair for pair in pairs if "invalid" not in (pair[0].outcome, pair[1].outcome)]
     count = len(usable) * len(measures)
-    level = 1 - (1 - LEVEL) / max(1, count)
-    effects = comparison.adjusted([_effect(*pair, measure, level, margins) for pair in usable for measure in measures])
+    level = comparison.corrected_level(count, error_share)
+    measured = [_effect(*pair, measure, level, margins) for pair in usable for measure in measures]
+    effects = comparison.adjusted(measured, error_share)
     factors = [factor_of(first.name, other.name) for first, other in pairs]
     answered = CORRECT in measures
     flips = [

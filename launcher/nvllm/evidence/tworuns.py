@@ -35,7 +35,7 @@ def joined(first: Run, other: Run) -> tuple[Run, Comparison]:
     names = [[arm.name for arm in run.arms] for run in (first, other)]
     common = [name for name in names[0] if name in names[1]]
     refusals = []
-    cure = "nvllm report A, and then nvllm report B"
+    cure = "nvllm report --help"
     if kinds[0] != kinds[1]:
         refusals.append(Refusal("NV108", "nvllm report A B", "two runs of one kind", " and ".join(kinds), cure))
     if not common:
