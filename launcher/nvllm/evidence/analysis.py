@@ -38,7 +38,10 @@ def answer(comparison: Comparison) -> list[tuple[Finding | Outcome, str]]:
             (one.finding, f"{one.factor} is {_IS.get(one.finding, one.finding)}{f': {one.takes}' if one.takes else ''}")
             for one in comparison.findings
         ]
-    return [(arm.outcome, f"{arm.name} {_OUTCOMES[arm.outcome]} in {arm.runs} runs") for arm in comparison.arms]
+    return [
+        (arm.outcome, f"{arm.name} {_OUTCOMES[arm.outcome]} in {arm.runs} run{'' if arm.runs == 1 else 's'}")
+        for arm in comparison.arms
+    ]
 
 
 _IS: Mapping[Finding, str] = MappingProxyType(
@@ -49,6 +52,8 @@ _IS: Mapping[Finding, str] = MappingProxyType(
         "shorter generations": "neither, it makes answers shorter",
         "longer generations": "neither, it makes answers longer",
         "neutral": "neutral, within the margins",
+        "above the floor": "above it",
+        "below the floor": "below it",
         "unknown": "not known yet",
     }
 )

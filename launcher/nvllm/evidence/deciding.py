@@ -54,7 +54,7 @@ def decide(factor: str, effects: Sequence[Effect]) -> FactorFinding:
 
 def against_floor(arm: ArmSummary, questions: int, floor: float) -> FactorFinding:
     """Return whether the share of correct answers of ARM, asked QUESTIONS, is above FLOOR, a part of 1, in general."""
-    factor = f"{arm.name}, floor {100 * floor:g} %"
+    factor = f"{arm.name} against the floor of {100 * floor:g} %"
     share = f"{100 * arm.correct:.1f} % correct, {100 * arm.low:.1f} to {100 * arm.high:.1f} %"
     if not questions or arm.outcome == "invalid":
         return FactorFinding(factor, "unknown", "no valid run with questions")
