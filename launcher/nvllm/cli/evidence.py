@@ -236,9 +236,7 @@ _RUN = (
     click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on."),
     click.option("--force", is_flag=True, help="Remove the run that is in --output."),
     click.option("--dry-run", is_flag=True, help="Show the legs in their order; start and write nothing."),
-    click.option(
-        "--until-decided", is_flag=True, help="End before --runs, once all is found. Looks after run 3, 4, 6..."
-    ),
+    click.option("--until-decided", is_flag=True, help="End before --runs, once all is found."),
 )
 
 
