@@ -95,5 +95,5 @@ def test_tasks_that_generate_and_tasks_that_score_are_answered(python: str, worl
     assert sum(one["acc"] for one in scored) == sum(one["correct"] for one in answers[: len(DOCUMENTS)])
     again = evaluated(python, world, output)
     assert again.result == found.result  # nothing was asked again
-    missed = evaluated(python, world, world.directory / "floor", "--floor", "100")
+    missed = evaluated(python, world, world.directory / "floor", "--floor", "100%")
     assert (missed.code, missed.codes) == (1, ["NV855"])

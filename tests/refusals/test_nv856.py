@@ -19,4 +19,5 @@ def test_a_bare_number_is_refused_with_both_spellings(
     (refusal,) = json.loads(capsys.readouterr().out)["refusals"]
     assert (refusal["code"], refusal["where"]) == ("NV856", option)
     assert refusal["found"].startswith(f"{value}, which is ")
-    assert refusal["cure"] == f"{option} 45/50, or {option} 90%"
+    counted, percent = ("45/50", "90%") if option == "--floor" else ("3/100", "3%")
+    assert refusal["cure"] == f"{option} {counted}, or {option} {percent}"

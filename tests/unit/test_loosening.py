@@ -32,6 +32,7 @@ _EVIDENCE = {
     "--output": "where evidence is written; a serve trusts none of it",
     "--force": "removes the evidence of an earlier run in that directory, and nothing else",
     "--dry-run": _LESS,
+    "--until-decided": "how many runs there are: the report says it, and corrects for it",
 }
 _LOAD = {
     "--requests": "what is measured: the report says it",
@@ -47,6 +48,15 @@ _QUESTIONS = {
     "--length": "what is asked: the report says it",
     "--timeout": "when an answer counts as none",
     "--concurrency": "what is asked: the report says it",
+    "--prompt": "what is asked: the report says it",
+    "--stop": "what is asked: the report says it",
+    "--extract": "what counts as right: the report says it",
+}
+_MARGIN = {"--margin": "what counts as the same: the report says it"}
+_MARGINS = {
+    **_MARGIN,
+    "--margin-questions": "what counts as the same: the report says it",
+    "--margin-length": "what counts as the same: the report says it",
 }
 
 _LIMIT = "what the run is held against; a profile takes no run with a looser limit than its own"
@@ -120,12 +130,14 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--design": _WHICH,
         **_EVIDENCE,
         **_QUESTIONS,
+        **_MARGINS,
     },
     "bench": {
         "--profile": _WHICH,
         "--vs": _WHICH,
         "--trace": "adds a leg that no figure comes from",
         **_LOAD,
+        **_MARGIN,
         "--concurrency": "what is measured: the report says it",
         "--seed": "what is measured: the report says it",
         **_EVIDENCE,
@@ -138,7 +150,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         **_EVIDENCE,
         **_QUESTIONS,
     },
-    "sweep": {"--profiles": _WHICH, **_EVIDENCE, **_LOAD, **_QUESTIONS},
+    "sweep": {"--profiles": _WHICH, **_EVIDENCE, **_LOAD, **_QUESTIONS, **_MARGINS},
     "report": {"--html": _WRITES, "--open": _SHOWN},
     "sbom": {"--format": _SHOWN, "--output": _WRITES, "--patches": _PATCHES},
     "provenance": {

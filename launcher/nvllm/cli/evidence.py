@@ -20,7 +20,7 @@ from nvllm.core import clock, proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
-from nvllm.evidence import analysis, arms, circumstances, conclusion, grading, lmeval, page, questions, summary
+from nvllm.evidence import analysis, arms, circumstances, conclusion, grading, lmeval, page, questions, summary, tworuns
 from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
 from nvllm.evidence.grading import Extraction
@@ -28,6 +28,7 @@ from nvllm.evidence.load import LoadProbe, LoadThenQuestions
 from nvllm.evidence.probing import LegProbe, ProgramProbe, QuestionProbe
 from nvllm.evidence.records import FORM_COMPARISON, MARGINS, ArmState, Comparison, Kind, Margins, RunManifest
 from nvllm.evidence.runner import Runner
+from nvllm.evidence.tworuns import Run
 from nvllm.host import locks
 from nvllm.host.locks import Holder, Key
 from nvllm.image.identity import Build
@@ -69,6 +70,7 @@ Examples:
   nvllm report RUN                        what the run in the directory RUN found
   nvllm report RUN --html report.html     the same as one web page, with plots
   nvllm report RUN --open                 that page in a web browser
+  nvllm report RUN OTHER                  both side by side: the arms of OTHER against those of RUN
 """
 
 
@@ -114,13 +116,14 @@ class MarginOptions:
 class RunOptions:
     """The options of a run: how many RUNS of each arm, and the directory OUTPUT, which FORCE empties.
 
-    With DRY_RUN the legs are only shown.
+    With DRY_RUN the legs are only shown. With UNTIL_DECIDED there may be fewer runs.
     """
 
     runs: int
     output: Path | None
     force: bool
     dry_run: bool
+    until_decided: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +143,12 @@ class Campaign:
 
 
 class Part(click.ParamType[float]):
-    """A part of a whole, such as 45/50 or 90%. A bare number is refused: nobody knows which of both it means."""
+    """A part of a whole, such as COUNTED, 45/50, or PERCENT, 90%. A bare number is refused: it may mean either."""
 
     name = "part"
+
+    def __init__(self, counted: str, percent: str) -> None:
+        self.counted, self.percent = counted, percent
 
     def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
@@ -151,11 +157,12 @@ class Part(click.ParamType[float]):
         try:
             return questions.part(value)
         except ValueError as error:
-            cure = f"{option} 45/50, or {option} 90%"
-            raise refuse("NV856", option, "a part such as 45/50 or 90%", str(error), cure) from error
+            expected = f"a part such as {self.counted} or {self.percent}"
+            cure = f"{option} {self.counted}, or {option} {self.percent}"
+            raise refuse("NV856", option, expected, str(error), cure) from error
 
 
-_PART = Part()
+_FLOOR, _PART = Part("45/50", "90%"), Part("3/100", "3%")
 _SEED = click.IntRange(0, 2**31 - 1)
 _REQUESTS = click.IntRange(1, 10**6)
 _TOKENS = click.IntRange(1, 10**7)
@@ -167,7 +174,7 @@ _QUESTIONS = (
     click.option("--data", type=PATH, metavar="FILE", help="Questions as GSM8K has them, one JSON object a line."),
     click.option("--n", "count", type=click.IntRange(1), help="Ask so many of them.  [default: all]"),
     click.option("--seed", type=_SEED, default=42, show_default=True, help="Draws the questions."),
-    click.option("--floor", type=_PART, metavar="PART", help="Fail below: 45/50, or 90%."),
+    click.option("--floor", type=_FLOOR, metavar="PART", help="Fail below: 45/50, or 90%."),
     click.option("--length", type=_TOKENS, default=512, show_default=True, help="Tokens of an answer."),
     click.option(
         "--timeout",
@@ -229,6 +236,7 @@ _RUN = (
     click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on."),
     click.option("--force", is_flag=True, help="Remove the run that is in --output."),
     click.option("--dry-run", is_flag=True, help="Show the legs in their order; start and write nothing."),
+    click.option("--until-decided", is_flag=True, help="End before --runs, once all is found."),
 )
 
 
@@ -395,14 +403,20 @@ def sweep(
 
 @click.command("report", cls=Command, epilog=REPORT_EXAMPLES)
 @click.argument("run", type=PATH, help="The directory of a run.")
+@click.argument("other", type=PATH, required=False, help="Another one, to compare with it.")
 @packed("written", WebPage, OPTIONS)
 @with_app
-def report(app: App, run: Path, written: WebPage) -> None:
-    """A run that is not finished is shown as far as it is."""
+def report(app: App, run: Path, other: Path | None, written: WebPage) -> None:
+    """A run that is not finished is shown as far as it is. Of two runs, arms of one name are compared."""
     evidence = EvidenceDirectory(run)
-    manifest, legs = evidence.manifest(), evidence.arms()
-    comparison = conclusion.of(manifest, legs, evidence.kernels())
-    message = written.written(run / "report.html", lambda: page.html(manifest, legs, comparison))
+    seen = Run(evidence.manifest(), evidence.arms())
+    if other is None:
+        comparison = conclusion.of(seen.manifest, seen.arms, evidence.kernels())
+    else:
+        second = EvidenceDirectory(other)
+        seen, comparison = tworuns.joined(seen, Run(second.manifest(), second.arms()))
+    manifest = seen.manifest
+    message = written.written(run / "report.html", lambda: page.html(manifest, seen.arms, comparison))
     text = f"{summary.markdown(manifest, comparison)}\n{analysis.markdown(manifest, comparison)}"
     app.out.result("report", _data(comparison, run), message or text)
 
@@ -499,6 +513,7 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
         app.places,
         campaign.margins,
         traced=traced is not None,
+        until_decided=campaign.run.until_decided,
     )
     began = clock.now()
     where = campaign.run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{clock.compact(began)}"

@@ -5,16 +5,17 @@ The numbers are in summary.md and comparison.json.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from nvllm.evidence import summary
-from nvllm.evidence.records import Comparison, FactorFinding, RunManifest
+from nvllm.evidence.records import Comparison, FactorFinding, Finding, Outcome, RunManifest
 
 
 def markdown(manifest: RunManifest, comparison: Comparison) -> str:
     """Return what follows from COMPARISON, of the run of MANIFEST, as Markdown."""
     parts = (
-        ("What was asked", _asked(manifest)),
+        ("What was asked", iter([question(manifest, comparison)])),
         ("What holds", _holding(comparison)),
         ("What nobody knows yet, and what does not hold", _failing(comparison)),
         ("Limits", _limits(manifest, comparison)),
@@ -23,6 +24,42 @@ def markdown(manifest: RunManifest, comparison: Comparison) -> str:
     if comparison.flipped:
         sections.append(f"## Questions that two arms do not answer alike\n\n{summary.flipped_table(comparison)}")
     return "\n\n".join([f"# {summary.title(manifest)}: what follows", *sections]) + "\n"
+
+
+def question(manifest: RunManifest, comparison: Comparison) -> str:
+    """Return what COMPARISON, of the run of MANIFEST, answers."""
+    return comparison.question or " ".join(_asked(manifest))
+
+
+def answer(comparison: Comparison) -> list[tuple[Finding | Outcome, str]]:
+    """Return what COMPARISON answers: the finding of each factor, or the outcome of each arm, and its part in words."""
+    if comparison.findings:
+        return [
+            (one.finding, f"{one.factor} is {_IS.get(one.finding, one.finding)}{f': {one.takes}' if one.takes else ''}")
+            for one in comparison.findings
+        ]
+    return [
+        (arm.outcome, f"{arm.name} {_OUTCOMES[arm.outcome]} in {arm.runs} run{'' if arm.runs == 1 else 's'}")
+        for arm in comparison.arms
+    ]
+
+
+_IS: Mapping[Finding, str] = MappingProxyType(
+    {
+        "win": "a win",
+        "loss": "a loss",
+        "mixed": "better in some figures and worse in others",
+        "shorter generations": "neither, it makes answers shorter",
+        "longer generations": "neither, it makes answers longer",
+        "neutral": "neutral, within the margins",
+        "above the floor": "above it",
+        "below the floor": "below it",
+        "unknown": "not known yet",
+    }
+)
+_OUTCOMES: Mapping[Outcome, str] = MappingProxyType(
+    {"passed": "passed", "failed": "failed", "invalid": "proves nothing"}
+)
 
 
 def _list(lines: Iterator[str]) -> str:
@@ -36,7 +73,7 @@ def _asked(manifest: RunManifest) -> Iterator[str]:
         arms = f"{len(names)} arms: {', '.join(names)}"
         yield f"What does the sentinel of each of these patches change: {', '.join(manifest.ablated)}? {arms}."
     elif len(names) > 1:
-        measured = "fast, and how often right," if manifest.kind == "sweep" else "fast"
+        measured = "fast" if manifest.kind == "bench" else "fast, and how often right,"
         yield f"How {measured} is {' and '.join(names[1:])}, held against {names[0]}?"
     elif manifest.kind == "bench":
         yield f"How fast is {names[0]}?"

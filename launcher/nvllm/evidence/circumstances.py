@@ -36,6 +36,7 @@ def manifest(
     margins: Margins,
     *,
     traced: bool = False,
+    until_decided: bool = False,
 ) -> RunManifest:
     """Return the manifest of a run of KIND: RUNS of each arm in STATES, asked PROBE on HOST and compared by MARGINS.
 
@@ -58,6 +59,7 @@ def manifest(
         host=host,
         traced=traced,
         margins=margins,
+        until_decided=until_decided,
         created=clock.now(),
     )
 

@@ -69,8 +69,11 @@ class ArmLegs:
         return "invalid" if "invalid" in outcomes or not outcomes else "failed" if "failed" in outcomes else "passed"
 
 
-def compare(arms: Sequence[ArmLegs], margins: Margins = MARGINS) -> Comparison:
-    """Return the comparison of ARMS by MARGINS. An arm that is invalid is listed, and left out of every effect."""
+def compare(arms: Sequence[ArmLegs], margins: Margins = MARGINS, error_share: float = 1.0) -> Comparison:
+    """Return the comparison of ARMS by MARGINS. An arm that is invalid is listed, and left out of every effect.
+
+    ERROR_SHARE is the part of the error that it may have, if it is one of several looks at a run.
+    """
     usable = {frozenset(arm.on): arm for arm in arms if arm.outcome != "invalid"}
     factors = sorted({name for arm in arms for name in arm.on})
     combined = [one for size in (1, 2) for one in itertools.combinations(factors, size)]
@@ -81,8 +84,10 @@ def compare(arms: Sequence[ArmLegs], margins: Margins = MARGINS) -> Comparison:
         for differing, groups in contrasts
         for measure in (single if len(differing) == 1 else [CORRECT])
     ]
-    level = 1 - (1 - LEVEL) / max(1, len(measured))  # Bonferroni: all intervals together hold with LEVEL
-    effects = adjusted([_effect(factor, measure, groups, level, margins) for factor, measure, groups in measured])
+    level = corrected_level(len(measured), error_share)
+    effects = adjusted(
+        [_effect(factor, measure, groups, level, margins) for factor, measure, groups in measured], error_share
+    )
     flips = [
         flip
         for differing, groups in contrasts
@@ -256,10 +261,20 @@ def effect(factor: str, measure: str, estimate: Estimate, margin: float, needed_
     )
 
 
-def adjusted(effects: Sequence[Effect]) -> list[Effect]:
-    """Return EFFECTS with their p-values corrected for the number of them."""
+def corrected_level(effects: int, error_share: float) -> float:
+    """Return the level of each interval of so many EFFECTS, so that all together hold with LEVEL, by Bonferroni.
+
+    ERROR_SHARE is the part of the error that they may have.
+    """
+    return 1 - (1 - LEVEL) * error_share / max(1, effects)
+
+
+def adjusted(effects: Sequence[Effect], error_share: float) -> list[Effect]:
+    """Return EFFECTS with their p-values corrected for the number of them, and for ERROR_SHARE."""
     corrected = iter(intervals.holm([one.p for one in effects if one.p is not None]))
-    return [replace(one, adjusted=None if one.p is None else next(corrected)) for one in effects]
+    return [
+        replace(one, adjusted=None if one.p is None else min(1.0, next(corrected) / error_share)) for one in effects
+    ]
 
 
 # Questions that two arms do not answer alike

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from nvllm.evidence import comparison, deciding, sidebyside, trace
+from nvllm.evidence import comparison, deciding, looks, sidebyside, trace
 from nvllm.evidence.comparison import ArmLegs
-from nvllm.evidence.deciding import CORRECT
+from nvllm.evidence.deciding import CORRECT, LEVEL
 from nvllm.evidence.load import PRIMARY
 from nvllm.evidence.records import Comparison, FactorFinding, KernelTable, RunManifest
 
 
 def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTable] = ()) -> Comparison:
     """Return the comparison of ARMS, the legs of the run of MANIFEST, with the TABLES of their traces."""
+    share = looks.error_share(manifest, arms)
     if manifest.kind not in ("bench", "sweep"):
-        described = comparison.compare(arms, manifest.margins)
-        return replace(described, findings=(*described.findings, *_floors(manifest, described)))
+        described = comparison.compare(arms, manifest.margins, share)
+        findings = (*described.findings, *_floors(manifest, described))
+        return replace(described, findings=findings, notes=(*described.notes, *_looked(share)))
     measures = (*PRIMARY, CORRECT) if manifest.kind == "sweep" else tuple(PRIMARY)
-    compared = sidebyside.compare(arms, manifest.margins, measures)
-    notes = (*compared.notes, *_noise(manifest, compared), *_traces(tables))
+    compared = sidebyside.compare(arms, manifest.margins, measures, share)
+    notes = (*compared.notes, *_looked(share), *_noise(manifest, compared), *_traces(tables))
     return replace(compared, notes=notes, kernels=tuple(tables), common=trace.compared(tables))
 
 
@@ -31,6 +33,12 @@ def _floors(manifest: RunManifest, described: Comparison) -> Iterator[FactorFind
             questions = manifest.probe.questions or arm.asked // max(1, arm.valid)
             if questions != 1:  # a program without lines is one answer, which says nothing of a share
                 yield deciding.against_floor(arm, questions, floor / 100)
+
+
+def _looked(share: float) -> Iterator[str]:
+    """Yield that a comparison with SHARE of the error is one of several looks."""
+    if share < 1:
+        yield f"the run goes on until it is decided: this look has 1/{round(1 / share)} of the error of {1 - LEVEL:.0%}"
 
 
 def _traces(tables: Sequence[KernelTable]) -> Iterator[str]:

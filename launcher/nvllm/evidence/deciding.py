@@ -42,18 +42,19 @@ def decide(factor: str, effects: Sequence[Effect]) -> FactorFinding:
         finding = "longer generations" if differing[0].estimate > 0 else "shorter generations"
     else:
         finding = "neutral" if all(within(one) for one in effects) else "unknown"
-    parts = [_difference(one) for one in differing]
+    parts, takes = [_difference(one) for one in differing], ""
     if finding == "neutral":
         parts += [f"{_seen(one)}, within {margin_text(one)}" for one in effects]
     elif open_ones := [one for one in effects if one not in differing and not within(one)]:
         seen = [f"{_seen(one)}, margin {margin_text(one)}" for one in open_ones]
-        parts += [f"not known: {', '.join(seen)}", would_take(open_ones)]
-    return FactorFinding(factor, finding, "; ".join(parts))
+        takes = would_take(open_ones)
+        parts += [f"not known: {', '.join(seen)}", takes]
+    return FactorFinding(factor, finding, "; ".join(parts), takes)
 
 
 def against_floor(arm: ArmSummary, questions: int, floor: float) -> FactorFinding:
     """Return whether the share of correct answers of ARM, asked QUESTIONS, is above FLOOR, a part of 1, in general."""
-    factor = f"{arm.name}, floor {100 * floor:g} %"
+    factor = f"{arm.name} against the floor of {100 * floor:g} %"
     share = f"{100 * arm.correct:.1f} % correct, {100 * arm.low:.1f} to {100 * arm.high:.1f} %"
     if not questions or arm.outcome == "invalid":
         return FactorFinding(factor, "unknown", "no valid run with questions")
@@ -61,7 +62,8 @@ def against_floor(arm: ArmSummary, questions: int, floor: float) -> FactorFindin
         return FactorFinding(factor, "above the floor" if arm.low >= floor else "below the floor", share)
     needed = intervals.share_needed(arm.correct * questions, questions, LEVEL, floor)
     more = f"about {needed} questions" if needed is not None else "more questions than there are"
-    return FactorFinding(factor, "unknown", f"{share}; it would take {more}, if others are answered as these")
+    takes = f"it would take {more}, if others are answered as these"
+    return FactorFinding(factor, "unknown", f"{share}; {takes}", takes)
 
 
 def differs(effect: Effect) -> bool:
@@ -91,15 +93,15 @@ def would_take(effects: Sequence[Effect]) -> str:
             counts[effect.needed_unit] = max(counts.get(effect.needed_unit, 0), effect.needed)
     needs = [f"{count} {unit}s{' of each arm' if unit == 'run' else ''}" for unit, count in sorted(counts.items())]
     text = f"it would take about {' and '.join(needs)}, if more are like these" if needs else ""
-    if all(effect.needed is not None for effect in effects):
-        return text
-    blind = any(effect.low is None for effect in effects)
-    more = (
-        "at least 3 runs that are not all the same must show how much runs differ"
-        if blind
-        else ("no number of them would decide, if more are like these: the estimate lies on the margin")
-    )
-    return f"{text}; {more}" if text else more
+    open_ones = [effect for effect in effects if effect.needed is None]
+    if any(effect.low is None for effect in open_ones):
+        needs_noise = "at least 3 runs, which are not all the same, must show how much runs differ"
+        return f"{text}; {needs_noise}" if text else needs_noise
+    if open_ones:
+        return (
+            f"{text}; one figure is close, and some more would decide it" if text else "it is close: some more decide"
+        )
+    return text
 
 
 def effect_text(effect: Effect, value: float) -> str:

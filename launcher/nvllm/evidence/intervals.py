@@ -99,8 +99,8 @@ def over_runs(questions: Estimate, by_run: Sequence[float], level: float, margin
     widened = replace(questions, low=low, high=high, p=p)
     if _decides(low, high, margin):
         return replace(widened, needed=None), False
-    mostly_runs = 2 * width > questions.high - questions.low
-    return (replace(widened, needed=runs.needed), True) if mostly_runs else (widened, False)
+    by_runs = questions.needed is None or (runs.needed is not None and 2 * width > questions.high - questions.low)
+    return (replace(widened, needed=runs.needed), True) if by_runs else (widened, False)
 
 
 def lengths(differences: Sequence[float], typical: float, level: float, margin: float) -> Estimate:

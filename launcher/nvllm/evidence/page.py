@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from nvllm.core.statistics import percentile
-from nvllm.evidence import load, summary
+from nvllm.evidence import analysis, load, summary
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.deciding import CORRECT, LENGTH, effect_text, interval_text
-from nvllm.evidence.records import Comparison, Effect, LegVerdict, RunManifest
+from nvllm.evidence.records import Comparison, Effect, Finding, LegVerdict, Outcome, RunManifest
 from nvllm.pages import plots
 from nvllm.pages.page import rendered
 from nvllm.pages.plots import Interval, Spread, Start
@@ -26,6 +27,15 @@ _LEAST_RATIO = math.log(1.05)
 """How far an axis reaches at least to both sides: noise that fills a plot looks like an effect."""
 
 
+_COLOURS: Mapping[Finding | Outcome, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("win", "above the floor", "passed"), "good"),
+        **dict.fromkeys(("loss", "mixed", "below the floor", "failed"), "bad"),
+        **dict.fromkeys(("neutral", "shorter generations", "longer generations"), "same"),
+        **dict.fromkeys(("unknown", "invalid"), "open"),
+    }
+)
+"""The class of each finding, and of each outcome where nothing is compared."""
 _COLUMNS = 500
 """The most runs of an arm that the table of runs shows."""
 
@@ -58,6 +68,9 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison)
     return rendered(
         Path(__file__).with_name("page.html.jinja"),
         title=summary.title(manifest),
+        question=analysis.question(manifest, comparison),
+        headline=analysis.answer(comparison),
+        colours=_COLOURS,
         facts=summary.facts(manifest),
         findings=comparison.findings,
         notes=comparison.notes,

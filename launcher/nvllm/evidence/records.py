@@ -117,6 +117,8 @@ class RunManifest:
     traced: bool = False
     """Whether each arm has one more leg, under PyTorch's profiler, that no figure comes from."""
     margins: Margins = MARGINS
+    until_decided: bool = False
+    """Whether the run ends before RUNS if all is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,11 +288,15 @@ class KernelCompared:
 
 @dataclass(frozen=True, slots=True)
 class FactorFinding:
-    """The FINDING about one factor, and what it rests on in words."""
+    """The FINDING about one factor, and what it rests on in words.
+
+    TAKES says what would decide the figures that are open, as far as they show it; empty if none is.
+    """
 
     factor: Word
     finding: Finding
     text: Word
+    takes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +337,8 @@ class Comparison:
     """The questions that two arms do not answer equally well."""
     unlisted: Count = 0
     """How many more there are of them."""
+    question: str = ""
+    """What is asked of two runs; empty for one, whose manifest says it."""
 
 
 FORM_RUN = Form("evidence-run", RUN_SCHEMA, "What an evidence run is: runner_manifest.json", RunManifest)

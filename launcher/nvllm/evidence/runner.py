@@ -18,7 +18,7 @@ from nvllm.core.catalogue import Blame
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused
-from nvllm.evidence import analysis, arms, conclusion, harness, page, probing, summary, trace
+from nvllm.evidence import analysis, arms, conclusion, harness, looks, page, probing, summary, trace
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.harness import LegObserved
 from nvllm.evidence.load import LoadProbe
@@ -85,6 +85,7 @@ class Runner:
         Raises Refused for what is no leg's fault, such as a lock that is held; the run goes on when it is called again.
         """
         order = arms.schedule(len(self.manifest.arms), self.manifest.runs)
+        ends = {run * len(self.manifest.arms) for run in looks.after(self.manifest.runs)}
         for number, (index, run) in enumerate(order, 1):
             arm = self.manifest.arms[index]
             verdict = self.directory.verdict(arm.name, run)
@@ -92,6 +93,8 @@ class Runner:
                 self.progress.note(f"leg {number} of {len(order)}: {arm.name}, run {run}")
                 verdict = self._undisturbed(arm, run)
             self.progress.note(f"leg {number} of {len(order)}: {leg_text(verdict)}")
+            if self.manifest.until_decided and number in ends and self._settled():
+                break
         if self.traced is not None:
             taken = {one.arm for one in self.directory.kernels()}
             for arm in self.manifest.arms:
@@ -115,6 +118,10 @@ class Runner:
                     raise
                 self.progress.note(f"{arm.name}, run {run}, is run again: {refused.refusals[0].found}")
         return self.leg(arm, run)
+
+    def _settled(self) -> bool:
+        """Return whether more runs would find nothing else."""
+        return looks.settled(conclusion.of(self.manifest, self.directory.arms()))
 
     def leg(self, arm: ArmState, run: int) -> LegVerdict:
         """Run one leg and write it down. An engine that does not start makes it invalid."""

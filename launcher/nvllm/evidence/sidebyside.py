@@ -11,27 +11,42 @@ from collections.abc import Iterator, Sequence
 
 from nvllm.evidence import comparison, deciding, intervals
 from nvllm.evidence.comparison import ArmLegs
-from nvllm.evidence.deciding import CORRECT, LEVEL
+from nvllm.evidence.deciding import CORRECT, LEVEL, SPEED
 from nvllm.evidence.load import PRIMARY
-from nvllm.evidence.records import COMPARISON_SCHEMA, MARGINS, Comparison, Effect, Margins
+from nvllm.evidence.records import COMPARISON_SCHEMA, MARGINS, Comparison, Effect, LegVerdict, Margins
 
 
 def compare(
-    arms: Sequence[ArmLegs], margins: Margins = MARGINS, measures: Sequence[str] = tuple(PRIMARY)
+    arms: Sequence[ArmLegs],
+    margins: Margins = MARGINS,
+    measures: Sequence[str] = tuple(PRIMARY),
+    error_share: float = 1.0,
 ) -> Comparison:
     """Return the comparison of ARMS by MEASURES and MARGINS: the first is what the others are held against.
 
-    One arm alone is only described.
+    One arm alone is only described. ERROR_SHARE is as in `comparison.compare`.
     """
-    pairs = [(arms[0], other) for other in arms[1:] if "invalid" not in (arms[0].outcome, other.outcome)]
-    count = len(pairs) * len(measures)
-    level = 1 - (1 - LEVEL) / max(1, count)
-    effects = comparison.adjusted([_effect(*pair, measure, level, margins) for pair in pairs for measure in measures])
-    factors = [factor_of(arms[0].name, other.name) for other in arms[1:]]
+    return compare_pairs(arms, [(arms[0], other) for other in arms[1:]], margins, measures, error_share)
+
+
+def compare_pairs(
+    arms: Sequence[ArmLegs],
+    pairs: Sequence[tuple[ArmLegs, ArmLegs]],
+    margins: Margins,
+    measures: Sequence[str],
+    error_share: float = 1.0,
+) -> Comparison:
+    """Return the comparison of ARMS, of each of PAIRS by MEASURES and MARGINS, with ERROR_SHARE of the error."""
+    usable = [pair for pair in pairs if "invalid" not in (pair[0].outcome, pair[1].outcome)]
+    count = len(usable) * len(measures)
+    level = comparison.corrected_level(count, error_share)
+    measured = [_effect(*pair, measure, level, margins) for pair in usable for measure in measures]
+    effects = comparison.adjusted(measured, error_share)
+    factors = [factor_of(first.name, other.name) for first, other in pairs]
     answered = CORRECT in measures
     flips = [
         flip
-        for first, other in (pairs if answered else ())
+        for first, other in (usable if answered else ())
         for flip in comparison.flipped(factor_of(first.name, other.name), first, other)
     ]
     return Comparison(
@@ -62,8 +77,15 @@ def _effect(first: ArmLegs, other: ArmLegs, measure: str, level: float, margins:
 def _logarithms(first_arm: ArmLegs, other_arm: ArmLegs, name: str) -> Iterator[float]:
     """Yield for each run that both arms have the logarithm of the ratio of the figure NAME."""
     first, second = (
-        {verdict.run: verdict.figures[name] for verdict, _ in arm.valid if verdict.figures.get(name, 0) > 0}
+        {verdict.run: value for verdict, _ in arm.valid if (value := _figure(verdict, name)) > 0}
         for arm in (first_arm, other_arm)
     )
     for run in sorted(first.keys() & second.keys()):
         yield math.log(second[run] / first[run])
+
+
+def _figure(verdict: LegVerdict, name: str) -> float:
+    """Return the figure NAME of the leg of VERDICT; 0 if it has none."""
+    if name == SPEED:
+        return verdict.tokens / verdict.seconds if verdict.seconds else 0.0
+    return verdict.figures.get(name, 0.0)

@@ -1,8 +1,9 @@
 """Plots of a page, as SVG inside HTML: they have no size of their own, no script, and the colours of the page.
 
-matplotlib draws them, as wide as a phone in CSS pixels, so that texts are at least `_SIZE` pixels high. It is imported
-when something is drawn, because most commands draw nothing. Its settings are its defaults and those below, whatever a
-file on this host says, and no date is written: the same values give the same text.
+matplotlib draws each twice: as wide as a phone in CSS pixels, and as wide as a page on a desktop. The page shows the
+one that fits, so that texts are at least `_SIZE` pixels high on both. matplotlib is imported when something is drawn,
+because most commands draw nothing. Its settings are its defaults and those below, whatever a file on this host says,
+and no date is written: the same values give the same text.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree as ET
 
@@ -33,10 +35,12 @@ _PHASES = ("c0", "c3", "c2", "c4", "c5", "c6", "c7", "c8")
 _CURVES = ("c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7")
 _DASHES = ("-", "--", ":", "-.")
 
-_WIDTH, _SIZE, _LINE = 352, 11, 15
-"""The width, and the height of texts and of a line with a text, in CSS pixels on a phone."""
+_WIDTHS: Mapping[str, int] = MappingProxyType({"narrow": 352, "wide": 960})
+"""The widths of a plot in CSS pixels, on a phone and on a desktop, by its class on the page."""
+_SIZE, _LINE = 11, 15
+"""The height of texts and of a line with a text, in CSS pixels."""
 _CELLS = 50
-"""How many columns of a terminal the longest name takes. The font has a fixed width, so they fit into `_WIDTH`."""
+"""How many columns of a terminal the longest name takes. The font has a fixed width, so they fit on a phone."""
 _TITLE = "title:"
 
 
@@ -239,13 +243,18 @@ def _paint(colour: str) -> str:
 
 def svg(label: str, draw: Callable[[Axes], None], lines: float) -> str:
     """Return what DRAW draws, with room for LINES of text, as SVG for a page on which no other plot has this LABEL."""
+    return f'<div class="plots">{"".join(_drawn(label, draw, lines, name) for name in _WIDTHS)}</div>'
+
+
+def _drawn(label: str, draw: Callable[[Axes], None], lines: float, name: str) -> str:
+    """Return what DRAW draws in the width NAME, as `svg` does."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns where HOME cannot be written
     import matplotlib
     from matplotlib.figure import Figure
 
     settings: dict[Any, Any] = {
         "svg.fonttype": "none",  # text stays text
-        "svg.hashsalt": label,  # ids, which are hashes, are the same in every run, and others in every plot
+        "svg.hashsalt": f"{label} {name}",  # ids, which are hashes, are the same in every run, and others in every plot
         "text.parse_math": False,  # $ is a character of a name
         "font.family": "DejaVu Sans Mono",  # comes with matplotlib; only its widths matter
         "font.size": _SIZE,
@@ -263,19 +272,19 @@ def svg(label: str, draw: Callable[[Axes], None], lines: float) -> str:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(settings)
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser has another font
-        figure = Figure(figsize=(_WIDTH / 72, _LINE * lines / 72))
+        figure = Figure(figsize=(_WIDTHS[name] / 72, _LINE * lines / 72))
         figure.patch.set_visible(False)
         axes = figure.add_subplot()
         axes.patch.set_visible(False)
         draw(axes)
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return _inlined(written.getvalue(), label)
+    return _inlined(written.getvalue(), label, name)
 
 
-def _inlined(data: bytes, label: str) -> str:
+def _inlined(data: bytes, label: str, width: str) -> str:
     """Return the SVG in DATA as an element of a page: without size, font, style sheet and clips, in the page's colours.
 
-    LABEL says what it shows to those who do not see it. What `_title` made becomes a title.
+    LABEL says what it shows to those who do not see it, and WIDTH is its class. What `_title` made becomes a title.
     """
     root = ET.fromstring(data)  # noqa: S314  (matplotlib has just written it)
     used = {*re.findall(r'href="#(\w+)', data.decode())}
@@ -297,7 +306,7 @@ def _inlined(data: bytes, label: str) -> str:
             element.insert(0, title)
     for defs in root.findall("defs"):
         root.remove(defs)
-    root.attrib = {"class": "plot", "viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label}
+    root.attrib = {"class": f"plot {width}", "viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label}
     return ET.tostring(root, "unicode")
 
 

@@ -170,10 +170,11 @@ def test_every_number_of_the_plot_is_in_a_table(flaky: bool) -> None:
     curves = page.belief_curves(entries)
     drawn = ET.fromstring(page.html(entries, done))
     (_, *names), *rows = table(drawn, "chances")
-    lines = {group.findtext("title"): group.find("path") for group in drawn.iter("g")}
+    plot = next(drawn.iter("svg"))
+    lines = {group.findtext("title"): group.find("path") for group in plot.iter("g")}
     assert len(names) == 6
     (top, bottom) = (
-        float(one.attrib["y"]) for text in ("1.0", "0.0") for one in drawn.iter("text") if one.text == text
+        float(one.attrib["y"]) for text in ("1.0", "0.0") for one in plot.iter("text") if one.text == text
     )
     for name, chances in curves:
         assert [row[1 + names.index(name)] for row in rows] == [f"{one:.3f}" for one in chances]

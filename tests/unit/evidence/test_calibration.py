@@ -9,28 +9,47 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from nvllm.evidence import deciding, intervals, sidebyside
+from nvllm.evidence import conclusion, deciding, intervals, looks, sidebyside
+from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.load import PRIMARY
-from nvllm.evidence.records import Margins
-from support.evidence_samples import benched
+from nvllm.evidence.records import ArmState, Margins
+from support.evidence_samples import benched, manifest
 
 _EFFECTS, _RUNS, _NOISES = (0.0, 0.02, 0.05, 0.1, 0.2), (2, 3, 5, 8, 20), (0.01, 0.02, 0.05, 0.1)
 _RATES = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 
-def bench(effect: float, runs: int, noise: float, drawn: random.Random, margin: float) -> str:
-    """Return what is found of two profiles, the second one slower by EFFECT, with the NOISE of the ratio of a run."""
+def benched_legs(effect: float, runs: int, noise: float, drawn: random.Random) -> list[ArmLegs]:
+    """Return two profiles, the second one slower by EFFECT, with the NOISE of the ratio of a run."""
     legs: list[list[dict[str, float]]] = [[], []]
     for place, slower in [(0, 1.0), (1, 1 + effect)] * runs:
         factors = {name: slower * math.exp(drawn.gauss(0, noise / 2**0.5)) for name in PRIMARY}
         legs[place].append(
             {name: 100 / factors[name] if more else 100 * factors[name] for name, more in PRIMARY.items()}
         )
-    arms = [benched(name, figures) for name, figures in zip("AB", legs, strict=True)]
+    return [benched(name, figures) for name, figures in zip("AB", legs, strict=True)]
+
+
+def bench(effect: float, runs: int, noise: float, drawn: random.Random, margin: float) -> str:
+    """Return what is found of such profiles after so many RUNS."""
+    arms = benched_legs(effect, runs, noise, drawn)
     return sidebyside.compare(arms, Margins(speed=margin)).findings[0].finding
+
+
+def until_decided(effect: float, noise: float, drawn: random.Random) -> tuple[str, int]:
+    """Return what is found of such profiles by looks at up to 40 runs, and after how many."""
+    arms = benched_legs(effect, 40, noise, drawn)
+    run = replace(manifest(()), kind="bench", ablated=(), runs=40, until_decided=True)
+    run = replace(run, arms=tuple(ArmState(arm.name, arm.name, (), ()) for arm in arms))
+    for ended in looks.after(40):
+        compared = conclusion.of(run, [replace(arm, legs=arm.legs[:ended]) for arm in arms])
+        if looks.settled(compared):
+            break
+    return compared.findings[0].finding, ended
 
 
 def most(chance: float, count: int) -> int:
@@ -101,6 +120,18 @@ def test_some_findings_are_as_rarely_wrong_as_they_say() -> None:
 @pytest.mark.thorough
 def test_all_findings_are_as_rarely_wrong_as_they_say() -> None:
     assert wrong_findings([*itertools.product(_EFFECTS, _RUNS, _NOISES)], 1000) == []
+
+
+def test_looks_until_it_is_decided_are_wrong_as_rarely_and_end_early() -> None:
+    drawn = random.Random(1)
+    count = 60
+    null = [until_decided(0.0, 0.02, drawn) for _ in range(count)]
+    assert sum(finding not in ("neutral", "unknown") for finding, _ in null) <= most(0.05, count)
+    five = [until_decided(0.05, 0.01, drawn) for _ in range(count)]
+    assert {finding for finding, _ in five} == {"loss"}
+    assert sum(runs for _, runs in five) / count < 10
+    assert [*looks.after(40)] == [3, 4, 6, 9, 13, 19, 28, 40]
+    assert [*looks.after(2)] == [2]
 
 
 @pytest.mark.thorough

@@ -38,6 +38,14 @@ def test_a_campaign_on_a_host_that_may_run_it(made: Campaign, kind: Kind) -> Non
     assert (status, codes(said), len(made.verdicts)) == (0, [], 2)
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_until_it_is_decided_ends_when_nothing_is_open(made: Campaign) -> None:
+    """One profile alone is compared with nothing: the first look ends it, and the same command again runs nothing."""
+    for _ in range(2):
+        status, document = made.run("eval", "--until-decided", "--runs", "8")
+        assert (status, codes(document), len(made.verdicts), len(made.engine.plans)) == (0, [], 3, 3)
+
+
 def keep(made: Campaign, age: float = 0.0, **changes: Any) -> None:
     measured = clock.stamp(time.time() - age * DAY)
     gate_records.write(made.places.gates, record(**{"measured": measured, "machine": HERE, **changes}))

@@ -128,7 +128,9 @@ def test_a_drift_of_the_host_is_no_effect() -> None:
 def test_one_run_says_nothing_of_speed() -> None:
     found = compared(lambda arm, run, question: (True, 10, 1.0), runs=1)
     assert effect(found, "a", "tokens per second").low is None
-    assert finding(found, "a").text.endswith("at least 3 runs that are not all the same must show how much runs differ")
+    assert finding(found, "a").text.endswith(
+        "at least 3 runs, which are not all the same, must show how much runs differ"
+    )
 
 
 def test_an_invalid_arm_is_in_no_effect() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +43,19 @@ def test_the_comparison_is_kept(tmp_path: Path) -> None:
     directory.compared(found, "what holds", summary.markdown(wanted, found), "<html>")
     names = {one.name for one in directory.path.iterdir()}
     assert names == {"ANALYSIS.md", "comparison.json", "report.html", "runner_manifest.json", "summary.md"}
+
+
+def test_a_run_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """Its manifest has no margins, no prompt and no stop; its answers are those of today."""
+    directory = EvidenceDirectory(tmp_path / "run")
+    directory.begin(manifest((), ("a",)), force=False)
+    path = directory.path / "runner_manifest.json"
+    document = json.loads(path.read_text())
+    document.pop("margins", None)
+    for name in ("prompt", "stop", "extraction"):
+        document["probe"].pop(name, None)
+    path.write_text(json.dumps(document))
+    assert directory.manifest() == manifest((), ("a",))
 
 
 def test_a_manifest_with_any_number_of_runs_is_read_at_once(tmp_path: Path) -> None:

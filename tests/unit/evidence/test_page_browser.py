@@ -38,17 +38,18 @@ ARMS: tuple[Arm, ...] = (
 HOSTILE = ("<script>x</script>", "$\\frac{1}{0}$ & _under_", "_" + 40 * "long-", "名前" * 20, "اسم", "\x1b[31m\n")
 FRAMES = """<!DOCTYPE html><meta charset="utf-8"/><title>unknown</title>
 <iframe width="390" height="900" style="color-scheme: light" srcdoc="{page}"></iframe>
-<iframe width="1000" height="900" style="color-scheme: dark" srcdoc="{page}"></iframe>
+<iframe width="1400" height="900" style="color-scheme: dark" srcdoc="{page}"></iframe>
 <script>
 const look = frame => {{
   const seen = frame.contentDocument, style = one => seen.defaultView.getComputedStyle(one);
-  const texts = [...seen.querySelectorAll("svg.plot text")];
+  const texts = [...seen.querySelectorAll("svg.plot text")].filter(one => one.getClientRects().length);
   const ids = [...seen.querySelectorAll("[id]")].map(one => one.id);
   const scale = plot => plot.getBoundingClientRect().width / plot.viewBox.baseVal.width;
   return {{
     page: style(seen.body).backgroundColor,
     wider: seen.documentElement.scrollWidth > frame.clientWidth,
     texts: texts.length,
+    widest: Math.max(...[...seen.querySelectorAll("svg.plot")].map(one => one.getBoundingClientRect().width)),
     outside: texts.filter(one => {{
       const box = one.getBoundingClientRect(), plot = one.ownerSVGElement.getBoundingClientRect();
       return box.left < plot.left - 1 || box.right > plot.right + 1 || box.bottom > plot.bottom + 1;
@@ -124,6 +125,8 @@ def test_a_page_fits_a_phone_and_a_screen_and_its_plots_can_be_read(drawn: Calla
     said = re.search(r"<title>(\[.*?\])</title>", done.stdout.decode())
     assert said is not None, done
     light, dark = json.loads(html.unescape(said[1]))
+    assert light.pop("widest") < 390
+    assert dark.pop("widest") > 900
     for found in (light, dark):
         assert found.pop("texts") > 10
         assert found.pop("least") >= 10
