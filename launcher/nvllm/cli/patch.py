@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from nvllm.cli import patch_prove
 from nvllm.cli.build import fresh_build, patches_option
 from nvllm.cli.complete import files, images_and_files, patches, series
 from nvllm.cli.frame import PATH, App, Group, sentence, with_app
@@ -19,7 +20,7 @@ from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.core.spec import ImageSpec
 from nvllm.lock import document
-from nvllm.patches import check, checkout, edit, imported, patching, proofs, seriesfile, source
+from nvllm.patches import check, checkout, edit, imported, patching, proofs, proved, seriesfile, source
 from nvllm.patches.check import Counterpart, Report
 from nvllm.patches.imported import Change
 from nvllm.patches.series import Series
@@ -58,6 +59,7 @@ series_option = click.option(
 
 
 patch = Group("patch", epilog=EXAMPLES)
+patch.add_command(patch_prove.prove)
 
 
 @patch.command("list")
@@ -69,13 +71,15 @@ def list_(app: App, base: str | None) -> None:
     data: list[Json] = []
     rows: list[tuple[str, ...]] = []
     for name in [base] if base is not None else _bases(app):
+        records = proved.read(app.project, name).proofs
         for entry in seriesfile.of(app.project, name).patches:
             enabled = [s.name for s in specs if s.patches.series == name and entry.id in s.patches.enable]
-            data.append({"series": name, "enabled_by": list(enabled), **dataclasses.asdict(entry)})
+            state = proved.state(app.project.root, entry, records) if entry.status == "carried" else None
+            data.append({"series": name, "enabled_by": list(enabled), "proved": state, **dataclasses.asdict(entry)})
             upstream = (entry.upstream.state, entry.upstream.reference, entry.upstream.since)
             where = " ".join(part for part in upstream if part)
-            rows.append((name, entry.id, entry.status, where, ", ".join(enabled) or "-", entry.summary))
-    columns = ["series", "id", "status", "upstream", "enabled by", "summary"]
+            rows.append((name, entry.id, entry.status, where, ", ".join(enabled) or "-", state or "-", entry.summary))
+    columns = ["series", "id", "status", "upstream", "enabled by", "proved", "summary"]
     app.out.result("patch list", {"patches": data}, lambda: app.out.table(columns, rows))
 
 

@@ -85,7 +85,7 @@ def add(directory: Path, label: str, patch_id: str, summary: str, proved_by: Seq
     text = extended(seriesfile.text(directory, label), entry, f"{label}/{seriesfile.NAME}")
     durable.replace(directory / file, data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
-    return _entry(seriesfile.load(directory, label), patch_id, label)
+    return carried(seriesfile.load(directory, label), patch_id, label)
 
 
 def refresh(directory: Path, label: str, patch_id: str, tree: SourceTree) -> Patch:
@@ -96,7 +96,7 @@ def refresh(directory: Path, label: str, patch_id: str, tree: SourceTree) -> Pat
     already has, NV301 with every hunk that does not apply. NV920 if it cannot be written.
     """
     series = seriesfile.load(directory, label)
-    patch = _entry(series, patch_id, label)
+    patch = carried(series, patch_id, label)
     needed = (*patchcheck.requirements(series, patch), patch)
     diffs = seriesfile.diffs(directory, needed, label)
     below = Overlay(tree, patching.apply_all(tree, [diffs[other.id] for other in needed[:-1]]))
@@ -112,7 +112,7 @@ def refresh(directory: Path, label: str, patch_id: str, tree: SourceTree) -> Pat
     text = _rehashed(seriesfile.text(directory, label), series, patch, digest, f"{label}/{seriesfile.NAME}")
     durable.replace(directory / str(patch.file), data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
-    return _entry(seriesfile.load(directory, label), patch_id, label)
+    return carried(seriesfile.load(directory, label), patch_id, label)
 
 
 def exact(tree: SourceTree, diff: Diff) -> Diff:
@@ -210,7 +210,8 @@ def _read(tree: SourceTree, path: str | None) -> bytes:
     return (tree.read(path) if path is not None else None) or b""
 
 
-def _entry(series: Series, patch_id: str, label: str) -> Patch:
+def carried(series: Series, patch_id: str, label: str) -> Patch:
+    """Return the carried patch PATCH_ID of SERIES, which messages call LABEL. Raises Refused NV107 or NV106."""
     patch = series.patch(patch_id)
     if patch is None:
         ids = ", ".join(other.id for other in series.patches) or "no patch"
