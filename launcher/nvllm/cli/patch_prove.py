@@ -22,7 +22,7 @@ from nvllm.host.locks import Holder, Key
 from nvllm.patches import edit, proofs, proved, seriesfile
 from nvllm.patches.proved import Proof, State, Verdict
 from nvllm.patches.series import Series
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from nvllm.trials import probe, proving
 from nvllm.trials.bench import EngineBench
 from nvllm.trials.proving import ProofBench, Sets

@@ -31,7 +31,7 @@ from nvllm.engine.engine import Engine
 from nvllm.host.facts import INSTANCE_LABEL, HostFacts
 from nvllm.image import identity
 from nvllm.image.identity import Build
-from nvllm.patches import check, patchset, proofs, proved
+from nvllm.patches import patchcheck, patchset, proofs, proved
 from nvllm.patches.proved import Arm, Proof
 from nvllm.patches.series import Patch, Series
 from nvllm.patches.unified import Diff
@@ -67,7 +67,7 @@ def sets(series: Series, enabled: Sequence[str], patch: Patch) -> Sets:
 
     Raises Refused as `patchset.choose` does: NV106 for a patch that conflicts with ENABLED ones.
     """
-    required = [other.id for other in check.requirements(series, patch)]
+    required = [other.id for other in patchcheck.requirements(series, patch)]
     whole = patchset.choose(series, [*enabled, *required, patch.id], where=f"the set to prove {patch.id} in")
     gone = {patch.id}
     for other in series.patches:  # what a patch requires stands before it
@@ -157,7 +157,7 @@ class ProofBench:
             try:
                 done = proc.run(argv, env=env, cwd=self.project.root, timeout=_TIMEOUT)
             except subprocess.TimeoutExpired:
-                return {node: () for node in nodes}
+                return dict.fromkeys(nodes, ())
         output = (done.stdout + done.stderr).decode("utf-8", "replace")
         return _by_node({node: node for node in nodes}, output, "python -m pytest")
 
@@ -188,7 +188,7 @@ class ProofBench:
 
     def _sentinels(self, chosen: Sets) -> frozenset[str]:
         """Return the sentinels that are on: those of the profile, and of the patch and what it requires."""
-        needed = (chosen.patch, *check.requirements(self.series, chosen.patch))
+        needed = (chosen.patch, *patchcheck.requirements(self.series, chosen.patch))
         own = {patch.sentinel.name for patch in needed if patch.sentinel is not None}
         whole = [patch for patch in self.series.patches if patch.id in chosen.whole]
         return (own | {*self.spec.profiles[self.bench.profile].sentinels}) & patchset.sentinels(whole)

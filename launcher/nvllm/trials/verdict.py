@@ -1,8 +1,8 @@
 """What a proof proves: its run without the patch beside its run with the set. Pure.
 
-Without its patch a test must fail by an assertion, by an error that the test names (``pytest.mark.nvllm_error("KeyError")``),
-or because it imports what only the patch adds. Any other error, such as a missing library or a fixture that fails,
-says nothing about the patch.
+Without its patch a test must fail by an assertion, by an error that it names (``pytest.mark.nvllm_error("KeyError")``),
+or because it imports what only the patch adds. Any other error, such as a missing library or a fixture that fails, says
+nothing about the patch.
 """
 
 from __future__ import annotations
