@@ -22,7 +22,7 @@ from nvllm.evidence import records
 from nvllm.fleet import tasks
 from nvllm.host import gates
 from nvllm.image import digests
-from nvllm.patches import series
+from nvllm.patches import proved, series
 from nvllm.spec import projectfile
 
 FORMS: tuple[Form[Any], ...] = (
@@ -33,6 +33,7 @@ FORMS: tuple[Form[Any], ...] = (
     manifest.FORM,
     output.FORM,
     projectfile.FORM,
+    proved.FORM,
     records.FORM_ANSWER,
     records.FORM_COMPARISON,
     records.FORM_KERNELS,

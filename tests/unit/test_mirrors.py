@@ -56,6 +56,7 @@ ELSEWHERE = {
     "lock/templates": "refusals/test_nv405.py",
     "patches/proofs": "refusals/test_nv108_proofs.py",
     "patches/series": "unit/patches/test_seriesfile.py",
+    "runtime/proving": "unit/trials/test_verdict.py",
     "runtime/tiny_models": "unit/models/test_recipes.py",
     "serve/access": "refusals/test_nv604.py",
     "spec/profile": "refusals/test_nv101.py",
@@ -63,6 +64,7 @@ ELSEWHERE = {
     "spec/speculative": "unit/serve/test_planner.py",
     "spec/waivers": "refusals/test_nv101.py",
     "trials/ending": "unit/bisect/test_driver.py",
+    "trials/proving": "unit/cli/test_patch_prove.py",
     "trials/trial": "unit/bisect/test_problem.py",
 }
 """Modules whose behaviour is tested under another name."""

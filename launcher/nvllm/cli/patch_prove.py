@@ -20,7 +20,7 @@ from nvllm.host import locks, survey
 from nvllm.host.facts import HostFacts
 from nvllm.host.locks import Holder, Key
 from nvllm.patches import edit, proofs, proved, seriesfile
-from nvllm.patches.proved import Proof, State, Verdict
+from nvllm.patches.proved import ProofRecord, State, Verdict
 from nvllm.patches.series import Series
 from nvllm.spec import specfile
 from nvllm.trials import probe, proving
@@ -43,7 +43,7 @@ _WORDS: Mapping[Verdict, str] = {
     "not-run": "did not run",
 }
 
-Records = Mapping[tuple[str, str], Proof]
+Records = Mapping[tuple[str, str], ProofRecord]
 """By patch and node."""
 
 
@@ -160,7 +160,7 @@ def _document(app: App, job: _Work, state: State, records: Records) -> Json:
     return {"id": patch.id, "state": state, "without": without, "whole": whole, "tests": tests}
 
 
-def _holds(app: App, job: _Work, record: Proof) -> bool:
+def _holds(app: App, job: _Work, record: ProofRecord) -> bool:
     return proved.holds(app.project.root, job.sets.patch, record)
 
 

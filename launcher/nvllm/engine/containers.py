@@ -99,7 +99,7 @@ class Containers(Connection):
         try:
             created.start()
             until = time.monotonic() + patience
-            while time.monotonic() < until and (state := self.state(created.id)) is not None:
+            while time.monotonic() < until and (state := self.state(str(created.id))) is not None:
                 if state.exit_code is not None:
                     break
                 time.sleep(_POLL)

@@ -44,7 +44,7 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class ProofRecord:
     """What the test NODE did without PATCH (and what requires it), and with the set. MACHINE is the class of the host.
 
     The sha256s are those of the patch's file and of the test's file.
@@ -66,7 +66,7 @@ class Proofs:
     """patches/<base>/proofs.json: the newest record of each test of each patch."""
 
     schema: Annotated[str, Rule(choices=(SCHEMA,))]
-    proofs: tuple[Proof, ...] = ()
+    proofs: tuple[ProofRecord, ...] = ()
 
 
 FORM = Form("proofs", SCHEMA, "Records of proofs", Proofs)
@@ -85,7 +85,7 @@ def read(project: Project, base: str) -> Proofs:
     return documents.decode(FORM, data, lambda _: (), code="NV104", label=label, cure=f"rm {label}")
 
 
-def write(project: Project, base: str, proofs: Sequence[Proof]) -> None:
+def write(project: Project, base: str, proofs: Sequence[ProofRecord]) -> None:
     """Put PROOFS in the place of the records of the same tests of the same patches. Raises Refused NV920."""
     kept = {(proof.patch, proof.node): proof for proof in (*read(project, base).proofs, *proofs)}
     whole = Proofs(SCHEMA, tuple(kept[key] for key in sorted(kept)))
@@ -100,7 +100,7 @@ def file_sha256(root: Path, node: str) -> str:
         return ""
 
 
-def state(root: Path, patch: Patch, proofs: Sequence[Proof]) -> State:
+def state(root: Path, patch: Patch, proofs: Sequence[ProofRecord]) -> State:
     """Return whether PATCH, whose tests lie below ROOT, is proved by PROOFS: by every one of its tests."""
     records = {proof.node: proof for proof in proofs if proof.patch == patch.id and proof.verdict == "proved"}
     if not patch.proved_by or not records.keys() >= {*patch.proved_by}:
@@ -109,7 +109,7 @@ def state(root: Path, patch: Patch, proofs: Sequence[Proof]) -> State:
     return "proved" if same else "stale"
 
 
-def holds(root: Path, patch: Patch, proof: Proof) -> bool:
+def holds(root: Path, patch: Patch, proof: ProofRecord) -> bool:
     """Return whether PROOF is of PATCH and of the test below ROOT as they are now."""
     return proof.patch_sha256 == patch.sha256 and proof.test_sha256 == file_sha256(root, proof.node)
 

@@ -4,6 +4,7 @@ It is loaded beside the proof, in the image or on the host. Standard library onl
 """
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -12,6 +13,10 @@ MARK = "nvllm-proof "
 
 NAMED = "nvllm_error"
 """The marker with the names of exceptions by which a test may fail without the patch, besides AssertionError."""
+
+NODES = "NVLLM_NODES"
+"""The variable with the nodes to run, as a JSON list. pytest is given their files alone: it would run none of them if
+the module of one cannot be imported."""
 
 KINDS = {
     "nvllm_engine": "needs a served engine, whose address is in NVLLM_ADDRESS; runs on the host",
@@ -31,6 +36,17 @@ def pytest_configure(config: Any) -> None:
     """Make the markers known, so that --strict-markers lets them pass."""
     for name, meaning in KINDS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Leave those of ITEMS that are of a node of `NODES`."""
+    nodes = json.loads(os.environ["NVLLM_NODES"])
+    items[:] = [
+        item
+        for item in items
+        if item.nodeid in nodes
+        or item.nodeid.startswith(tuple(f"{node}{mark}" for node in nodes for mark in ("[", "::")))
+    ]
 
 
 def pytest_exception_interact(node: Any, call: Any, report: Any) -> None:

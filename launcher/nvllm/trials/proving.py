@@ -8,6 +8,7 @@ of a bisect does.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ from packaging.requirements import Requirement
 from nvllm.core import clock, proc
 from nvllm.core.paths import Project
 from nvllm.core.plan import ENGINE_ENVIRONMENT, HOME, RUN_DIRECTORY, Mount, Scratch
-from nvllm.core.refusal import refuse
+from nvllm.core.refusal import Refused, refuse
 from nvllm.core.spec import ImageSpec
 from nvllm.engine.container import Container
 from nvllm.engine.engine import Engine
@@ -32,13 +33,13 @@ from nvllm.host.facts import INSTANCE_LABEL, HostFacts
 from nvllm.image import identity
 from nvllm.image.identity import Build
 from nvllm.patches import patchcheck, patchset, proofs, proved
-from nvllm.patches.proved import Arm, Proof
+from nvllm.patches.proved import Arm, ProofRecord
 from nvllm.patches.series import Patch, Series
 from nvllm.patches.unified import Diff
 from nvllm.runtime import proving
 from nvllm.serve import hostclass, planner
 from nvllm.trials import verdict
-from nvllm.trials.bench import ENGINE_VARIABLES, EngineBench
+from nvllm.trials.bench import ENGINE_VARIABLES, EngineBench, blamed
 from nvllm.trials.trial import Built
 from nvllm.trials.verdict import Ran, TestResult
 
@@ -96,25 +97,26 @@ class ProofBench:
     facts: HostFacts
     _built: dict[tuple[str, ...], Built] = field(default_factory=dict)
 
-    def prove(self, chosen: Sets, nodes: Sequence[str], diff: Diff) -> tuple[Proof, ...]:
+    def prove(self, chosen: Sets, nodes: Sequence[str], diff: Diff) -> tuple[ProofRecord, ...]:
         """Run the tests NODES of the patch of CHOSEN, whose change is DIFF, in both images, and return the records.
 
         Raises Refused if an image cannot be built or served, NV608 if pytest is not here or does not run there.
         """
+        digests = {node: proved.file_sha256(self.project.root, node) for node in nodes}  # as they are before they run
         arms = {patches: self._arm(chosen, patches, nodes, diff) for patches in (chosen.without, chosen.whole)}
         machine, made, patch = hostclass.host_class(self.facts), clock.now(), chosen.patch
-        records: list[Proof] = []
+        records: list[ProofRecord] = []
         for node in nodes:
             without, whole = arms[chosen.without][node], arms[chosen.whole][node]
             records.append(
-                Proof(
+                ProofRecord(
                     patch.id,
                     node,
                     verdict.verdict(without, whole),
                     Arm(self._image(chosen.without).image, without.outcome, without.text),
                     Arm(self._image(chosen.whole).image, whole.outcome, whole.text),
                     patch.sha256 or "",
-                    proved.file_sha256(self.project.root, node),
+                    digests[node],
                     machine,
                     made,
                 )
@@ -131,8 +133,15 @@ class ProofBench:
         answers: dict[str, Ran] = {}
         for place in dict.fromkeys(where(proofs.needs(self.project.root, node)) for node in nodes):
             here = [node for node in nodes if where(proofs.needs(self.project.root, node)) == place]
-            by_node = self._run(place, chosen, patches, here)
-            answers |= {node: verdict.ran(by_node[node], diff) for node in here}
+            try:
+                by_node = self._run(place, chosen, patches, here)
+            except Refused as refused:
+                if place != "engine":
+                    raise
+                trial = blamed(refused, 0.0).trial  # raises it again if the patches did not cause it
+                answers |= dict.fromkeys(here, Ran("error", f"no engine to ask: {trial.kind}: {trial.said}"))
+            else:
+                answers |= {node: verdict.ran(by_node[node], diff) for node in here}
         return answers
 
     def _run(
@@ -151,15 +160,16 @@ class ProofBench:
         """Run NODES in the project with the variables ABOUT, and return the results by node."""
         with tempfile.TemporaryDirectory(prefix="nvllm-proof-") as name:
             shutil.copyfile(proving.__file__, Path(name, f"{_PLUGIN}.py"))
-            env = proc.environment({**about, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": name}, ENGINE_VARIABLES)
+            own = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": name, proving.NODES: json.dumps(nodes)}
+            env = proc.environment({**about, **own}, ENGINE_VARIABLES)
             root = str(self.project.root)
-            argv = [sys.executable, "-m", "pytest", *_PYTEST, "-p", _PLUGIN, "--rootdir", root, *nodes]
+            argv = [sys.executable, "-m", "pytest", *_PYTEST, "-p", _PLUGIN, "--rootdir", root, *_files(nodes)]
             try:
                 done = proc.run(argv, env=env, cwd=self.project.root, timeout=_TIMEOUT)
             except subprocess.TimeoutExpired:
                 return dict.fromkeys(nodes, ())
         output = (done.stdout + done.stderr).decode("utf-8", "replace")
-        return _by_node({node: node for node in nodes}, output, "python -m pytest")
+        return by_node({node: node for node in nodes}, output, "python -m pytest")
 
     def _in_image(self, chosen: Sets, built: Built, nodes: Sequence[str]) -> Mapping[str, Sequence[TestResult]]:
         """Run NODES in a container of BUILT, which sees the directory that each lies in, and return the results."""
@@ -182,28 +192,30 @@ class ProofBench:
             for sentinel in self._sentinels(chosen):
                 (scratch / "sentinels" / sentinel).touch()
             mounts += [Mount(str(scratch / "sentinels"), RUN_DIRECTORY)]
-            container = self._container(built, mounts, [f"{_INSIDE}/proofs/{one}" for one in names.values()])
+            container = self._container(built, mounts, [*names.values()])
             output = self.engine.run_to_end(built.image, container, _TIMEOUT)
-        return _by_node(names, output, f"container {container.name}")
+        return by_node(names, output, f"container {container.name}")
 
-    def _sentinels(self, chosen: Sets) -> frozenset[str]:
+    def _sentinels(self, chosen: Sets) -> set[str]:
         """Return the sentinels that are on: those of the profile, and of the patch and what it requires."""
         needed = (chosen.patch, *patchcheck.requirements(self.series, chosen.patch))
         own = {patch.sentinel.name for patch in needed if patch.sentinel is not None}
         whole = [patch for patch in self.series.patches if patch.id in chosen.whole]
         return (own | {*self.spec.profiles[self.bench.profile].sentinels}) & patchset.sentinels(whole)
 
-    def _container(self, built: Built, mounts: Sequence[Mount], tests: Sequence[str]) -> Container:
+    def _container(self, built: Built, mounts: Sequence[Mount], names: Sequence[str]) -> Container:
+        """Return the container of BUILT that runs the tests NAMES, below the directory of the proofs in MOUNTS."""
         profile, build = self.spec.profiles[self.bench.profile], self._build(built)
         gpus = tuple(gpu.uuid for gpu in self.facts.gpus[: 1 if profile.gpu is not None else 0])
         python = f"{_INSIDE}/python:{_INSIDE}/pytest"
-        environment = {**build.environment, **ENGINE_ENVIRONMENT, "PYTHONPATH": python, "PYTHONDONTWRITEBYTECODE": "1"}
+        own = {"PYTHONPATH": python, "PYTHONDONTWRITEBYTECODE": "1", proving.NODES: json.dumps(names)}
+        tests = [f"{_INSIDE}/proofs/{file}" for file in _files(names)]
         options = ["-c", os.devnull, "--rootdir", f"{_INSIDE}/proofs", "-p", _PLUGIN]
         name = self.bench.container_name()
         return Container(
             name=name,
             command=(build.scheme.interpreter, "-m", "pytest", *_PYTEST, *options, *tests),
-            environment={**environment, **({} if gpus else _WITHOUT_GPU)},
+            environment={**build.environment, **ENGINE_ENVIRONMENT, **own, **({} if gpus else _WITHOUT_GPU)},
             labels={INSTANCE_LABEL: name},
             user=planner.container_user(os.getuid(), os.getgid()),
             memory=profile.limits.memory,
@@ -221,26 +233,21 @@ class ProofBench:
         return identity.load_build(self.project, self.spec.name, built.chosen)[0]
 
 
-def _by_node(names: Mapping[str, str], output: str, place: str) -> Mapping[str, Sequence[TestResult]]:
+def _files(nodes: Sequence[str]) -> list[str]:
+    return [*dict.fromkeys(node.partition("::")[0] for node in nodes)]
+
+
+def by_node(names: Mapping[str, str], output: str, place: str) -> Mapping[str, Sequence[TestResult]]:
     """Return the results in OUTPUT by node; NAMES is from the node to its name in that run.
 
-    A module that cannot be imported counts for each of its nodes. Raises Refused NV608 if pytest says nothing at all.
+    Raises Refused NV608 if pytest says nothing at all.
     """
     listed = list(verdict.results(output))
     if not listed:
         lines = output.strip().splitlines()
         cure = "see that pytest runs there: every line that it wrote is above"
         raise refuse("NV608", place, "a run of the tests", "\n".join(lines[-8:]) or "no output", cure)
-    return {
-        node: tuple(
-            result
-            for result in listed
-            if result.node == name
-            or result.node.startswith((f"{name}[", f"{name}::"))
-            or (result.when == "collect" and name.startswith(f"{result.node}::"))
-        )
-        for node, name in names.items()
-    }
+    return {node: verdict.of_node(listed, name) for node, name in names.items()}
 
 
 def pytest_files() -> tuple[Path, ...]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nvllm.core import canonical
-from nvllm.core.canonical import Json
 from nvllm.patches.proved import Answer, Verdict
 from nvllm.patches.unified import Diff
 from nvllm.runtime.proving import MARK
@@ -58,37 +57,48 @@ def results(output: str) -> Iterator[TestResult]:
         except ValueError:
             continue  # the test itself prints such a line
         match document:
-            case {"node": str(node), "outcome": str(outcome), "when": str(when)}:
-                module, said = document.get("module"), document.get("text")
+            case {"node": str(node), "outcome": str(outcome), "when": str(when), **rest}:
+                module = rest.get("module")
                 yield TestResult(
                     node,
                     outcome,
                     when,
-                    _words(document.get("raised")),
-                    module if isinstance(module, str) else None,
-                    _words(document.get("named")),
-                    said if isinstance(said, str) else "",
+                    _words(rest.get("raised")),
+                    str(module) if module is not None else None,
+                    _words(rest.get("named")),
+                    str(rest.get("text", "")),
                 )
 
 
-def _words(value: Json) -> tuple[str, ...]:
+def _words(value: object) -> tuple[str, ...]:
     return tuple(str(word) for word in value) if isinstance(value, list) else ()
 
 
-def ran(of_node: Sequence[TestResult], diff: Diff) -> Ran:
-    """Return what OF_NODE, the results of all tests of one node, amount to; DIFF is the patch that they are to prove.
+def of_node(listed: Sequence[TestResult], node: str) -> tuple[TestResult, ...]:
+    """Return those of LISTED that are of NODE: its parameters, the tests in it, its module if that was not imported."""
+    return tuple(
+        result
+        for result in listed
+        if result.node == node
+        or result.node.startswith((f"{node}[", f"{node}::"))
+        or (result.when == "collect" and node.startswith(f"{result.node}::"))
+    )
+
+
+def ran(same: Sequence[TestResult], diff: Diff) -> Ran:
+    """Return what SAME, the results of all tests of one node, amount to; DIFF is the patch that they are to prove.
 
     An error that does not count outweighs a failure, and a failure a test that passes or was skipped.
     """
-    bad = [result for result in of_node if result.outcome == "failed"]
+    bad = [result for result in same if result.outcome == "failed"]
     errors = [result for result in bad if not _counts(result, diff)]
     if errors:
         return Ran("error", errors[0].text)
     if bad:
         return Ran("failed", bad[0].text)
-    if any(result.outcome == "skipped" for result in of_node):
+    if any(result.outcome == "skipped" for result in same):
         return Ran("none", "a test of it was skipped")
-    return Ran("passed") if of_node else Ran("none", "pytest has run no test of this name")
+    return Ran("passed") if same else Ran("none", "pytest has run no test of this name")
 
 
 def _counts(result: TestResult, diff: Diff) -> bool:

@@ -83,8 +83,8 @@ def test_list_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["patch", "list", "--series", "v0.28.0"]) == 0
     head, row = capsys.readouterr().out.splitlines()
-    assert head.split() == ["series", "id", "status", "upstream", "enabled", "by", "summary"]
-    assert row.split() == ["v0.28.0", "louder", "carried", "none", "cpu", "Greet", "louder"]
+    assert head.split() == ["series", "id", "status", "upstream", "enabled", "by", "proved", "summary"]
+    assert row.split() == ["v0.28.0", "louder", "carried", "none", "cpu", "unproved", "Greet", "louder"]
 
 
 @pytest.mark.parametrize(
