@@ -149,6 +149,7 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     "NV606": ("arguments unread", "The arguments of vllm serve are not where nvllm looks for them in vLLM's source."),
     "NV607": ("not proved", "The spec demands proved patches, and no record says that a patch's tests prove it."),
     "NV608": ("proof does not run", "pytest does not run where the tests of a patch have to."),
+    "NV609": ("patches conflict", "Two patches of a set each apply to the pinned source, and not one after the other."),
     # 7xx: the started container
     "NV701": ("gate refused", "Something inside the container differs from the plan."),
     "NV702": ("start timed out", "The engine was not ready within the profile's start timeout.", "failed"),
