@@ -23,9 +23,11 @@ from nvllm.fleet import tasks
 from nvllm.host import gates
 from nvllm.image import digests
 from nvllm.patches import proved, series
+from nvllm.port import devrecord
 from nvllm.spec import projectfile
 
 FORMS: tuple[Form[Any], ...] = (
+    devrecord.FORM,
     digests.FORM,
     gates.FORM,
     journal.FORM,

@@ -150,6 +150,10 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     "NV607": ("not proved", "The spec demands proved patches, and no record says that a patch's tests prove it."),
     "NV608": ("proof does not run", "pytest does not run where the tests of a patch have to."),
     "NV609": ("patches conflict", "Two patches of a set each apply to the pinned source, and not one after the other."),
+    "NV610": (
+        "not a development tree",
+        "A directory is no work tree of `nvllm dev start`, or its commits are no patches.",
+    ),
     # 7xx: the started container
     "NV701": ("gate refused", "Something inside the container differs from the plan."),
     "NV702": ("start timed out", "The engine was not ready within the profile's start timeout.", "failed"),

@@ -48,26 +48,33 @@ def add(directory: Path, label: str, patch_id: str, summary: str, proved_by: Seq
     if series.patch(patch_id) is not None:
         cure = f"choose another id, or put another change in its place: nvllm patch replace {patch_id} FILE"
         raise refuse("NV104", f"{label}/{seriesfile.NAME}", "a new id", patch_id, cure)
+    new = entry(series, patch_id, summary, proved_by, diff)
+    check_entry(series, new)
+    text = extended(seriesfile.text(directory, label), new, f"{label}/{seriesfile.NAME}")
+    durable.replace(directory / str(new["file"]), unified.render(diff), 0o644, code="NV920")
+    durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
+    return carried(seriesfile.load(directory, label), patch_id, label)
+
+
+def entry(series: Series, patch_id: str, summary: str, proved_by: Sequence[str], diff: Diff) -> dict[str, Json]:
+    """Return the entry of the new patch PATCH_ID, whose content is DIFF, as the last one of SERIES.
+
+    Raises Refused NV104 for paths that a patch cannot contain.
+    """
     refuse_any(seriesfile.outside(diff.paths, diff.name))
-    number = 1 + max((int((patch.file or "0000")[:4]) for patch in series.patches), default=0)
-    file = f"{number:04}-{patch_id}.patch"
     data = unified.render(diff)
     unified.parse(data, diff.name)  # refuses a path that no patch can hold
-    entry: dict[str, Json] = {
+    number = 1 + max((int((patch.file or "0000")[:4]) for patch in series.patches), default=0)
+    return {
         "id": patch_id,
         "status": "carried",
-        "file": file,
+        "file": f"{number:04}-{patch_id}.patch",
         "sha256": hashlib.sha256(data).hexdigest(),
         "summary": summary,
         "upstream": {"state": "none"},
         "touches": list(diff.paths),
         "proved-by": list(proved_by),
     }
-    _check_entry(series, entry)
-    text = extended(seriesfile.text(directory, label), entry, f"{label}/{seriesfile.NAME}")
-    durable.replace(directory / file, data, 0o644, code="NV920")
-    durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
-    return carried(seriesfile.load(directory, label), patch_id, label)
 
 
 def refresh(directory: Path, label: str, patch_id: str, tree: SourceTree) -> Patch:
@@ -242,7 +249,7 @@ def carried(series: Series, patch_id: str, label: str) -> Patch:
     return patch
 
 
-def _check_entry(series: Series, entry: dict[str, Json]) -> None:
+def check_entry(series: Series, entry: dict[str, Json]) -> None:
     """Raise Refused NV108 for what the schema of a series forbids in ENTRY."""
     head = {"schema": series.schema, "base": series.base, "version": series.version, "commit": series.commit}
     refusals: list[Refusal] = []

@@ -23,7 +23,7 @@ from nvllm.patches.unified import Diff
 
 NAME = "series.yaml"
 _ROOTS = ("vllm/", "tests/", "csrc/", "cmake/")
-_BUILD_FILES = ("CMakeLists.txt", "pyproject.toml", "setup.py")
+BUILD_FILES = ("CMakeLists.txt", "pyproject.toml", "setup.py")
 _NATIVE = ("csrc/", "cmake/")
 
 
@@ -115,7 +115,7 @@ def diffs(directory: Path, patches: Collection[Patch], label: str) -> dict[str, 
 
 def native(patch: Patch) -> bool:
     """Return whether PATCH changes code that is compiled, so that the published wheel cannot be used."""
-    return any(path.startswith(_NATIVE) or path in _BUILD_FILES for path in patch.touches)
+    return any(path.startswith(_NATIVE) or path in BUILD_FILES for path in patch.touches)
 
 
 def touching(series: Series, paths: Collection[str], label: str) -> Iterator[Refusal]:
@@ -256,7 +256,7 @@ class _Checker:
 
 def outside(paths: Collection[str], where: str) -> Iterator[Refusal]:
     """Yield NV104 for each of PATHS that no patch may touch."""
-    expected = f"files below {', '.join(_ROOTS)} or one of {', '.join(_BUILD_FILES)}"
+    expected = f"files below {', '.join(_ROOTS)} or one of {', '.join(BUILD_FILES)}"
     for path in paths:
-        if not path.startswith(_ROOTS) and path not in _BUILD_FILES:
+        if not path.startswith(_ROOTS) and path not in BUILD_FILES:
             yield Refusal("NV104", where, expected, path, f"leave {path} out of the patch: it is in no image")
