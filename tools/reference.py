@@ -320,6 +320,7 @@ _LONGEST = 72
 """Characters of an example; a longer one is cut."""
 
 ELSEWHERE: Mapping[tuple[str, str], object] = {
+    ("patches", "proved"): "required",
     ("models.NAME (kind: directory)", "path"): "/srv/models/mine",
     ("models.NAME (kind: huggingface)", "follow"): "main",
     ("profiles.NAME", "waivers"): [{"name": "host-ipc", "reason": "two engines share tensors"}],

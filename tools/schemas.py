@@ -22,10 +22,12 @@ from nvllm.evidence import records
 from nvllm.fleet import tasks
 from nvllm.host import gates
 from nvllm.image import digests
-from nvllm.patches import series
+from nvllm.patches import proved, series
+from nvllm.port import devrecord
 from nvllm.spec import projectfile
 
 FORMS: tuple[Form[Any], ...] = (
+    devrecord.FORM,
     digests.FORM,
     gates.FORM,
     journal.FORM,
@@ -33,6 +35,7 @@ FORMS: tuple[Form[Any], ...] = (
     manifest.FORM,
     output.FORM,
     projectfile.FORM,
+    proved.FORM,
     records.FORM_ANSWER,
     records.FORM_COMPARISON,
     records.FORM_KERNELS,

@@ -31,7 +31,11 @@ from nvllm.patches import patchcheck, patching, patchset, seriesfile, source
 from nvllm.patches.source import DirectoryTree, Overlay, SourceTree
 from nvllm.spec import specfile
 
-pytestmark = pytest.mark.series
+pytestmark = [
+    pytest.mark.series,
+    pytest.mark.nvllm_host,
+    pytest.mark.nvllm_error("LookupError", "TypeError", "FileNotFoundError"),
+]
 
 _ROOT = Path(__file__).parents[2]
 _DIRECTORY = _ROOT / "patches" / "v0.28.0"
@@ -47,9 +51,10 @@ def stock(vllm_source: Path) -> SourceTree:
 
 @pytest.fixture
 def patched(stock: SourceTree) -> SourceTree:
-    """The source with the whole patch set of the default image."""
+    """The source with the whole patch set of the default image, or with that which `nvllm patch prove` asks for."""
     series = seriesfile.load(_DIRECTORY, _SHOWN)
-    chosen = patchset.choose(series, _ENABLED)
+    asked = os.environ.get("NVLLM_PATCHES")
+    chosen = patchset.choose(series, _ENABLED if asked is None else [name for name in asked.split(",") if name])
     diffs = seriesfile.diffs(_DIRECTORY, chosen, _SHOWN)
     return Overlay(stock, patching.apply_all(stock, list(diffs.values())))
 
@@ -150,6 +155,7 @@ def _plain(*_: object) -> None:
     """What a stock backend of torch.compile gives back when its artifact is loaded."""
 
 
+@pytest.mark.nvllm_error("AttributeError")
 def test_an_artifact_that_is_a_plain_function_is_loaded(
     stock: SourceTree, patched: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,11 @@ from nvllm.patches.source import DirectoryTree
 from support import series_samples
 from support.series_trees import Tree
 
-pytestmark = pytest.mark.series
+pytestmark = [
+    pytest.mark.series,
+    pytest.mark.nvllm_host,
+    pytest.mark.nvllm_error("LookupError", "TypeError", "FileNotFoundError"),
+]
 
 ROOT = Path(__file__).parents[2]
 

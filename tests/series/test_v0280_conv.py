@@ -13,7 +13,11 @@ import pytest
 
 from support import processors
 
-pytestmark = pytest.mark.series
+pytestmark = [
+    pytest.mark.series,
+    pytest.mark.nvllm_host,
+    pytest.mark.nvllm_error("LookupError", "TypeError", "FileNotFoundError"),
+]
 
 READS_PACKED = ("amx", "avx512_bf16")
 """The classes of processors that can run the kernel for packed weights: vLLM builds it for avx512_bf16."""

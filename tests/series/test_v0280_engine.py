@@ -11,7 +11,11 @@ import pytest
 
 from support.series_trees import Printed
 
-pytestmark = pytest.mark.series
+pytestmark = [
+    pytest.mark.series,
+    pytest.mark.nvllm_host,
+    pytest.mark.nvllm_error("LookupError", "TypeError", "FileNotFoundError"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -212,7 +212,8 @@ def _series(place: Path) -> Path:
 
 def new_patch(place: Path, _: int) -> None:
     proof = ["tests/unit/test_x.py::test_x"]
-    patchedit.new(_series(place), "patches/v1", "third", "s", proof, place / "before", place / "after")
+    diff = patchedit.compare(place / "before", place / "after", "after")
+    patchedit.add(_series(place), "patches/v1", "third", "s", proof, diff)
 
 
 def patch_found(place: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ class Printed:
 
 
 def carried(version: str) -> tuple[str, ...]:
-    """The ids of all carried patches of a series."""
+    """The ids of all carried patches of a series; of those, what `nvllm patch prove` asks for while it runs."""
+    asked = os.environ.get("NVLLM_PATCHES")
     series = seriesfile.load(ROOT / "patches" / f"v{version}", f"patches/v{version}")
-    return tuple(patch.id for patch in series.patches if patch.status == "carried")
+    every = tuple(patch.id for patch in series.patches if patch.status == "carried")
+    return every if asked is None else tuple(name for name in every if name in asked.split(","))

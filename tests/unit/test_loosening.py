@@ -196,7 +196,10 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "patch apply": {"--patches": _PATCHES},
     "patch new": {"--summary": "a text of the series", "--proved-by": "a text of the series", "--series": _WHICH},
     "patch add": {"--proved-by": "a text of the series", "--id": "what the patch is called"},
+    "patch prove": {"--profile": _WHICH, "--again": "runs more tests", "--dry-run": _LESS},
+    "patch replace": {"--series": _WHICH},
     "patch refresh": {"--against": _WHICH, "--series": _WHICH},
+    "dev finish": {"--dry-run": _LESS},
     "port": {
         "--to": _WHICH,
         "--commit": "a pin of the series; it is checked against what the source records",
@@ -272,6 +275,7 @@ VARIABLES = {
     "NVLLM_IMAGE": "is set for the program that judges a bisect, and never read",
     "NVLLM_PATCHES": "is set for the program that judges a bisect, and never read",
     "NVLLM_ADDRESS": "is set for the program that judges a bisect, and never read",
+    "NVLLM_NODES": "inside a run of pytest that nvllm starts: the tests that run",
     "NVLLM_MODEL": "is set for a program that asks questions, and never read",
     "NVLLM_PERQ": "is set for a program that asks questions, and never read",
     "NVLLM_RUN": "is set for a program that asks questions, and never read",

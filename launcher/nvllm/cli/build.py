@@ -27,6 +27,7 @@ from nvllm.image.identity import Build
 from nvllm.image.recording import Witness
 from nvllm.layers import oci
 from nvllm.layers.tarlayer import Layer
+from nvllm.patches import proved
 
 if TYPE_CHECKING:
     from nvllm.image.builder import ImageBuilder, ImagePart
@@ -56,10 +57,13 @@ patches_option = click.option(
 
 
 def fresh_build(app: App, image: str, patches: str | None) -> Build:
-    """Return the build of IMAGE with PATCHES, the value of `patches_option`. Raises Refused if its lock is stale."""
+    """Return the build of IMAGE with PATCHES, the value of `patches_option`.
+
+    Raises Refused if its lock is stale, and NV607 if the spec demands proved patches and one is not.
+    """
     enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
     build, stale = identity.load_build(app.project, image, enable)
-    refuse_any(stale)
+    refuse_any([*stale, *proved.demanded(app.project, build.spec, build.patches)])
     return build
 
 

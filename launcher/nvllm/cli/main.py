@@ -85,6 +85,7 @@ _TABLE: Mapping[Section, Sequence[tuple[str, str, str]]] = {
     ),
     "Patches": (
         ("patch", "patch.patch", "List, check, make and refresh patches."),
+        ("dev", "dev.dev", "Edit the patches of an image as commits of a git work tree."),
         ("port", "port.port", "Move the patches of an image to another release of vLLM."),
         ("bisect", "bisect.bisect", "Find the patches that break, or repair, something."),
         ("worker", "fleet.worker_command", "Carry out tasks that other machines send, one a line."),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from nvllm.cli import patch_prove
 from nvllm.cli.build import fresh_build, patches_option
 from nvllm.cli.complete import files, images_and_files, patches, series
 from nvllm.cli.frame import PATH, App, Group, sentence, with_app
@@ -19,11 +20,24 @@ from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.core.spec import ImageSpec
 from nvllm.lock import lockdoc
-from nvllm.patches import checkout, edit, imported, patchcheck, patching, proofs, seriesfile, source
+from nvllm.patches import (
+    checkout,
+    edit,
+    imported,
+    patchcheck,
+    patching,
+    patchset,
+    proofs,
+    proved,
+    seriesfile,
+    source,
+    together,
+)
 from nvllm.patches.imported import Change
 from nvllm.patches.patchcheck import Counterpart, Report
-from nvllm.patches.series import Series
+from nvllm.patches.series import Patch, Series, Upstream
 from nvllm.patches.source import DirectoryTree, Overlay, SourceTree
+from nvllm.patches.unified import Diff
 from nvllm.sources import fetch, gitsource
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
@@ -40,6 +54,7 @@ Examples:
   nvllm patch add cpu fix.patch --proved-by tests/test_fix.py::test_it    a diff that you have already
   nvllm patch new drain ../before ../after --summary "Drain first" --proved-by tests/e2e/test_drain.py::test_it
   nvllm patch refresh scheduler-drain           new line numbers, same change
+  nvllm patch replace scheduler-drain fix.patch    another change under the same id
 """
 
 against_option = click.option(
@@ -58,6 +73,7 @@ series_option = click.option(
 
 
 patch = Group("patch", epilog=EXAMPLES)
+patch.add_command(patch_prove.prove)
 
 
 @patch.command("list")
@@ -69,13 +85,15 @@ def list_(app: App, base: str | None) -> None:
     data: list[Json] = []
     rows: list[tuple[str, ...]] = []
     for name in [base] if base is not None else _bases(app):
+        records = proved.read(app.project, name).proofs
         for entry in seriesfile.of(app.project, name).patches:
             enabled = [s.name for s in specs if s.patches.series == name and entry.id in s.patches.enable]
-            data.append({"series": name, "enabled_by": list(enabled), **dataclasses.asdict(entry)})
+            state = proved.state(app.project.root, entry, records) if entry.status == "carried" else None
+            data.append({"series": name, "enabled_by": list(enabled), "proved": state, **dataclasses.asdict(entry)})
             upstream = (entry.upstream.state, entry.upstream.reference, entry.upstream.since)
             where = " ".join(part for part in upstream if part)
-            rows.append((name, entry.id, entry.status, where, ", ".join(enabled) or "-", entry.summary))
-    columns = ["series", "id", "status", "upstream", "enabled by", "summary"]
+            rows.append((name, entry.id, entry.status, where, ", ".join(enabled) or "-", state or "-", entry.summary))
+    columns = ["series", "id", "status", "upstream", "enabled by", "proved", "summary"]
     app.out.result("patch list", {"patches": data}, lambda: app.out.table(columns, rows))
 
 
@@ -161,7 +179,11 @@ def new(
     base = _only(app, base)
     app.project.writable(app.project.series(base))
     _check_proofs(app, proved_by)
-    entry = edit.new(app.project.series(base), f"patches/{base}", patch_id, summary, proved_by, before, after)
+    diff, series = edit.compare(before, after, str(after)), seriesfile.of(app.project, base)
+    if series.patch(patch_id) is None:
+        for spec in (one for one in _specs(app) if one.patches.series == base):
+            _refuse_conflicts(app, series, spec.patches.enable, Change(patch_id, summary, diff), spec.name)
+    entry = edit.add(app.project.series(base), f"patches/{base}", patch_id, summary, proved_by, diff)
     app.out.result("patch new", {"series": base, **dataclasses.asdict(entry)}, f"written: patches/{base}/{entry.file}")
 
 
@@ -237,16 +259,72 @@ def _fitted(app: App, series: Series, enabled: Collection[str], change: Change) 
 
     Raises Refused NV106 or NV301 if it does not apply.
     """
-    store = Store(app.places.store)
-    archive = next((one for one in _locked_sources(app, series.version) if store.has(one.sha256)), None)
-    if archive is None:
+    tree = _stored(app, series, change.diff)
+    if tree is None:
         return change, False
-    tree = source.archive(store.path(archive.sha256), patchcheck.paths_read(series) | {*change.diff.paths})
     below = [one for one in series.patches if one.id in enabled]
     diffs = seriesfile.diffs(app.project.series(series.base), below, f"patches/{series.base}")
     changed = Overlay(tree, patching.apply_all(tree, [diffs[one.id] for one in below if one.id in diffs]))
     (fitting,) = imported.exact(changed, [change], series.version)
     return fitting, True
+
+
+def _stored(app: App, series: Series, diff: Diff) -> SourceTree | None:
+    """Return the source that SERIES pins, as far as it and DIFF need it; None if the store does not have it."""
+    store = Store(app.places.store)
+    archive = next((one for one in _locked_sources(app, series.version) if store.has(one.sha256)), None)
+    if archive is None:
+        return None
+    return source.archive(store.path(archive.sha256), patchcheck.paths_read(series) | {*diff.paths})
+
+
+def _refuse_conflicts(app: App, series: Series, enabled: Collection[str], change: Change, image: str) -> None:
+    """Raise Refused NV609 if CHANGE applies to the source, and not on top of the patches ENABLED in IMAGE.
+
+    Without the source in the store nothing is known of it.
+    """
+    tree = _stored(app, series, change.diff)
+    if tree is None:
+        return
+    below = [one for one in series.patches if one.id in enabled and one.status == "carried"]
+    diffs = seriesfile.diffs(app.project.series(series.base), below, f"patches/{series.base}")
+    own = Patch(change.id, "carried", change.summary, Upstream("none"), touches=change.diff.paths)
+    chosen, label = [*below, own], f"{app.project.show(app.project.spec(image))}: .patches.enable"
+    found = together.conflicts(series, chosen, {**diffs, change.id: change.diff}, tree, label)
+    refuse_any(one for one in found if one.code == "NV609")
+
+
+@patch.command("replace")
+@click.argument("patch_id", metavar="ID", shell_complete=patches, help="The id of a patch that is carried.")
+@click.argument("file", type=PATH, help="A unified diff or a mail; it may be the patch's own file, edited.")
+@series_option
+@with_app
+def replace(app: App, patch_id: str, file: Path, base: str | None) -> None:
+    """Put the change in FILE in the place of that of patch ID, with its hash and its paths in the series.
+
+    It must apply to the pinned source, on top of what ID requires, and in every image that enables ID with the rest of
+    its patch set. Nothing is written before that is known.
+    """
+    base = _only(app, base)
+    directory, label = app.project.series(base), f"patches/{base}"
+    app.project.writable(directory)
+    series = seriesfile.written(directory, label)
+    before = edit.carried(series, patch_id, label)
+    change = imported.only(file.name, reading.required(file, reading.PATCH, str(file)), ())
+    diffs = seriesfile.diffs(directory, [one for one in series.patches if one != before], label)
+    tree, version = _source(app, series, {*patchcheck.paths_read(series), *change.diff.paths}, None)
+    diffs[patch_id] = diff = edit.replacement(series, label, patch_id, diffs, change.diff, tree)
+    after = dataclasses.replace(before, touches=diff.paths)
+    series = dataclasses.replace(series, patches=tuple(after if one == before else one for one in series.patches))
+    for spec in (one for one in _specs(app) if one.patches.series == base and patch_id in one.patches.enable):
+        where = f"{app.project.show(app.project.spec(spec.name))}: .patches.enable"
+        chosen = patchset.choose(series, spec.patches.enable, where=where)
+        refuse_any(together.conflicts(series, chosen, diffs, tree, where))
+    entry = edit.replace_patch(directory, label, patch_id, diff)
+    changed = entry.sha256 != before.sha256
+    text = f"{label}/{entry.file}: {'replaced, applies to' if changed else 'already this change on'} vLLM {version}"
+    data: dict[str, Json] = {"series": base, "changed": changed, **dataclasses.asdict(entry)}
+    app.out.result("patch replace", data, text)
 
 
 @patch.command("refresh")

@@ -150,6 +150,13 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     "NV604": ("key file unfit", "The file with the API key cannot be read, or can be read by others."),
     "NV605": ("key not asked for", "The engine answers a request that does not carry its API key."),
     "NV606": ("arguments unread", "The arguments of vllm serve are not where nvllm looks for them in vLLM's source."),
+    "NV607": ("not proved", "The spec demands proved patches, and no record says that a patch's tests prove it."),
+    "NV608": ("proof does not run", "pytest does not run where the tests of a patch have to."),
+    "NV609": ("patches conflict", "Two patches of a set each apply to the pinned source, and not one after the other."),
+    "NV610": (
+        "not a development tree",
+        "A directory is no work tree of `nvllm dev start`, or its commits are no patches.",
+    ),
     # 7xx: the started container
     "NV701": ("gate refused", "Something inside the container differs from the plan."),
     "NV702": ("start timed out", "The engine was not ready within the profile's start timeout.", "failed"),

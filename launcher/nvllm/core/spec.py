@@ -270,6 +270,8 @@ class PatchChoice:
     """The series: a directory below ``patches/``."""
     enable: tuple[Name, ...] = ()
     """The patches of the series that are applied, in the order of the series."""
+    proved: Literal["required"] | None = None
+    """Whether each of them must be proved: `nvllm patch prove` has run its tests without and with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,9 @@ _ENDED = frozenset({"exited", "dead", "removing", "stopped"})
 REMOVAL_TIMEOUT = 5.0
 """Seconds to wait for a container that another process removes."""
 
+_POLL = 0.2
+"""Seconds between two looks at a container that is to end by itself."""
+
 _CDI_GPU = "nvidia.com/gpu"
 """The kind of NVIDIA's GPUs in the container device interface (CDI), which names them by uuid too."""
 
@@ -82,6 +85,27 @@ class Containers(Connection):
             cure = f"nvllm doctor {plan.image} --profile {plan.profile}"
             raise refuse("NV703", where, "a container that starts", answers.shortened(str(error)), cure) from error
         return str(created.id)
+
+    @engine_errors
+    def run_to_end(self, image_id: str, creating: Container, patience: float) -> str:
+        """Run the container CREATING of the image IMAGE_ID, without network, remove it, and return what it wrote.
+
+        It is killed after PATIENCE seconds, and after an interrupt. Raises Refused NV515 if it cannot be started.
+        """
+        told = options(creating, self.product)
+        del told["ports"]
+        self._discard_stopped(creating.name)
+        created = self._client.containers.create(image=image_id, network_mode="none", **told)
+        try:
+            created.start()
+            until = time.monotonic() + patience
+            while time.monotonic() < until and (state := self.state(str(created.id))) is not None:
+                if state.exit_code is not None:
+                    break
+                time.sleep(_POLL)
+            return answers.chunks(created.logs(stream=True, follow=False), MOST).decode("utf-8", "replace")
+        finally:
+            created.remove(force=True)
 
     def _discard_stopped(self, name: str) -> None:
         for fact in self.containers():

@@ -34,7 +34,7 @@ from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import LockFacts
 
-Kind = Literal["serve", "gpu", "port", "build", "store", "bisect", "evidence", "gate", "worker"]
+Kind = Literal["serve", "gpu", "port", "build", "store", "bisect", "evidence", "gate", "worker", "proof"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _GUARD = "guard"

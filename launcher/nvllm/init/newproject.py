@@ -131,7 +131,8 @@ def draft(
     archive = _source(origin, version, providers) if other or request.diffs or request.checkout is not None else None
     commit = _commit(request, origin, version, archive, providers, env, offline=offline)
     if request.checkout is not None:
-        changes = imported.changes([(str(request.checkout), commits.mails(request.checkout, commit))], taken)
+        branch = commits.mails(request.checkout, commit, f"--from-branch {request.checkout}")
+        changes = imported.changes([(str(request.checkout), branch)], taken)
         if not changes:
             cure = shlex.join(["git", "-C", str(request.checkout), "commit", "--all"])
             raise refuse("NV104", f"--from-branch {request.checkout}", "commits after the release", "none", cure)

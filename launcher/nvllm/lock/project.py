@@ -7,13 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.core.lock import REPOSITORY, Lock
+from nvllm.core.lock import REPOSITORY, Lock, LockedFile
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import HubModel, ImageSpec
 from nvllm.lock import lockdoc, templates, wheel_matches_source
-from nvllm.patches import patchset, seriesfile, source
+from nvllm.patches import patchset, seriesfile, source, together
 from nvllm.patches.series import Series
 from nvllm.sources.store import Store
 from nvllm.spec import specfile
@@ -96,8 +96,8 @@ def lock_image(
     `resolve.PARTS`, or ``all``). COMPILED is a wheel that was compiled from the pinned commit. Models of the hub in
     LATER are left out of the lock if no lock before has one of that name; `nvllm lock` without it adds them. Models in
     AGAIN are pinned as they are now. Without PREVIOUS, the versions come from a lock of the image for another platform,
-    if there is one. Raises Refused as `resolve.lock` does, NV107 for another name in LATER and AGAIN, and NV405 for a
-    chat template that cannot be read.
+    if there is one. Raises Refused as `resolve.lock` does, NV107 for another name in LATER and AGAIN, NV301 and NV609
+    for patches of the spec that do not apply together, and NV405 for a chat template that cannot be read.
     """
     # Every other command only reads the lock; the clients of indexes and the hub take as long to load as all the rest.
     from nvllm.lock import providers, resolve
@@ -114,8 +114,29 @@ def lock_image(
         kept = dataclasses.replace(kept, models=left)
     put_off = set(later) - (kept.models.keys() if kept is not None else set())
     spec = dataclasses.replace(spec, models={name: one for name, one in spec.models.items() if name not in put_off})
+    store = Store(places.store)
+    known = kept.vllm.source if kept is not None and kept.vllm.commit == spec.vllm.commit else None
+    if known is not None:
+        check_set(inputs, known, store)  # what is local is looked at before anything is resolved
     new = resolve.lock(spec, project.platform, label, inputs.series, hashed, kept, frozenset(update), connected)
+    if new.vllm.source != known:
+        check_set(inputs, new.vllm.source, store)
     return dataclasses.replace(new, templates=pinned_templates)
+
+
+def check_set(inputs: LockInputs, archive: LockedFile, store: Store) -> None:
+    """Raise Refused NV301 or NV609 if the patches of the spec do not apply to ARCHIVE, the source, together.
+
+    Without ARCHIVE in STORE nothing is known of it.
+    """
+    spec, project = inputs.spec, inputs.project
+    if not spec.patches.enable or not store.has(archive.sha256):
+        return
+    directory, where = project.series(spec.patches.series), f"{project.show(project.spec(spec.name))}: .patches.enable"
+    chosen = patchset.choose(inputs.series, spec.patches.enable, where=where)
+    diffs = seriesfile.diffs(directory, chosen, project.show(directory))
+    tree = source.archive(store.path(archive.sha256), {path for patch in chosen for path in patch.touches})
+    refuse_any(together.conflicts(inputs.series, chosen, diffs, tree, where))
 
 
 def _unknown_model(spec: ImageSpec, name: str, label: str) -> Refusal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from nvllm.core.refusal import refuse
@@ -34,13 +34,20 @@ def write(archive: Path, diffs: Sequence[Diff], directory: Path) -> tuple[str, .
             with target.open("xb") as out:
                 shutil.copyfileobj(stream, out, 1 << 20)
             target.chmod(0o755 if member.mode & 0o100 else 0o644)
-    for path, data in changes.items():
-        if data is not None:
-            target = _place(directory, path)
-            mode = modes.get(path) or (target.stat().st_mode & 0o777 if target.exists() else 0o644)
-            target.write_bytes(data)
-            target.chmod(mode)
+    apply(directory, changes, modes)
     return tuple(sorted(changes))
+
+
+def apply(directory: Path, changes: Mapping[str, bytes | None], modes: Mapping[str, int]) -> None:
+    """Write CHANGES below DIRECTORY: path to new content, or None for a file that goes. MODES are those that change."""
+    for path, data in changes.items():
+        target = _place(directory, path)
+        if data is None:
+            target.unlink(missing_ok=True)
+            continue
+        mode = modes.get(path) or (target.stat().st_mode & 0o777 if target.exists() else 0o644)
+        target.write_bytes(data)
+        target.chmod(mode)
 
 
 def _place(directory: Path, path: str) -> Path:

@@ -1,4 +1,4 @@
-"""Writing patches: `nvllm patch new` and `nvllm patch refresh`.
+"""Writing patches: `nvllm patch new`, `replace` and `refresh`.
 
 People edit the series file: entries are inserted into its text, and its order, comments and spacing stay. The patch
 file is written first and the series second, each by one rename. If nvllm is killed in between, there is a file without
@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,54 +37,44 @@ class _File:
     unfit: str | None = None
 
 
-def new(
-    directory: Path,
-    label: str,
-    patch_id: str,
-    summary: str,
-    proved_by: Sequence[str],
-    before: Path,
-    after: Path,
-) -> Patch:
-    """Write the patch from BEFORE to AFTER, two copies of the source, and add its entry to the series.
-
-    DIRECTORY is that of the series; messages call it LABEL. PROVED_BY are pytest node ids. Returns the new entry.
-    Raises Refused before anything is written: NV104 for an id that is taken, for no difference, or one that a patch
-    cannot contain; NV108 for an id, a summary or tests that the schema forbids. NV920 if it cannot be written.
-    """
-    return add(directory, label, patch_id, summary, proved_by, compare(before, after, str(after)))
-
-
 def add(directory: Path, label: str, patch_id: str, summary: str, proved_by: Sequence[str], diff: Diff) -> Patch:
-    """Write DIFF as the last patch of the series in DIRECTORY, and add its entry.
+    """Write DIFF as the last patch of the series in DIRECTORY, and add its entry, which is returned.
 
-    Returns the entry, and raises what `new` raises of the id, the summary, the tests and the paths; messages name the
-    diff as DIFF does.
+    Messages call the directory LABEL. PROVED_BY are pytest node ids. Raises Refused before anything is written: NV104
+    for an id that is taken, and for paths that a patch cannot contain; NV108 for an id, a summary or tests that the
+    schema forbids. NV920 if it cannot be written.
     """
     series = seriesfile.load(directory, label)
     if series.patch(patch_id) is not None:
-        cure = f"choose another id, or run `nvllm patch refresh {patch_id}`"
+        cure = f"choose another id, or put another change in its place: nvllm patch replace {patch_id} FILE"
         raise refuse("NV104", f"{label}/{seriesfile.NAME}", "a new id", patch_id, cure)
+    new = entry(series, patch_id, summary, proved_by, diff)
+    check_entry(series, new)
+    text = extended(seriesfile.text(directory, label), new, f"{label}/{seriesfile.NAME}")
+    durable.replace(directory / str(new["file"]), unified.render(diff), 0o644, code="NV920")
+    durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
+    return carried(seriesfile.load(directory, label), patch_id, label)
+
+
+def entry(series: Series, patch_id: str, summary: str, proved_by: Sequence[str], diff: Diff) -> dict[str, Json]:
+    """Return the entry of the new patch PATCH_ID, whose content is DIFF, as the last one of SERIES.
+
+    Raises Refused NV104 for paths that a patch cannot contain.
+    """
     refuse_any(seriesfile.outside(diff.paths, diff.name))
-    number = 1 + max((int((patch.file or "0000")[:4]) for patch in series.patches), default=0)
-    file = f"{number:04}-{patch_id}.patch"
     data = unified.render(diff)
     unified.parse(data, diff.name)  # refuses a path that no patch can hold
-    entry: dict[str, Json] = {
+    number = 1 + max((int((patch.file or "0000")[:4]) for patch in series.patches), default=0)
+    return {
         "id": patch_id,
         "status": "carried",
-        "file": file,
+        "file": f"{number:04}-{patch_id}.patch",
         "sha256": hashlib.sha256(data).hexdigest(),
         "summary": summary,
         "upstream": {"state": "none"},
         "touches": list(diff.paths),
         "proved-by": list(proved_by),
     }
-    _check_entry(series, entry)
-    text = extended(seriesfile.text(directory, label), entry, f"{label}/{seriesfile.NAME}")
-    durable.replace(directory / file, data, 0o644, code="NV920")
-    durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
-    return _entry(seriesfile.load(directory, label), patch_id, label)
 
 
 def refresh(directory: Path, label: str, patch_id: str, tree: SourceTree) -> Patch:
@@ -95,14 +85,15 @@ def refresh(directory: Path, label: str, patch_id: str, tree: SourceTree) -> Pat
     already has, NV301 with every hunk that does not apply. NV920 if it cannot be written.
     """
     series = seriesfile.load(directory, label)
-    patch = _entry(series, patch_id, label)
+    patch = carried(series, patch_id, label)
     needed = (*patchcheck.requirements(series, patch), patch)
     diffs = seriesfile.diffs(directory, needed, label)
     below = Overlay(tree, patching.apply_all(tree, [diffs[other.id] for other in needed[:-1]]))
     diff = diffs[patch_id]
-    if patching.reverses(below, diff):
+    reverses = patching.reverses(below, diff)
+    if reverses or (patch.evidence and not patchcheck.lacking(patch.evidence, tree)):
         cure = f"give {patch_id} `status: upstream`, with evidence, and remove its file"
-        state = "a source that holds all of it"
+        state = "a source that holds all of it" if reverses else "a source that has it in another form: its evidence"
         raise refuse("NV106", f"{label}/{patch.file}", "a change that the source lacks", state, cure)
     data = unified.render(exact(below, diff))
     digest = hashlib.sha256(data).hexdigest()
@@ -111,7 +102,42 @@ def refresh(directory: Path, label: str, patch_id: str, tree: SourceTree) -> Pat
     text = _rehashed(seriesfile.text(directory, label), series, patch, digest, f"{label}/{seriesfile.NAME}")
     durable.replace(directory / str(patch.file), data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
-    return _entry(seriesfile.load(directory, label), patch_id, label)
+    return carried(seriesfile.load(directory, label), patch_id, label)
+
+
+def replacement(
+    series: Series, label: str, patch_id: str, others: Mapping[str, Diff], diff: Diff, tree: SourceTree
+) -> Diff:
+    """Return DIFF, which is to take the place of patch PATCH_ID, with the line numbers that it has on TREE.
+
+    It is applied on top of the patches that the old one requires, of which OTHERS are the diffs. Raises Refused: NV107
+    or NV106 as `carried` does, NV106 for a change that TREE has already, NV301 with each hunk that does not apply.
+    """
+    patch = carried(series, patch_id, label)
+    refuse_any(seriesfile.outside(diff.paths, diff.name))
+    needed = patchcheck.requirements(series, patch)
+    below = Overlay(tree, patching.apply_all(tree, [others[other.id] for other in needed]))
+    if patching.reverses(below, diff):
+        raise refuse("NV106", diff.name, "a change that the source lacks", "all of it is in it", "name another diff")
+    return exact(below, diff)
+
+
+def replace_patch(directory: Path, label: str, patch_id: str, diff: Diff) -> Patch:
+    """Make DIFF the content of patch PATCH_ID, and write its hash and paths into the series. Returns the entry.
+
+    Raises Refused NV920 if it cannot be written, and as `seriesfile.load` does for what else is wrong in the series.
+    """
+    series = seriesfile.written(directory, label)
+    patch = carried(series, patch_id, label)
+    data = unified.render(diff)
+    unified.parse(data, diff.name)  # refuses a path that no patch can hold
+    shown, index = f"{label}/{seriesfile.NAME}", series.patches.index(patch)
+    text = _rehashed(seriesfile.text(directory, label), series, patch, hashlib.sha256(data).hexdigest(), shown)
+    if {*diff.paths} != {*patch.touches}:
+        text = yamledit.set_list(text, ("patches", index, "touches"), diff.paths)
+    durable.replace(directory / str(patch.file), data, 0o644, code="NV920")
+    durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
+    return carried(seriesfile.load(directory, label), patch_id, label)
 
 
 def exact(tree: SourceTree, diff: Diff) -> Diff:
@@ -209,7 +235,8 @@ def _read(tree: SourceTree, path: str | None) -> bytes:
     return (tree.read(path) if path is not None else None) or b""
 
 
-def _entry(series: Series, patch_id: str, label: str) -> Patch:
+def carried(series: Series, patch_id: str, label: str) -> Patch:
+    """Return the carried patch PATCH_ID of SERIES, which messages call LABEL. Raises Refused NV107 or NV106."""
     patch = series.patch(patch_id)
     if patch is None:
         ids = ", ".join(other.id for other in series.patches) or "no patch"
@@ -222,7 +249,7 @@ def _entry(series: Series, patch_id: str, label: str) -> Patch:
     return patch
 
 
-def _check_entry(series: Series, entry: dict[str, Json]) -> None:
+def check_entry(series: Series, entry: dict[str, Json]) -> None:
     """Raise Refused NV108 for what the schema of a series forbids in ENTRY."""
     head = {"schema": series.schema, "base": series.base, "version": series.version, "commit": series.commit}
     refusals: list[Refusal] = []

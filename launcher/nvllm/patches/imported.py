@@ -48,21 +48,21 @@ def changes(files: Iterable[tuple[str, bytes]], taken: Collection[str]) -> tuple
     """
     read: list[Change] = []
     for name, content in files:
-        for number, (subject, text) in enumerate(_mails(content), 1):
+        for number, (subject, text) in enumerate(mails(content), 1):
             label = name if subject is None else f"{name}, mail {number}"
             stem = re.sub(r"^[0-9]+[-_]", "", PurePath(name).stem)
-            patch_id = _unused(_slug(subject or stem), [*taken, *(one.id for one in read)])
+            patch_id = unused(slug(subject or stem), [*taken, *(one.id for one in read)])
             read.append(Change(patch_id, subject or f"Imported from {PurePath(name).name}", unified.parse(text, label)))
     return tuple(read)
 
 
 def only(name: str, content: bytes, taken: Collection[str]) -> Change:
     """Return the one change in the file NAME with CONTENT, as `changes` does. Raises Refused NV104 for several."""
-    mails = changes([(name, content)], taken)
-    if len(mails) != 1:
+    listed = changes([(name, content)], taken)
+    if len(listed) != 1:
         cure = "git mailsplit -o. " + shlex.quote(name)
-        raise refuse("NV104", name, "one patch", f"{len(mails)} mails", cure)
-    return mails[0]
+        raise refuse("NV104", name, "one patch", f"{len(listed)} mails", cure)
+    return listed[0]
 
 
 def exact(tree: SourceTree, imported: Sequence[Change], version: str) -> tuple[Change, ...]:
@@ -119,7 +119,7 @@ def series_text(
     return yamledit.headed(text, heading)
 
 
-def _mails(content: bytes) -> Iterator[tuple[str | None, bytes]]:
+def mails(content: bytes) -> Iterator[tuple[str | None, bytes]]:
     """Yield subject and text of each mail in CONTENT; None and CONTENT if it is a diff and no mail."""
     starts = [found.start() for found in _MAIL.finditer(content)]
     if not starts:
@@ -132,7 +132,7 @@ def _mails(content: bytes) -> Iterator[tuple[str | None, bytes]]:
         yield subject or None, text
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     """Return TEXT as an id: words of a-z and 0-9, joined by -, and not longer than a file name likes."""
     words = re.findall(r"[a-z0-9]+", text.lower()) or ["change"]
     slug: str = words[0][:_ID_LENGTH]
@@ -143,7 +143,8 @@ def _slug(text: str) -> str:
     return slug
 
 
-def _unused(patch_id: str, taken: Collection[str]) -> str:
+def unused(patch_id: str, taken: Collection[str]) -> str:
+    """Return PATCH_ID, with a number behind it if it is one of TAKEN."""
     if patch_id not in taken:
         return patch_id
     return next(name for number in range(2, len(taken) + 3) if (name := f"{patch_id}-{number}") not in taken)

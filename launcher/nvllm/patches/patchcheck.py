@@ -111,10 +111,10 @@ def report(
 def _not_carried(patch: Patch, tree: SourceTree) -> PatchOutcome:
     if patch.status == "rejected":
         return PatchOutcome(patch.id, patch.status, "rejected", patch.reason or "")
-    lacking = tuple(_lacking(patch.evidence, tree))
+    missing = lacking(patch.evidence, tree)
     since = f"since {patch.upstream.since}" if patch.upstream.since else "by the series"
-    if lacking:
-        detail = f"claimed upstream {since}, but {'; '.join(lacking)}"
+    if missing:
+        detail = f"claimed upstream {since}, but {'; '.join(missing)}"
         return PatchOutcome(patch.id, patch.status, "missing", detail, error=True)
     return PatchOutcome(patch.id, patch.status, "already-upstream", f"already upstream {since}")
 
@@ -133,7 +133,7 @@ def _carried(
     since = f" since {patch.upstream.since}" if patch.upstream.since else ""
     if patching.reverses(here, code if code.files else tests):
         return outcome("already-upstream", f"already upstream{since}: the source holds what it does"), {}
-    if patch.evidence and not any(_lacking(patch.evidence, tree)):
+    if patch.evidence and not lacking(patch.evidence, tree):
         return outcome("already-upstream", f"already upstream{since}, in another form: its evidence holds"), {}
     tried, tried_tests = patching.attempt(here, code), patching.attempt(here, tests)
     if tried.conflicts:
@@ -171,8 +171,12 @@ def _is_test(path: str) -> bool:
     return path.startswith("tests/")
 
 
+def lacking(evidence: Collection[SourceEvidence], tree: SourceTree) -> tuple[str, ...]:
+    """Return a description of each part of EVIDENCE that TREE lacks."""
+    return tuple(_lacking(evidence, tree))
+
+
 def _lacking(evidence: Collection[SourceEvidence], tree: SourceTree) -> Iterator[str]:
-    """Yield a description of each part of EVIDENCE that TREE lacks."""
     for item in evidence:
         content = tree.read(item.path)
         if content is None:

@@ -1,10 +1,12 @@
-"""Checking that the tests that a patch names exist, by pytest if it is installed.
+"""Checking that the tests that a patch names exist, by pytest if it is installed, and what they need.
 
-Only pytest knows the parameters of a test, and whether its file can be imported.
+Only pytest knows the parameters of a test, and whether its file can be imported. A proof may import what the image has
+and this host lacks, such as torch and vLLM; its names are then read from its syntax tree.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import shlex
 import subprocess
@@ -12,12 +14,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nvllm.core import proc
+from nvllm.core import proc, reading
 from nvllm.core.refusal import Refusal
 from nvllm.patches import seriesfile
 
 _TIMEOUT = 300
 """Seconds. Only collecting a test imports what its module imports: torch alone takes a minute on a slow disk."""
+
+ENGINE, GPU, HOST = "nvllm_engine", "nvllm_gpu", "nvllm_host"
+"""The markers of a test that needs a served engine, that needs a GPU, and that runs on the host."""
+
+_LACKS = "ModuleNotFoundError: "
 
 
 def pytest_is_here() -> bool:
@@ -44,9 +51,11 @@ def _wrong(root: Path, node: str) -> str | None:
         return "not FILE::TEST"
     if not (root / file).is_file():
         return f"no file {file}"
-    if pytest_is_here():
-        return _uncollected(root, node)
-    return None if seriesfile.defined(root, node) else f"no such test in {file}"
+    defined = seriesfile.defined(root, node)
+    if not pytest_is_here():
+        return None if defined else f"no such test in {file}"
+    problem = _uncollected(root, node)
+    return None if problem is not None and problem.startswith(_LACKS) and defined else problem
 
 
 def _uncollected(root: Path, node: str) -> str | None:
@@ -63,3 +72,30 @@ def _uncollected(root: Path, node: str) -> str | None:
     raised = [line.removeprefix("E").strip() for line in output if line.startswith("E  ")]
     errors = [line.removeprefix("ERROR: ") for line in output if line.startswith("ERROR: ")]
     return (raised or errors or [f"pytest ends with exit status {done.returncode}"])[-1]
+
+
+def needs(root: Path, node: str) -> frozenset[str]:
+    """Return which of `ENGINE`, `GPU` and `HOST` the test NODE below ROOT is marked with.
+
+    That is ``pytest.mark.NAME`` in ``pytestmark`` of its module or class, or as a decorator of either or of itself.
+    """
+    file, *names = node.split("::")
+    try:
+        body = ast.parse(reading.content(root / file, reading.SOURCE)).body
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return frozenset()
+    marked: list[ast.expr] = []
+    for name in [*names, ""]:
+        marked += [
+            statement.value
+            for statement in body
+            if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "pytestmark"
+        ]
+        plain = name.partition("[")[0]
+        for statement in body:
+            if isinstance(statement, (ast.FunctionDef, ast.ClassDef)) and statement.name == plain:
+                marked += statement.decorator_list
+                body = statement.body if isinstance(statement, ast.ClassDef) else []
+    attributes = (inner for mark in marked for inner in ast.walk(mark) if isinstance(inner, ast.Attribute))
+    words = {inner.attr for inner in attributes if ast.unparse(inner.value) == "pytest.mark"}
+    return frozenset(words & {ENGINE, GPU, HOST})

@@ -23,7 +23,7 @@ from nvllm.patches.unified import Diff
 
 NAME = "series.yaml"
 _ROOTS = ("vllm/", "tests/", "csrc/", "cmake/")
-_BUILD_FILES = ("CMakeLists.txt", "pyproject.toml", "setup.py")
+BUILD_FILES = ("CMakeLists.txt", "pyproject.toml", "setup.py")
 _NATIVE = ("csrc/", "cmake/")
 
 
@@ -33,15 +33,27 @@ def load(directory: Path, label: str) -> Series:
     Raises Refused with every problem at once: NV107 if there is no series, NV103 for what is not YAML, NV104
     for what does not fit the schema, the files or itself, NV105 for a changed patch file.
     """
+    series, document = _written(directory, label)
+    refuse_any(_Checker(directory, label, document, series).refusals())
+    return series
+
+
+def written(directory: Path, label: str) -> Series:
+    """Return the series in DIRECTORY as its file says it, whatever its patch files are.
+
+    Raises Refused NV107, NV103 and, for what does not fit the schema, NV104.
+    """
+    return _written(directory, label)[0]
+
+
+def _written(directory: Path, label: str) -> tuple[Series, yamlnodes.Document]:
     document = yamlnodes.parse(text(directory, label), f"{label}/{NAME}")
     refusals: list[Refusal] = []
     for problem in schemas.validate(FORM, document.value):
         where = f"{label}/{NAME}:{document.line(problem.steps)}: {problem.path}"
         refusals.append(Refusal(problem.code or "NV104", where, problem.allowed, problem.actual, problem.cure))
     refuse_any(refusals)  # what follows reads fields that only a valid document has
-    series = documents.structure(FORM, document.value)
-    refuse_any(_Checker(directory, label, document, series).refusals())
-    return series
+    return documents.structure(FORM, document.value), document
 
 
 def of(project: Project, base: str) -> Series:
@@ -81,7 +93,8 @@ def diff(directory: Path, patch: Patch, label: str) -> Diff:
         raise reading.refused(where, error) from error
     digest = hashlib.sha256(data).hexdigest()
     if digest != patch.sha256:
-        cure = f"restore it from version control; if the change is meant, write sha256: {digest} into {NAME}"
+        again = shlex.join(["nvllm", "patch", "replace", patch.id, where])
+        cure = f"restore it from version control; if the change is meant: {again}"
         raise refuse("NV105", where, f"sha256 {patch.sha256}", f"sha256 {digest}", cure)
     return unified.parse(data, where)
 
@@ -102,7 +115,7 @@ def diffs(directory: Path, patches: Collection[Patch], label: str) -> dict[str, 
 
 def native(patch: Patch) -> bool:
     """Return whether PATCH changes code that is compiled, so that the published wheel cannot be used."""
-    return any(path.startswith(_NATIVE) or path in _BUILD_FILES for path in patch.touches)
+    return any(path.startswith(_NATIVE) or path in BUILD_FILES for path in patch.touches)
 
 
 def touching(series: Series, paths: Collection[str], label: str) -> Iterator[Refusal]:
@@ -243,7 +256,7 @@ class _Checker:
 
 def outside(paths: Collection[str], where: str) -> Iterator[Refusal]:
     """Yield NV104 for each of PATHS that no patch may touch."""
-    expected = f"files below {', '.join(_ROOTS)} or one of {', '.join(_BUILD_FILES)}"
+    expected = f"files below {', '.join(_ROOTS)} or one of {', '.join(BUILD_FILES)}"
     for path in paths:
-        if not path.startswith(_ROOTS) and path not in _BUILD_FILES:
+        if not path.startswith(_ROOTS) and path not in BUILD_FILES:
             yield Refusal("NV104", where, expected, path, f"leave {path} out of the patch: it is in no image")

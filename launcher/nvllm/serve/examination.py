@@ -35,7 +35,7 @@ from nvllm.lock.templates import LocalTemplate
 from nvllm.models import local
 from nvllm.models.local import LocalModel
 from nvllm.models.memo import HashCache
-from nvllm.patches import patchset, seriesfile
+from nvllm.patches import patchset, proved, seriesfile
 from nvllm.patches.series import Patch
 from nvllm.serve import access, owners, planner, readable, servehash, stopping
 from nvllm.serve.planner import PlannedImage, PlanRequest
@@ -192,7 +192,8 @@ def _from_lock(known: KnownProfile, depth: Depth) -> KnownProfile:
         )
         return replace(known, patches=patches, refusals=(*known.refusals, *refused.refusals))
     build, stale = identity.from_lock(project, spec, series, lock, None)
-    return replace(known, patches=build.patches, build=build, refusals=(*known.refusals, *stale))
+    unproved = proved.demanded(project, spec, build.patches)
+    return replace(known, patches=build.patches, build=build, refusals=(*known.refusals, *stale, *unproved))
 
 
 def _from_engine(known: KnownProfile, engine: Engine | EngineProblem) -> KnownProfile:

@@ -45,7 +45,7 @@ class FreshInstances:
         """
         with contextlib.ExitStack() as stack:
             with self._ports:  # one thread at a time: two instances must not choose the same port
-                name = f"{self._prefix(build.spec.name, profile)}{os.getpid()}-{next(self._numbers)}"
+                name = self.name(build.spec.name, profile)
                 # Until it is over, the name is this project's: no other one's `stop` takes it.
                 owners.claim(self.project, self.places, name)
                 stack.callback(owners.release, self.project, self.places, name)
@@ -69,6 +69,10 @@ class FreshInstances:
                 self.engine.remove(container.id)
         for link in reading.listed(self.places.instances, f"{prefix}*"):
             owners.release(self.project, self.places, link.name)
+
+    def name(self, image: str, profile: str) -> str:
+        """Return a new name for a container of PROFILE of IMAGE, one of those that `clear` removes."""
+        return f"{self._prefix(image, profile)}{os.getpid()}-{next(self._numbers)}"
 
     def _prefix(self, image: str, profile: str) -> str:
         # With project and home: `clear` must not end what another project's bisect, or another home's, has started.

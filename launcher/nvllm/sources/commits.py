@@ -51,7 +51,7 @@ def of_checkout(checkout: Path, names: Sequence[str]) -> str | None:
 
     Raises Refused NV108 if CHECKOUT is no checkout of git.
     """
-    _git(checkout, "rev-parse", "--git-dir", expected="a checkout of git")
+    _git(checkout, "rev-parse", "--git-dir", where=f"--from-branch {checkout}", expected="a checkout of git")
     for name in names:
         done = _run(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         commit = done.stdout.decode(errors="replace").strip()
@@ -60,12 +60,13 @@ def of_checkout(checkout: Path, names: Sequence[str]) -> str | None:
     return None
 
 
-def mails(checkout: Path, base: str) -> bytes:
+def mails(checkout: Path, base: str, where: str) -> bytes:
     """Return the commits of CHECKOUT after the commit BASE, oldest first, as `git format-patch` writes them.
 
-    Merges are left out. Raises Refused NV108 if HEAD does not descend from BASE.
+    Merges are left out. Raises Refused NV108 for WHERE if HEAD does not descend from BASE.
     """
-    _git(checkout, "merge-base", "--is-ancestor", base, "HEAD", expected=f"commits on top of {base}")
+    ancestor = ("merge-base", "--is-ancestor", base, "HEAD")
+    _git(checkout, *ancestor, where=where, expected=f"commits on top of {base}")
     forms = (
         "--stdout",
         "--keep-subject",
@@ -76,17 +77,18 @@ def mails(checkout: Path, base: str) -> bytes:
         "--no-base",
     )
     plain = ("--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/", "--unified=3")
-    return _git(checkout, "format-patch", *forms, *plain, f"{base}..HEAD", expected="commits that git can show")
+    shown = ("format-patch", *forms, *plain, f"{base}..HEAD")
+    return _git(checkout, *shown, where=where, expected="commits that git can show")
 
 
-def _git(checkout: Path, *arguments: str, expected: str) -> bytes:
+def _git(checkout: Path, *arguments: str, where: str, expected: str) -> bytes:
     done = _run(checkout, *arguments)
     if done.returncode == 0:
         return done.stdout
     lines = done.stderr.decode(errors="backslashreplace").strip().splitlines()
     problem = lines[-1] if lines else f"`{shlex.join(done.args)}` ends with exit status {done.returncode}"
     cure = shlex.join(["git", "-C", str(checkout), "log", "--oneline"])
-    raise refuse("NV108", f"--from-branch {checkout}", expected, problem, cure)
+    raise refuse("NV108", where, expected, problem, cure)
 
 
 def _run(checkout: Path, *arguments: str) -> proc.Completed:

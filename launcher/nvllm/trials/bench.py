@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from nvllm.core import canonical, proc, reading
 from nvllm.core.canonical import Json
@@ -46,7 +47,7 @@ _STAGE_OF: Mapping[Blame | None, TrialStage] = {
 
 _PROBE_TIMEOUT = 3600.0
 """Seconds."""
-_ENGINE = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+ENGINE_VARIABLES = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 """The variables that select the engine. A probe gets them too, because the image is on that engine only."""
 
 _KEPT_LINES, _KEPT_CHARACTERS = 12, 1500
@@ -76,7 +77,7 @@ def at_once(count: int, profile: Profile, facts: HostFacts) -> tuple[int, str]:
 class EngineBench:
     """Builds sets of patches of IMAGE and tries them with the probe TEST, each trial on its own port.
 
-    A worker tries them for the TASK that another machine sent.
+    A worker tries them for the TASK that another machine sent. What the bench starts is named after its PURPOSE.
     """
 
     project: Project
@@ -88,13 +89,19 @@ class EngineBench:
     offline: bool = False
     progress: Progress = field(default_factory=Silent)
     task: str = ""
+    purpose: Literal["bisect", "proof"] = "bisect"
     _programs: proc.Programs = field(init=False)
     _instances: FreshInstances = field(init=False)
 
     def __post_init__(self) -> None:
         # A worker and a bisect on one host have containers and programs of their own: neither ends those of the other.
-        purpose = "task" if self.task else "bisect"
-        command = "nvllm worker" if self.task else shlex.join(["nvllm", "bisect", "run", "--image", self.image])
+        purpose = "task" if self.task else self.purpose
+        words = {
+            "task": ["nvllm", "worker"],
+            "bisect": ["nvllm", "bisect", "run", "--image", self.image],
+            "proof": ["nvllm", "patch", "prove", self.image],
+        }
+        command = shlex.join(words[purpose])
         self._instances = FreshInstances(self.project, self.places, self.engine, purpose, command)
         # One worker serves a host, whatever the project; a bisect belongs to its project.
         above = self.places.state if self.task else self.places.work(self.project)
@@ -211,6 +218,18 @@ class EngineBench:
             with running.running("the trial is over"):
                 yield running
 
+    @contextlib.contextmanager
+    def serving(self, built: Built) -> Iterator[supervisor.Supervisor]:
+        """Serve BUILT until the context ends. Raises what `nvllm serve` raises."""
+        build, stale = identity.load_build(self.project, self.image, built.chosen)
+        refuse_any(stale)
+        with self._served(build) as running:
+            yield running
+
+    def container_name(self) -> str:
+        """Return a name for a container beside the engine, which `clear` removes too."""
+        return self._instances.name(self.image, self.profile)
+
     def clear(self) -> None:
         """Stop the probes and remove the containers of all trials of this image, including those of a killed bisect.
 
@@ -258,7 +277,7 @@ def run_probe(
     the program cannot be started, and NV808 as `probe.judge` does.
     """
     try:
-        done = programs.run(test.command, env=proc.environment(environment, _ENGINE), timeout=_PROBE_TIMEOUT)
+        done = programs.run(test.command, env=proc.environment(environment, ENGINE_VARIABLES), timeout=_PROBE_TIMEOUT)
     except subprocess.TimeoutExpired as error:
         written = b"".join(one for one in (error.stdout, error.stderr) if one is not None)
         seconds, lines = time.monotonic() - began, _last_lines(written)

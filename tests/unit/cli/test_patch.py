@@ -83,8 +83,8 @@ def test_list_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["patch", "list", "--series", "v0.28.0"]) == 0
     head, row = capsys.readouterr().out.splitlines()
-    assert head.split() == ["series", "id", "status", "upstream", "enabled", "by", "summary"]
-    assert row.split() == ["v0.28.0", "louder", "carried", "none", "cpu", "Greet", "louder"]
+    assert head.split() == ["series", "id", "status", "upstream", "enabled", "by", "proved", "summary"]
+    assert row.split() == ["v0.28.0", "louder", "carried", "none", "cpu", "unproved", "Greet", "louder"]
 
 
 @pytest.mark.parametrize(
@@ -274,3 +274,83 @@ def test_what_cannot_be_added(
     assert err.startswith(code)
     assert said in err
     assert (project / "patches/v0.28.0/series.yaml").read_text() == SERIES
+
+
+SOURCE_TEXT = 'import sys\n\n\ndef greet():\n    return "hello"\n'
+
+
+def make_two(project: Path) -> None:
+    """Hold the source, and write `louder`, which is enabled, and what else changes the same line as other.patch."""
+    hold_source(project, SOURCE_TEXT)
+    make_patch()
+    (project / "other.patch").write_text(DIFF.replace('"HELLO"', '"good day"'))
+
+
+def test_the_content_of_a_patch_is_replaced(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_two(project)
+    file = project / "patches/v0.28.0/0001-louder.patch"
+    before = (project / "patches/v0.28.0/series.yaml").read_text()
+    assert main(["patch", "replace", "louder", "other.patch"]) == 0
+    assert capsys.readouterr().out.endswith("0001-louder.patch: replaced, applies to vLLM 0.28.0\n")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    after = (project / "patches/v0.28.0/series.yaml").read_text()
+    assert re.sub("sha256: .*", f"sha256: {digest}", before) == after
+    assert '+    return "good day"' in file.read_text()
+    assert main(["patch", "replace", "louder", "other.patch", "--json"]) == 0
+    assert answer(capsys)["changed"] is False
+
+
+def test_a_patch_that_was_edited_in_its_place_gets_its_hash(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_two(project)
+    file = project / "patches/v0.28.0/0001-louder.patch"
+    file.write_text(file.read_text().replace('"HELLO"', '"HELLO!"'))
+    capsys.readouterr()
+    assert main(["patch", "list", "--json"]) == 2
+    (refusal,) = json.loads(capsys.readouterr().out)["refusals"]
+    command = "nvllm patch replace louder patches/v0.28.0/0001-louder.patch"
+    assert (refusal["code"], refusal["cure"].partition("; if the change is meant: ")[2]) == ("NV105", command)
+    assert main(command.split()[1:]) == 0
+    assert main(["patch", "list"]) == 0
+
+
+def test_what_cannot_take_the_place_changes_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_two(project)
+    (project / "away.patch").write_text(DIFF.replace('"hello"', '"adieu"'))
+    (project / "outside.patch").write_text(DIFF.replace("vllm/greet.py", "docs/greet.py"))
+    files = {path.name: path.read_bytes() for path in (project / "patches/v0.28.0").iterdir()}
+    for argv, code in (
+        (["louder", "away.patch"], "NV301"),
+        (["louder", "outside.patch"], "NV104"),
+        (["softer", "other.patch"], "NV107"),
+        (["louder", "none.patch"], "NV109"),
+    ):
+        capsys.readouterr()
+        assert main(["patch", "replace", *argv, "--json"]) in (2, 3), argv
+        assert [one["code"] for one in json.loads(capsys.readouterr().out)["refusals"]] == [code], argv
+    assert {path.name: path.read_bytes() for path in (project / "patches/v0.28.0").iterdir()} == files
+
+
+def test_a_new_patch_may_not_conflict_with_enabled_ones(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_two(project)
+    (project / "after/vllm/greet.py").write_text(SOURCE_TEXT.replace("hello", "good day"))
+    capsys.readouterr()
+    argv = ["patch", "new", "softer", "before", "after", "--summary", "Greet", "--proved-by", TEST, "--json"]
+    assert main(argv) == 3
+    (refusal,) = json.loads(capsys.readouterr().out)["refusals"]
+    assert (refusal["code"], refusal["expected"]) == ("NV609", "softer applies with louder")
+    assert refusal["where"] == "images/cpu.yaml: .patches.enable"
+    assert not (project / "patches/v0.28.0/0002-softer.patch").exists()
+
+
+def test_refresh_says_what_is_upstream_in_another_form(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_two(project)
+    series = project / "patches/v0.28.0/series.yaml"
+    evidence = "    evidence:\n      - path: vllm/greet.py\n        contains: [def shout]\n"
+    series.write_text(series.read_text() + evidence)
+    assert main(["patch", "refresh", "louder"]) == 0
+    (project / "new/vllm").mkdir(parents=True)
+    (project / "new/vllm/greet.py").write_text(f"# moved\n{SOURCE_TEXT}\n\ndef shout(): ...\n")
+    capsys.readouterr()
+    assert main(["patch", "refresh", "louder", "--against", "new", "--json"]) == 2
+    (refusal,) = json.loads(capsys.readouterr().out)["refusals"]
+    assert (refusal["code"], refusal["found"]) == ("NV106", "a source that has it in another form: its evidence")

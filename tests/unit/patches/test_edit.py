@@ -10,6 +10,7 @@ import pytest
 from nvllm.core.refusal import Refused
 from nvllm.patches import edit as patchedit
 from nvllm.patches import patching, seriesfile
+from nvllm.patches.series import Patch
 from nvllm.patches.source import DirectoryTree
 from support.series_samples import (
     HEADER,
@@ -41,11 +42,16 @@ def _trees(tmp_path: Path) -> tuple[Path, Path]:
     return before, after
 
 
+def _new(directory: Path, label: str, name: str, summary: str, proof: list[str], before: Path, after: Path) -> Patch:
+    """Do what `nvllm patch new` does."""
+    return patchedit.add(directory, label, name, summary, proof, patchedit.compare(before, after, str(after)))
+
+
 def test_new_writes_a_patch_that_makes_one_tree_of_the_other(tmp_path: Path) -> None:
     directory = two_patches(tmp_path)
     before, after = _trees(tmp_path)
     text = (directory / "series.yaml").read_text()
-    patch = patchedit.new(directory, SHOWN, "third", 'Says: "five" # and more', _PROOF, before, after)
+    patch = _new(directory, SHOWN, "third", 'Says: "five" # and more', _PROOF, before, after)
     assert (patch.file, patch.summary) == ("0003-third.patch", 'Says: "five" # and more')
     assert patch.touches == ("vllm/new.py", "vllm/one.py", "vllm/two.py")
     assert (directory / "series.yaml").read_text().startswith(text.rstrip("\n") + "\n")  # comments stay
@@ -61,7 +67,7 @@ def test_the_same_trees_give_the_same_bytes(tmp_path: Path) -> None:
     for name in ("x", "y"):
         os.utime(after / "vllm/one.py", (1, 1))
         (tmp_path / name).mkdir()
-        patchedit.new(two_patches(tmp_path / name), SHOWN, "third", "s", _PROOF, before, after)
+        _new(two_patches(tmp_path / name), SHOWN, "third", "s", _PROOF, before, after)
         before, after = before.rename(tmp_path / f"before-{name}"), after.rename(tmp_path / f"after-{name}")
     assert _state(tmp_path / "x/patches/v1") == _state(tmp_path / "y/patches/v1")
 
@@ -76,7 +82,7 @@ def test_the_same_trees_give_the_same_bytes(tmp_path: Path) -> None:
 def test_new_starts_an_empty_list(tmp_path: Path, text: str) -> None:
     directory = series_directory(tmp_path)
     (directory / "series.yaml").write_text(text)
-    patch = patchedit.new(directory, SHOWN, "first", "s", _PROOF, *_trees(tmp_path))
+    patch = _new(directory, SHOWN, "first", "s", _PROOF, *_trees(tmp_path))
     assert seriesfile.load(directory, SHOWN).patches == (patch,)
     assert "# A comment that must stay." in (directory / "series.yaml").read_text()
 
@@ -87,7 +93,7 @@ def test_new_goes_before_what_follows_the_list(tmp_path: Path) -> None:
     text = file.read_text()
     moved = text.replace("version: 1.2.3\n", "") + "\nversion: 1.2.3 # the pin"
     file.write_text(moved)
-    patchedit.new(directory, SHOWN, "third", "s", _PROOF, *_trees(tmp_path))
+    _new(directory, SHOWN, "third", "s", _PROOF, *_trees(tmp_path))
     series = seriesfile.load(directory, SHOWN)
     assert ([patch.id for patch in series.patches], series.version) == (["first", "second", "third"], "1.2.3")
     assert file.read_text().endswith("version: 1.2.3 # the pin\n")
@@ -99,7 +105,7 @@ def _refused(tmp_path: Path, directory: Path, patch_id: str = "third", **trees: 
         before, after = _trees(tmp_path)
     state = _state(directory)
     with pytest.raises(Refused) as caught:
-        patchedit.new(directory, SHOWN, patch_id, "s", _PROOF, before, after)
+        _new(directory, SHOWN, patch_id, "s", _PROOF, before, after)
     assert _state(directory) == state
     return [(refusal.code, refusal.found) for refusal in caught.value.refusals]
 
@@ -116,7 +122,7 @@ def test_new_refuses_a_patch_without_a_proof(tmp_path: Path) -> None:
     directory = two_patches(tmp_path)
     state = _state(directory)
     with pytest.raises(Refused) as caught:
-        patchedit.new(directory, SHOWN, "third", "s", [], *_trees(tmp_path))
+        _new(directory, SHOWN, "third", "s", [], *_trees(tmp_path))
     (refusal,) = caught.value.refusals
     assert (refusal.code, refusal.where) == ("NV108", "the new patch: .proved-by")
     assert _state(directory) == state
@@ -198,7 +204,7 @@ def test_killed_between_the_two_files_new_leaves_a_stray_that_load_names(tmp_pat
 
         os.replace = rename  # type: ignore[assignment]  # for what the editor passes it
         try:
-            patchedit.new(directory, SHOWN, "third", "s", _PROOF, before, after)
+            _new(directory, SHOWN, "third", "s", _PROOF, before, after)
         finally:
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9

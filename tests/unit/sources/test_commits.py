@@ -42,7 +42,7 @@ def test_a_checkout_knows_tags_and_beginnings_of_ids(checkout: Path) -> None:
 
 
 def test_the_commits_after_a_release_are_mails(checkout: Path) -> None:
-    text = commits.mails(checkout, head(checkout, "v0.28.0")).decode()
+    text = commits.mails(checkout, head(checkout, "v0.28.0"), "--from-branch").decode()
     assert [line for line in text.splitlines() if line.startswith("Subject: ")] == [
         "Subject: change 1",
         "Subject: change 2",
@@ -52,7 +52,7 @@ def test_the_commits_after_a_release_are_mails(checkout: Path) -> None:
 def test_what_is_no_checkout_and_no_descendant_is_refused(checkout: Path, tmp_path: Path) -> None:
     for ask in (
         lambda: commits.of_checkout(tmp_path / "none", []),
-        lambda: commits.mails(checkout, "1" * 40),
+        lambda: commits.mails(checkout, "1" * 40, "--from-branch"),
     ):
         with pytest.raises(Refused) as caught:
             ask()

@@ -1,0 +1,127 @@
+"""The record of what proofs did: ``patches/<base>/proofs.json``, beside the series. `nvllm patch prove` writes it.
+
+A proof is a test that a patch names in ``proved-by``. It proves the patch if it fails without the patch and passes with
+the set. A record holds as long as the patch's file and the file of the test have the bytes that they had.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias, get_args
+
+from nvllm.core import documents, durable, reading
+from nvllm.core.fields import Form, Rule, Sha256, Word
+from nvllm.core.paths import Project
+from nvllm.core.refusal import Refusal
+from nvllm.core.spec import ImageSpec
+from nvllm.patches.series import Patch
+
+SCHEMA = "nvllm.proofs/1"
+NAME = "proofs.json"
+
+Answer: TypeAlias = Literal["passed", "failed", "error", "none"]
+"""What a test did: it passed; it failed by an assertion, or by an error that counts; it ended by another error; it did
+not run."""
+
+Verdict: TypeAlias = Literal["proved", "passes-without", "fails-with", "other-error", "not-run"]
+"""What both runs amount to: the test proves the patch; it passes without it; it does not pass with it; without it, it
+fails for another reason; it did not run."""
+
+State: TypeAlias = Literal["proved", "unproved", "stale"]
+"""``stale``: it was proved, and the patch or a test of it has changed since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A run of one test in the image with this id, and its outcome. TEXT is what the first failure raised."""
+
+    image: Word
+    outcome: Annotated[Answer, Rule(choices=get_args(Answer))]
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProofRecord:
+    """What the test NODE did without PATCH (and what requires it), and with the set. MACHINE is the class of the host.
+
+    The sha256s are those of the patch's file and of the test's file.
+    """
+
+    patch: Word
+    node: Word
+    verdict: Annotated[Verdict, Rule(choices=get_args(Verdict))]
+    without: Arm
+    whole: Arm
+    patch_sha256: Sha256
+    test_sha256: Sha256
+    machine: Word
+    made: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """patches/<base>/proofs.json: the newest record of each test of each patch."""
+
+    schema: Annotated[str, Rule(choices=(SCHEMA,))]
+    proofs: tuple[ProofRecord, ...] = ()
+
+
+FORM = Form("proofs", SCHEMA, "Records of proofs", Proofs)
+
+
+def read(project: Project, base: str) -> Proofs:
+    """Return the records of the series BASE; none if there is no file. Raises Refused NV109 or NV104."""
+    path = project.series(base) / NAME
+    label = project.show(path)
+    try:
+        data = reading.content(path, reading.SERIES)
+    except FileNotFoundError:
+        return Proofs(SCHEMA)
+    except OSError as error:
+        raise reading.refused(label, error) from error
+    return documents.decode(FORM, data, lambda _: (), code="NV104", label=label, cure=f"rm {label}")
+
+
+def write(project: Project, base: str, proofs: Sequence[ProofRecord]) -> None:
+    """Put PROOFS in the place of the records of the same tests of the same patches. Raises Refused NV920."""
+    kept = {(proof.patch, proof.node): proof for proof in (*read(project, base).proofs, *proofs)}
+    whole = Proofs(SCHEMA, tuple(kept[key] for key in sorted(kept)))
+    durable.replace(project.series(base) / NAME, documents.encode(FORM, whole), 0o644, code="NV920")
+
+
+def file_sha256(root: Path, node: str) -> str:
+    """Return the sha256 of the file of the test NODE below ROOT, empty if it cannot be read."""
+    try:
+        return hashlib.sha256(reading.content(root / node.partition("::")[0], reading.SOURCE)).hexdigest()
+    except OSError:
+        return ""
+
+
+def state(root: Path, patch: Patch, proofs: Sequence[ProofRecord]) -> State:
+    """Return whether PATCH, whose tests lie below ROOT, is proved by PROOFS: by every one of its tests."""
+    records = {proof.node: proof for proof in proofs if proof.patch == patch.id and proof.verdict == "proved"}
+    if not patch.proved_by or not records.keys() >= {*patch.proved_by}:
+        return "unproved"
+    same = all(holds(root, patch, records[node]) for node in patch.proved_by)
+    return "proved" if same else "stale"
+
+
+def holds(root: Path, patch: Patch, proof: ProofRecord) -> bool:
+    """Return whether PROOF is of PATCH and of the test below ROOT as they are now."""
+    return proof.patch_sha256 == patch.sha256 and proof.test_sha256 == file_sha256(root, proof.node)
+
+
+def demanded(project: Project, spec: ImageSpec, patches: Sequence[Patch]) -> Iterator[Refusal]:
+    """Yield NV607 for each of PATCHES that is not proved, if SPEC says ``patches.proved: required``."""
+    if spec.patches.proved is None:
+        return
+    proofs = read(project, spec.patches.series).proofs
+    for patch in patches:
+        answer = state(project.root, patch, proofs)
+        if answer != "proved":
+            where = f"{project.show(project.spec(spec.name))}: .patches.proved"
+            cure = f"nvllm patch prove {spec.name} {patch.id}"
+            yield Refusal("NV607", where, f"{patch.id} proved by its tests", answer, cure)

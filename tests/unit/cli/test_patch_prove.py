@@ -1,0 +1,137 @@
+"""`nvllm patch prove` from the command line. The images are a stand-in's: tests that run on the host need no engine."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvllm.cli.main import main
+from nvllm.engine import engine
+from nvllm.trials.bench import EngineBench
+from nvllm.trials.trial import Built
+from support import series_samples
+from support.series_samples import changed, write_tree
+
+ROOT = Path(__file__).parents[3]
+TESTS = """\
+import os
+
+import pytest
+
+pytestmark = pytest.mark.nvllm_host
+
+
+def test_its_own():
+    assert "louder" in os.environ["NVLLM_PATCHES"].split(","), os.environ["NVLLM_IMAGE"]
+
+
+def test_of_anything():
+    assert os.environ["NVLLM_IMAGE"]
+
+
+def test_broken():
+    raise KeyError("a fixture that is not there")
+
+
+@pytest.mark.nvllm_gpu
+def test_on_a_gpu():
+    assert False
+"""
+COMMIT = "2cf0a6915ce544dc493a0990f2ea38d81601128a"
+
+
+class NoEngine:
+    """An engine that runs nothing: what is asked of it here needs no container."""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a project with the real spec and an empty series, beside two copies of a little source, and tests."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "manifests").mkdir()
+    shutil.copy(ROOT / "images/cpu.yaml", tmp_path / "images")
+    (tmp_path / "patches/v0.28.0").mkdir(parents=True)
+    head = f"schema: nvllm.series/1\nbase: v0.28.0\nversion: 0.28.0\ncommit: {COMMIT}\npatches: []\n"
+    (tmp_path / "patches/v0.28.0/series.yaml").write_text(head)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_greet.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --disable-plugin-autoload\n")
+    write_tree(tmp_path / "before", series_samples.SOURCE)
+    write_tree(tmp_path / "after", changed(one=(b"one 20\n", b"one twenty\n")))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+
+    def built(self: EngineBench, chosen: tuple[str, ...]) -> Built:
+        return Built(chosen, "", "0" * 64, f"sha256:image-of-{'-'.join(chosen)}", 0.0)
+
+    monkeypatch.setattr(EngineBench, "built", built)
+    monkeypatch.setattr(EngineBench, "clear", lambda self: None)
+    monkeypatch.setattr(engine, "require", NoEngine)
+    return tmp_path
+
+
+def add(project: Path, *tests: str, name: str = "louder") -> None:
+    nodes = [word for test in tests for word in ("--proved-by", f"tests/test_greet.py::{test}")]
+    assert main(["patch", "new", name, "before", "after", "--summary", "Greet", *nodes]) == 0
+    spec = project / "images/cpu.yaml"
+    spec.write_text(re.sub(r"  enable:.*\n(    - .*\n)*", f"  enable: [{name}]\n", spec.read_text()))
+
+
+def prove(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["patch", "prove", "cpu", *args, "--json"]) == code
+    (only,) = json.loads(capsys.readouterr().out)["result"]["patches"]
+    assert isinstance(only, dict)
+    return only
+
+
+def verdicts(answer: dict[str, Any]) -> Sequence[str | None]:
+    return [one["record"] and one["record"]["verdict"] for one in answer["tests"]]
+
+
+def test_a_patch_is_proved_once_and_again_when_its_test_changes(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(project, "test_its_own")
+    planned = prove(capsys, "--dry-run")
+    assert (planned["state"], planned["without"], planned["whole"]) == ("unproved", [], ["louder"])
+    assert [(one["where"], one["to_run"]) for one in planned["tests"]] == [("host", True)]
+    proved = prove(capsys)
+    assert (proved["state"], verdicts(proved)) == ("proved", ["proved"])
+    record = proved["tests"][0]["record"]
+    assert record["without"] == {"image": "sha256:image-of-", "outcome": "failed", "text": record["without"]["text"]}
+    assert record["without"]["text"].startswith("AssertionError: sha256:image-of-")
+    assert [one["to_run"] for one in prove(capsys)["tests"]] == [False]  # nothing is left to do
+    assert [one["to_run"] for one in prove(capsys, "--again", "--dry-run")["tests"]] == [True]
+    test = project / "tests/test_greet.py"
+    test.write_text(test.read_text() + "\n# changed\n")
+    planned = prove(capsys, "--dry-run")
+    assert (planned["state"], planned["tests"][0]["to_run"]) == ("stale", True)
+    assert main(["patch", "list", "--json"]) == 0
+    assert [one["proved"] for one in json.loads(capsys.readouterr().out)["result"]["patches"]] == ["stale"]
+
+
+def test_what_proves_nothing_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(project, "test_of_anything", "test_broken", "test_on_a_gpu", "test_its_own")
+    answer = prove(capsys, code=1)
+    assert answer["state"] == "unproved"
+    assert verdicts(answer) == ["passes-without", "fails-with", None, "proved"]
+    assert [one["left"] for one in answer["tests"]] == [None, None, "needs a GPU, which this host lacks", None]
+    assert main(["patch", "prove", "cpu"]) == 1
+    out = capsys.readouterr().out
+    assert "passes without the patch: it proves nothing" in out
+    assert "needs a GPU, which this host lacks" in out
+    assert "with:    error: KeyError" in out
+
+
+def test_a_patch_that_is_not_carried_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(project, "test_its_own")
+    capsys.readouterr()
+    assert main(["patch", "prove", "cpu", "softer", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["refusals"][0]["code"] == "NV107"
