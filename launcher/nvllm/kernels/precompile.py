@@ -1,6 +1,6 @@
 """Compile the kernels of a series, or prove that a cache holds them; runs with Triton alone.
 
-It runs under the image's own Python, or under the host's where that one cannot run (`nvllm.kernels.layer`).
+It runs under the image's own Python, or under the host's where that one cannot run (`nvllm.kernels.kernellayer`).
 
 One job on stdin, as JSON; one line of JSON on stdout. There is no GPU, and neither vLLM nor torch: the modules that
 launch the kernels are the patched ones, loaded from the job's tree, and what they import besides is stood in for as
@@ -226,12 +226,12 @@ _LAUNCHED = {"vllm/nvllm/page_zeroer.py": _page_zeroer, "vllm/nvllm/poison.py": 
 
 def _capability(target: str) -> int:
     """Return the capability of TARGET. Raises ValueError if Triton compiles that for something else."""
-    found = re.fullmatch(r"sm_(\d+)[a-z]?", target)
+    match = re.fullmatch(r"sm_(\d+)[a-z]?", target)
     compiler = importlib.import_module("triton.backends.nvidia.compiler")
-    if found is None or compiler.sm_arch_from_capability(int(found[1])) != target:
-        made = compiler.sm_arch_from_capability(int(found[1])) if found else "nothing"
+    if match is None or compiler.sm_arch_from_capability(int(match[1])) != target:
+        made = compiler.sm_arch_from_capability(int(match[1])) if match else "nothing"
         raise ValueError(f"Triton compiles {made} in its place")
-    return int(found[1])
+    return int(match[1])
 
 
 def _as_in_the_image(job: dict[str, Any]) -> None:
@@ -241,26 +241,26 @@ def _as_in_the_image(job: dict[str, Any]) -> None:
     libtriton.so, which is another one for each Python and machine. And it covers what ptxas says of itself.
     """
     cache: Any = importlib.import_module("triton.runtime.cache")
-    mine, theirs = job["libraries"]
+    here, inside = job["libraries"]
     key = cache.triton_key()
-    if key.count(mine) != 1:
-        raise ValueError(f"sha256 {mine} of libtriton.so is not once in Triton's key")
-    cache.triton_key = lambda: key.replace(mine, theirs)
+    if key.count(here) != 1:
+        raise ValueError(f"sha256 {here} of libtriton.so is not once in Triton's key")
+    cache.triton_key = lambda: key.replace(here, inside)
     compiler: Any = importlib.import_module("triton.backends.nvidia.compiler")
-    said: Callable[[int], str] = compiler.get_ptxas_version
+    version: Callable[[int], str] = compiler.get_ptxas_version
     own, image = job["ptxas"]["own"], job["ptxas"]["image"]
     for arch, name in ((90, "ptxas"), (120, "ptxas-blackwell")):
-        if said(arch) != own[name]:
-            raise ValueError(f"{name} does not say what was read from it, but {said(arch)!r}")
+        if version(arch) != own[name]:
+            raise ValueError(f"{name} does not say what was read from it, but {version(arch)!r}")
     compiler.get_ptxas_version = lambda arch=80: image["ptxas-blackwell" if arch >= 100 else "ptxas"]
 
 
 def _stub_sources(compiled: Sequence[Any]) -> list[dict[str, str]]:
     """Return name and C source of each module that Triton has a C compiler make before the first launch."""
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
 
     def record(src: str, name: str, **_: object) -> types.SimpleNamespace:
-        found[src] = name
+        modules[src] = name
         return types.SimpleNamespace(launch=None, PyCUtensorMap=None, **dict.fromkeys(_UTILS))
 
     driver: Any = importlib.import_module("triton.backends.nvidia.driver")
@@ -269,7 +269,7 @@ def _stub_sources(compiled: Sequence[Any]) -> list[dict[str, str]]:
     driver.CudaUtils()
     for source, metadata in compiled:
         driver.CudaLauncher(source, metadata)
-    return [{"name": name, "source": source} for source, name in sorted(found.items())]
+    return [{"name": name, "source": source} for source, name in sorted(modules.items())]
 
 
 _UTILS = (

@@ -53,31 +53,31 @@ def identity(expected: str) -> list[Finding]:
     """Compare the image's identity file with the build hash EXPECTED."""
     try:
         with open(IDENTITY, encoding="utf-8") as stream:
-            found = json.load(stream)["build_hash"]
+            actual = json.load(stream)["build_hash"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         return [finding(IDENTITY, f"build hash {expected}", repr(error))]
-    return [] if found == expected else [finding(IDENTITY, f"build hash {expected}", found)]
+    return [] if actual == expected else [finding(IDENTITY, f"build hash {expected}", actual)]
 
 
 def process(user: str, waivers: set[str]) -> list[Finding]:
     """Compare what this process may do with the hardening that every launch plan has."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     actual = f"{os.getuid()}:{os.getgid()}"
     if actual != user or os.getuid() == 0:
-        found.append(finding("user", user, actual))
+        findings.append(finding("user", user, actual))
     with open(STATUS, encoding="ascii") as stream:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in stream if ":\t" in line)
     sets = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
-    held = [name for name in sets if int(status[name], 16) != 0]
-    found.extend(finding(f"{STATUS} {name}", "no capability", status[name]) for name in held)
+    capabilities = [name for name in sets if int(status[name], 16) != 0]
+    findings.extend(finding(f"{STATUS} {name}", "no capability", status[name]) for name in capabilities)
     if status["NoNewPrivs"] != "1":
-        found.append(finding(f"{STATUS} NoNewPrivs", "1", status["NoNewPrivs"]))
+        findings.append(finding(f"{STATUS} NoNewPrivs", "1", status["NoNewPrivs"]))
     # 2 is a filter. A kernel that was built without seccomp has no such line.
     if "no-seccomp" not in waivers and status.get("Seccomp") != "2":
-        found.append(finding(f"{STATUS} Seccomp", "2, a filter of system calls", status.get("Seccomp")))
+        findings.append(finding(f"{STATUS} Seccomp", "2, a filter of system calls", status.get("Seccomp")))
     if "writable-root" not in waivers and not read_only("/"):
-        found.append(finding("/", "a read-only root", "a writable one"))
-    return found
+        findings.append(finding("/", "a read-only root", "a writable one"))
+    return findings
 
 
 def read_only(path: str) -> bool:
@@ -88,8 +88,8 @@ def read_only(path: str) -> bool:
 def run_directory(sentinels: list[str]) -> list[Finding]:
     """Compare /run/nvllm with exactly the SENTINELS that the profile names."""
     expected = sorted([*sentinels, EXPECTATIONS])
-    found = sorted(os.listdir(RUN))
-    result = [] if found == expected else [finding(RUN, " ".join(expected), " ".join(found))]
+    names = sorted(os.listdir(RUN))
+    result = [] if names == expected else [finding(RUN, " ".join(expected), " ".join(names))]
     if not read_only(RUN):
         result.append(finding(RUN, "a read-only mount", "a writable one"))
     return result
@@ -106,40 +106,40 @@ def environment(expected: list[str]) -> list[Finding]:
 
 def model(root: str, files: list[dict[str, object]]) -> list[Finding]:
     """Compare the model below ROOT with exactly FILES: paths, sizes, and the bytes of all but the largest."""
-    found: list[Finding] = []
-    expected = {str(one["path"]): one for one in files}
+    findings: list[Finding] = []
+    expected = {str(file["path"]): file for file in files}
     present: set[str] = set()
     for directory, below, names in os.walk(root):
         links = [name for name in below if os.path.islink(os.path.join(directory, name))]
         present.update(os.path.relpath(os.path.join(directory, name), root) for name in (*names, *links))
-    found.extend(finding(f"{root}/{path}", "no such file", "a file") for path in sorted(present - expected.keys()))
-    for path, wanted in sorted(expected.items()):
-        found.extend(model_file(f"{root}/{path}", wanted))
-    return found
+    findings.extend(finding(f"{root}/{path}", "no such file", "a file") for path in sorted(present - expected.keys()))
+    for path, file in sorted(expected.items()):
+        findings.extend(model_file(f"{root}/{path}", file))
+    return findings
 
 
-def model_file(place: str, wanted: dict[str, object], hashed_up_to: int = _HASHED_UP_TO) -> list[Finding]:
+def model_file(path: str, expected: dict[str, object], hashed_up_to: int = _HASHED_UP_TO) -> list[Finding]:
     """Compare one file, through one descriptor that follows no link and waits for no writer of a FIFO."""
     try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        return [finding(place, f"{wanted['size']} bytes", error.strerror)]
+        return [finding(path, f"{expected['size']} bytes", error.strerror)]
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        return [finding(place, f"a file of {wanted['size']} bytes", "no regular file")]
+        return [finding(path, f"a file of {expected['size']} bytes", "no regular file")]
     with os.fdopen(descriptor, "rb") as stream:
-        if status.st_size != wanted["size"]:
-            return [finding(place, f"a file of {wanted['size']} bytes", f"{status.st_size} bytes")]
+        if status.st_size != expected["size"]:
+            return [finding(path, f"a file of {expected['size']} bytes", f"{status.st_size} bytes")]
         if not os.fstatvfs(descriptor).f_flag & os.ST_RDONLY:
-            return [finding(place, "a read-only mount", "a writable one")]
+            return [finding(path, "a read-only mount", "a writable one")]
         if status.st_size <= hashed_up_to:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            if digest != wanted["sha256"]:
-                return [finding(place, f"sha256 {wanted['sha256']}", digest)]
+            if digest != expected["sha256"]:
+                return [finding(path, f"sha256 {expected['sha256']}", digest)]
         # What has the name by now must be what was read, untouched: the engine will open it by its name.
-        if not unchanged(status, os.fstat(descriptor)) or not unchanged(status, os.lstat(place)):
-            return [finding(place, "a file that stays as it is while it is read", "it changed")]
+        if not unchanged(status, os.fstat(descriptor)) or not unchanged(status, os.lstat(path)):
+            return [finding(path, "a file that stays as it is while it is read", "it changed")]
     return []
 
 
@@ -157,34 +157,34 @@ def cache(expected: dict[str, Any] | None) -> list[Finding]:
     if expected is None:
         return []
     root, locks = str(expected["path"]), set(expected["locks"])
-    wanted = {str(one["path"]): one for one in (*expected["files"], *expected["directories"])}
-    found: list[Finding] = []
+    entries = {str(entry["path"]): entry for entry in (*expected["files"], *expected["directories"])}
+    findings: list[Finding] = []
     present = set()
     for directory, below, names in os.walk(root):
         inner = os.path.relpath(directory, root)
         present.add(inner)
         if inner in locks and not os.access(directory, os.W_OK):
-            found.append(finding(directory, "a writable mount", "one that is not"))
+            findings.append(finding(directory, "a writable mount", "one that is not"))
         if inner in locks and (below or names):
-            found.append(finding(directory, "an empty directory", " ".join(sorted([*below, *names]))))
+            findings.append(finding(directory, "an empty directory", " ".join(sorted([*below, *names]))))
         links = [name for name in below if os.path.islink(os.path.join(directory, name))]
         present.update(os.path.relpath(os.path.join(directory, name), root) for name in (*names, *links))
-    for path in sorted(present ^ wanted.keys()):
-        said = ("nothing", "something") if path in present else ("something", "nothing")
-        found.append(finding(f"{root}/{path}", *said))
-    for path in sorted(present & wanted.keys() - locks):
-        place = os.path.join(root, path)
-        status = os.lstat(place)
+    for path in sorted(present ^ entries.keys()):
+        difference = ("nothing", "something") if path in present else ("something", "nothing")
+        findings.append(finding(f"{root}/{path}", *difference))
+    for path in sorted(present & entries.keys() - locks):
+        name = os.path.join(root, path)
+        status = os.lstat(name)
         mode = f"{stat.S_IMODE(status.st_mode):04o}"
-        if mode != wanted[path]["mode"]:
-            found.append(finding(place, f"mode {wanted[path]['mode']}", f"mode {mode}"))
-        if "sha256" in wanted[path]:
+        if mode != entries[path]["mode"]:
+            findings.append(finding(name, f"mode {entries[path]['mode']}", f"mode {mode}"))
+        if "sha256" in entries[path]:
             if status.st_nlink != 1:  # through another name the bytes can change later
-                found.append(finding(place, "a file with one name", f"{status.st_nlink} names"))
-            found.extend(model_file(place, wanted[path], sys.maxsize))
-        elif not read_only(place):
-            found.append(finding(place, "a read-only mount", "a writable one"))
-    return found
+                findings.append(finding(name, "a file with one name", f"{status.st_nlink} names"))
+            findings.extend(model_file(name, entries[path], sys.maxsize))
+        elif not read_only(name):
+            findings.append(finding(name, "a read-only mount", "a writable one"))
+    return findings
 
 
 def say(event: str, **details: object) -> None:
@@ -209,7 +209,7 @@ def main(command: list[str]) -> NoReturn:
             *process(expected["user"], set(expected["waivers"])),
             *run_directory(expected["sentinels"]),
             *environment(expected["environment"]),
-            *(found for one in expected["models"] for found in model(one["path"], one["files"])),
+            *(wrong for tree in expected["models"] for wrong in model(tree["path"], tree["files"])),
             *cache(expected["cache"]),
         ]
         if command != expected["command"]:

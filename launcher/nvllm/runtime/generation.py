@@ -41,12 +41,12 @@ def main() -> int:
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "machine.json"), encoding="utf-8") as stream:
         probe = json.load(stream)["probe"]
     try:
-        found = tokens(probe)
+        count = tokens(probe)
     except (OSError, ValueError, LookupError, TypeError) as error:
         print("nvllm.generation", repr(error), flush=True)
         return 1
-    print("nvllm.generation", f"{found} tokens", flush=True)
-    return 0 if found == probe["max_tokens"] else 1
+    print("nvllm.generation", f"{count} tokens", flush=True)
+    return 0 if count == probe["max_tokens"] else 1
 
 
 if __name__ == "__main__":

@@ -20,17 +20,17 @@ def added_up(events: "list[dict[str, Any]]", category: str) -> "list[tuple[str, 
     calls: defaultdict[str, int] = defaultdict(int)
     times: defaultdict[str, float] = defaultdict(float)
     open_events: defaultdict[tuple[Any, Any, Any], list[tuple[str, float]]] = defaultdict(list)
-    wanted = [one for one in events if one.get("ph") == "X" and one.get("cat") == category]
-    for one in sorted(wanted, key=lambda event: (float(event["ts"]), -float(event["dur"]))):
-        began, took = float(one["ts"]), float(one["dur"])
-        around = open_events[one.get("rank"), one.get("pid"), one.get("tid")]
+    spans = [event for event in events if event.get("ph") == "X" and event.get("cat") == category]
+    for span in sorted(spans, key=lambda event: (float(event["ts"]), -float(event["dur"]))):
+        began, took = float(span["ts"]), float(span["dur"])
+        around = open_events[span.get("rank"), span.get("pid"), span.get("tid")]
         while around and around[-1][1] <= began:
             around.pop()
         if around:
             times[around[-1][0]] -= took
-        around.append((one["name"], began + took))
-        calls[one["name"]] += 1
-        times[one["name"]] += took
+        around.append((span["name"], began + took))
+        calls[span["name"]] += 1
+        times[span["name"]] += took
     return sorted(
         ((name, calls[name], round(took, 3)) for name, took in times.items()), key=lambda row: (-row[2], row[0])
     )

@@ -65,11 +65,11 @@ def processor(proc_root: str = "/proc", sys_root: str = "/sys") -> Processor:
     blocks: list[dict[str, str]] = [
         dict(re.findall(r"^(.*?)\s*: (.*)$", block, re.MULTILINE)) for block in text.split("\n\n")
     ]
-    found = [one for one in blocks if "processor" in one]
-    kinds = {" ".join(one[name] for name in _KIND if name in one) for one in found}
-    flags = [set(one.get("flags", one.get("Features", "")).split()) for one in found]
+    each = [block for block in blocks if "processor" in block]
+    kinds = {" ".join(block[name] for name in _KIND if name in block) for block in each}
+    flags = [set(block.get("flags", block.get("Features", "")).split()) for block in each]
     # ARM says nothing of cores: each processor is one.
-    cores = {(one.get("physical id"), one.get("core id", f"processor {one['processor']}")) for one in found}
+    cores = {(block.get("physical id"), block.get("core id", f"processor {block['processor']}")) for block in each}
     try:
         listed = os.listdir(os.path.join(sys_root, "devices/system/node"))
     except OSError:
@@ -78,23 +78,23 @@ def processor(proc_root: str = "/proc", sys_root: str = "/sys") -> Processor:
         "machine": os.uname().machine,
         "kind": ", ".join(sorted(kinds)),
         "flags": tuple(sorted(set.intersection(*flags))) if flags else (),
-        "count": len(found),
+        "count": len(each),
         "cores": len(cores),
         "nodes": sum(1 for name in listed if re.match(r"node[0-9]", name)),
     }
 
 
-def processors(expected: dict[str, Any], found: Processor) -> list[dict[str, str]]:
-    """Compare what the code of the cache was compiled for with what is FOUND here."""
-    same = {"machine": found["machine"], "kind": found["kind"]}
+def processors(expected: dict[str, Any], actual: Processor) -> list[dict[str, str]]:
+    """Compare what the code of the cache was compiled for with the ACTUAL one here."""
+    same = {"machine": actual["machine"], "kind": actual["kind"]}
     wrong = [
-        finding(f"processor: {name}", expected[name], said) for name, said in same.items() if expected[name] != said
+        finding(f"processor: {name}", expected[name], text) for name, text in same.items() if expected[name] != text
     ]
-    missing = sorted(set(expected["flags"]) - set(found["flags"]))
-    extra = sorted(set(found["flags"]) - set(expected["flags"]))
+    missing = sorted(set(expected["flags"]) - set(actual["flags"]))
+    extra = sorted(set(actual["flags"]) - set(expected["flags"]))
     if missing or extra:
         wrong.append(finding("processor: flags", "those of the plan", f"missing {missing}, extra {extra}"))
-    layout = {"count": found["count"], "cores": found["cores"], "nodes": found["nodes"]}
+    layout = {name: actual[name] for name in ("count", "cores", "nodes")}
     if expected["layout"] is not None and expected["layout"] != layout:
         wrong.append(finding("processor: layout", expected["layout"], layout))
     return wrong
@@ -109,16 +109,16 @@ def gpus(expected: list[dict[str, str]]) -> list[dict[str, str]]:
         done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         return [finding("nvidia-smi", "the GPUs of the container", repr(error))]
-    wanted = sorted(", ".join([one["name"], one["capability"], one["driver"]]) for one in expected)
-    found = sorted(line.strip() for line in done.stdout.splitlines() if line.strip())
-    return [] if found == wanted else [finding("nvidia-smi", "; ".join(wanted), "; ".join(found))]
+    planned = sorted(", ".join([gpu["name"], gpu["capability"], gpu["driver"]]) for gpu in expected)
+    actual = sorted(line.strip() for line in done.stdout.splitlines() if line.strip())
+    return [] if actual == planned else [finding("nvidia-smi", "; ".join(planned), "; ".join(actual))]
 
 
 def memory(needed: int, proc_root: str = "/proc") -> list[dict[str, str]]:
     """Compare the kernel's MemAvailable with the NEEDED bytes."""
     with open(os.path.join(proc_root, "meminfo"), encoding="ascii", errors="replace") as stream:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB$", stream.read(), re.MULTILINE)
-    available = int(found.group(1)) * 1024 if found else 0
+        line = re.search(r"^MemAvailable:\s+(\d+) kB$", stream.read(), re.MULTILINE)
+    available = int(line.group(1)) * 1024 if line else 0
     return [] if available >= needed else [finding("MemAvailable", f"{needed} bytes", f"{available} bytes")]
 
 
@@ -129,14 +129,14 @@ def large_files(models: list[dict[str, Any]], hashed_by_gate: int = HASHED_BY_GA
         for file in model["files"]:
             if file["size"] <= hashed_by_gate:
                 continue
-            place = os.path.join(model["path"], file["path"])
+            path = os.path.join(model["path"], file["path"])
             try:
-                with open(place, "rb") as stream:
+                with open(path, "rb") as stream:
                     digest = hashlib.file_digest(stream, "sha256").hexdigest()
             except OSError as error:
                 digest = repr(error)
             if digest != file["sha256"]:
-                wrong.append(finding(place, f"sha256 {file['sha256']}", digest))
+                wrong.append(finding(path, f"sha256 {file['sha256']}", digest))
     return wrong
 
 

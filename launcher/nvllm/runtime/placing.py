@@ -21,8 +21,8 @@ _CHUNK = 1 << 20
 
 def clear(directory: str) -> None:
     """Remove DIRECTORY with all below it: after a restart of the node the volume has what an earlier run wrote."""
-    for place, _, _ in os.walk(directory):
-        os.chmod(place, 0o700)  # before its entries are looked at; without it only root could remove them
+    for below, _, _ in os.walk(directory):
+        os.chmod(below, 0o700)  # before its entries are looked at; without it only root could remove them
     if os.path.isdir(directory):
         shutil.rmtree(directory)
 
@@ -41,12 +41,13 @@ def place_run(launch: bytes, target: str) -> None:
 def files(expected: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """Return the sha256 and the mode of each file of the cache that the launch document EXPECTED names."""
     cache = expected["cache"]
-    found = {str(one["path"]): (str(one["sha256"]), str(one["mode"])) for one in cache["files"]}
-    models = {one["path"]: one["files"] for one in expected["models"]}
+    listed = {str(file["path"]): (str(file["sha256"]), str(file["mode"])) for file in cache["files"]}
+    models = {model["path"]: model["files"] for model in expected["models"]}
     for seed in cache["seeds"]:  # files that the engine gets a writable copy of are listed like those of a model
         inside = os.path.relpath(seed["to"], cache["path"])
-        found |= {os.path.join(inside, one["path"]): (str(one["sha256"]), "0444") for one in models[seed["from"]]}
-    return found
+        copies = models[seed["from"]]
+        listed |= {os.path.join(inside, file["path"]): (str(file["sha256"]), "0444") for file in copies}
+    return listed
 
 
 def copy(source: str, target: str, expected: dict[str, Any]) -> list[str]:
@@ -54,10 +55,10 @@ def copy(source: str, target: str, expected: dict[str, Any]) -> list[str]:
     wrong = []
     os.mkdir(target, 0o755)
     for path, (sha256, mode) in sorted(files(expected).items()):
-        place, digest = os.path.join(target, path), hashlib.sha256()
-        os.makedirs(os.path.dirname(place), exist_ok=True)
+        written, digest = os.path.join(target, path), hashlib.sha256()
+        os.makedirs(os.path.dirname(written), exist_ok=True)
         try:
-            with open(os.path.join(source, path), "rb") as stream, open(place, "xb") as out:
+            with open(os.path.join(source, path), "rb") as stream, open(written, "xb") as out:
                 while chunk := stream.read(_CHUNK):
                     digest.update(chunk)
                     out.write(chunk)
@@ -68,10 +69,10 @@ def copy(source: str, target: str, expected: dict[str, Any]) -> list[str]:
         if digest.hexdigest() != sha256:
             wrong.append(f"{path}: sha256 {digest.hexdigest()}, not {sha256}")
     # The deepest first: after its mode is set, nothing can be made in a directory.
-    for one in sorted(expected["cache"]["directories"], key=lambda one: len(str(one["path"])), reverse=True):
-        place = os.path.normpath(os.path.join(target, one["path"]))
-        os.makedirs(place, exist_ok=True)
-        os.chmod(place, int(one["mode"], 8))
+    for entry in sorted(expected["cache"]["directories"], key=lambda entry: len(str(entry["path"])), reverse=True):
+        directory = os.path.normpath(os.path.join(target, entry["path"]))
+        os.makedirs(directory, exist_ok=True)
+        os.chmod(directory, int(entry["mode"], 8))
     return wrong
 
 
@@ -83,8 +84,8 @@ def main(target: str, source: str = "") -> int:
         clear(os.path.join(target, directory))
     place_run(launch, os.path.join(target, RUN))
     wrong = copy(source, os.path.join(target, CACHE), json.loads(launch)) if source else []
-    for one in wrong:
-        print("nvllm.placing", json.dumps({"event": "refused", "found": one}), flush=True)
+    for problem in wrong:
+        print("nvllm.placing", json.dumps({"event": "refused", "found": problem}), flush=True)
     return REFUSED if wrong else 0
 
 

@@ -17,10 +17,10 @@ EXPECTATIONS = "/run/nvllm/launch.json"
 def fill(source: str, target: str) -> None:
     """Copy the files below SOURCE into the directory TARGET. This user may change the copies."""
     for directory, _, names in os.walk(source):
-        place = os.path.join(target, os.path.relpath(directory, source))
-        os.makedirs(place, exist_ok=True)
+        copies = os.path.join(target, os.path.relpath(directory, source))
+        os.makedirs(copies, exist_ok=True)
         for name in names:
-            shutil.copyfile(os.path.join(directory, name), os.path.join(place, name))
+            shutil.copyfile(os.path.join(directory, name), os.path.join(copies, name))
 
 
 def main(command: list[str]) -> NoReturn:

@@ -77,8 +77,8 @@ def know_key() -> None:
     triton.runtime.cache.triton_key = lambda: known["key"]
     if not os.environ.keys() & {"TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_MOCK_PTX_VERSION"}:
         compiler: Any = importlib.import_module("triton.backends.nvidia.compiler")
-        said = known["ptxas"]
-        compiler.get_ptxas_version = lambda arch=80: said["ptxas-blackwell" if arch >= 100 else "ptxas"]
+        versions = known["ptxas"]
+        compiler.get_ptxas_version = lambda arch=80: versions["ptxas-blackwell" if arch >= 100 else "ptxas"]
 
 
 def plain(name: str) -> bool:
@@ -98,7 +98,7 @@ class LayeredCache(FileCacheManager):  # type: ignore[misc]
         if not own:
             raise RuntimeError("TRITON_CACHE_DIR is not set: there is no place for what is compiled")
         *below, last = (BASE, own, SCRATCH) if blessed() else (BASE, own)
-        self._below = tuple(os.path.join(place, key) for place in below)
+        self._below = tuple(os.path.join(directory, key) for directory in below)
         # Made when something is put there: where all is found nothing is written, not even a directory.
         self.key, self.cache_dir = key, os.path.join(last, key)
         self.lock_path = os.path.join(self.cache_dir, "lock")
@@ -109,18 +109,18 @@ class LayeredCache(FileCacheManager):  # type: ignore[misc]
 
     def get_file(self, filename: str) -> str | None:
         """Return where FILENAME is cached. Returns None, or raises CompileRefusedError, for a miss."""
-        found = self._find(filename)
-        if found is None:
+        path = self._find(filename)
+        if path is None:
             self._miss(filename)
-        return found
+        return path
 
     def get_group(self, filename: str) -> dict[str, str] | None:
         """Return the files of the group FILENAME, by name: all of them, or none and it is a miss."""
         group = self._find(f"__grp__{filename}")
-        found = self._children(group) if group is not None else None
-        if found is None:
+        children = self._children(group) if group is not None else None
+        if children is None:
             self._miss(filename)
-        return found
+        return children
 
     def put(self, data: bytes | str, filename: str, binary: bool = True) -> str:  # noqa: FBT001, FBT002 - Triton's
         """Keep DATA as FILENAME, never in the image or a blessed cache. Raises CompileRefusedError if `refusing`."""
@@ -142,9 +142,9 @@ class LayeredCache(FileCacheManager):  # type: ignore[misc]
         with open(group, encoding="utf-8") as stream:
             names = json.load(stream).get("child_paths") or {}
         directory = os.path.dirname(group)
-        found = {name: os.path.join(directory, name) for name in names if plain(name)}
-        whole = len(found) == len(names) > 0 and all(os.path.isfile(path) for path in found.values())
-        return found if whole else None
+        children = {name: os.path.join(directory, name) for name in names if plain(name)}
+        whole = len(children) == len(names) > 0 and all(os.path.isfile(path) for path in children.values())
+        return children if whole else None
 
     def _miss(self, filename: str) -> None:
         if self.lock_path is None:
@@ -165,11 +165,11 @@ def tell(*, src: Any, metadata: dict[str, Any], cache_hit: bool, **_: Any) -> No
 
 def arguments(src: Any) -> str:
     """Return for which arguments SRC is compiled: a value, or a type and the attributes that Triton takes for given."""
-    said = []
+    parts = []
     for index, (name, kind) in enumerate(src.signature.items()):
         given = "".join(f" {attribute}={value}" for attribute, value in src.attrs.get((index,), ()))
-        said.append(f"{name}: {src.constants.get((index,), f'{kind}{given}')}")
-    return ", ".join(said)[:1000]
+        parts.append(f"{name}: {src.constants.get((index,), f'{kind}{given}')}")
+    return ", ".join(parts)[:1000]
 
 
 def _refusal(key: str, filename: str) -> str:
