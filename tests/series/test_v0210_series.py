@@ -81,3 +81,10 @@ def test_a_grammar_that_is_not_compiled_fails_its_request(stock: dict[str, Any],
     assert set(map(tuple, before.values())) == {("RuntimeError",)}  # in the engine's step: it ends the engine
     assert after["in a thread"] == after["at once"] == ["error", "stop", True]
     assert after["aborted meanwhile"] == ["stop", True]
+    # The scheduler asks for the failure first, and for the grammar then: an error is never taken for a grammar.
+    assert (stock["grammar_that_fails_late"], patched["grammar_that_fails_late"]) == ("RuntimeError", "None, then None")
+
+
+def test_a_message_that_is_at_fault_is_refused(stock: dict[str, Any], patched: dict[str, Any]) -> None:
+    assert stock["messages_at_fault"] == {"create_messages": 500, "count_tokens": 500, "no message": "accepted"}
+    assert patched["messages_at_fault"] == {"create_messages": 400, "count_tokens": 400, "no message": "refused"}

@@ -217,6 +217,20 @@ def grammars_that_fail() -> dict[str, Any]:
     return seen
 
 
+@probe
+def grammar_that_fails_late() -> str:
+    """What a request has for a grammar whose compilation fails between two looks of the scheduler at it."""
+    asked, compiling = constrained("a", BROKEN, "xgrammar").structured_output_request, Future[Any]()
+    asked.grammar = compiling
+    first_look = asked.grammar
+    compiling.set_exception(RuntimeError("no grammar"))
+    try:
+        second_look = asked.grammar
+    except RuntimeError as error:
+        return type(error).__name__
+    return f"{first_look}, then {second_look}"
+
+
 FRUITLESS = {
     "not compiled": (BROKEN, "xgrammar"),
     "allows nothing": ({"grammar": "root ::= root"}, None),

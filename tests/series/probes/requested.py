@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -173,6 +176,33 @@ def shapes_of_a_request() -> dict[str, Any]:
         "sound": {name: _read(*each) for name, each in _SOUND.items()},
         "max_tokens": CompletionRequest(prompt="a", max_tokens=None).max_tokens,
     }
+
+
+@probe
+def messages_at_fault() -> dict[str, Any]:
+    """The status of vLLM 0.21.0's answer to a message whose parameters its engine refuses, and whether it needs one.
+
+    The handler that refuses stands in for the one that has an engine; it describes an error by the same function.
+    """
+    messages = importlib.import_module("vllm.entrypoints.anthropic.api_router")
+    describe = importlib.import_module("vllm.entrypoints.utils").create_error_response
+
+    async def refuse(*_: object) -> None:
+        raise VLLMValidationError("top_p must be in (0, 1], got 0.0.", parameter="top_p", value=0.0)
+
+    handler = SimpleNamespace(create_messages=refuse, count_tokens=refuse, create_error_response=describe)
+    state = SimpleNamespace(anthropic_serving_messages=handler)
+    asked = SimpleNamespace(app=SimpleNamespace(state=state))
+    seen: dict[str, Any] = {
+        name: asyncio.run(inspect.unwrap(vars(messages)[name])(None, asked)).status_code
+        for name in ("create_messages", "count_tokens")
+    }
+    try:
+        messages.AnthropicCountTokensRequest(model="m", messages=[])
+        seen["no message"] = "accepted"
+    except ValueError:
+        seen["no message"] = "refused"
+    return seen
 
 
 def _read(model: type[BaseModel], body: Any) -> str:
