@@ -104,7 +104,10 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "fetch": {"--models": "downloads more, each file by the lock's sha256", "--dry-run": _LESS},
     "push": {"--patches": _PATCHES, "--blessing": "sends more; whoever pulls it checks it", "--dry-run": _LESS},
-    "pull": {"--blessing": "brings a blessing of this host's own serve hash, each file of its cache by its hash"},
+    "pull": {
+        "--blessing": "brings a blessing of this host's own serve hash, each file of its cache by its hash",
+        "--verify": "makes every layer here and compares it, where the project has recorded no digests",
+    },
     "export": {
         "--profile": _WHICH,
         "--registry": "where image and blessing come from, each by its digest",
