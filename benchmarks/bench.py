@@ -252,9 +252,9 @@ class Bench:
     def built(self, home: Path, *arguments: str) -> buildrecord.Record:
         """Run `nvllm build` with HOME, note the image for removal, and return the record of the build."""
         said = json.loads(run(self.nvllm("--json", "build", IMAGE, *arguments), NVLLM_HOME=str(home)))["result"]
-        self.images += [said["tag"], f"nvllm:{IMAGE}"]
         record = buildrecord.read(home / "state/builds", said["build_hash"])
         assert record is not None
+        self.images += record.tags or ()
         return record
 
     def docker_build(self, builder: Builder, context: Path, *options: str) -> tuple[float, str]:
@@ -329,7 +329,10 @@ def _toggled(bench: Bench, name: str) -> tuple[Row, str]:
         seconds.append(timed(bench.nvllm("build", IMAGE), NVLLM_HOME=str(home)))
         record = bench.built(home)  # there already: says what it came to
         data = sum(layer.size for layer in record.layers if layer.diff_id not in held)
-        run(["docker", "rmi", f"nvllm:{IMAGE}-{record.build_hash[:12]}", f"nvllm:{IMAGE}"])
+        named = run(["docker", "inspect", "--format", "{{.Id}}", *(record.tags or ())[:1]]).strip()
+        run(
+            ["docker", "rmi", "--force", named]
+        )  # with the names that other homes gave it: the next load is a whole one
     return Row(f"{name}: nvllm build", seconds, data, 5.0, 1_000_000), without.image_id
 
 

@@ -114,7 +114,10 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "fetch": {"--models": "downloads more, each file by the lock's sha256", "--dry-run": _LESS},
     "push": {"--patches": _PATCHES, "--blessing": "sends more; whoever pulls it checks it", "--dry-run": _LESS},
-    "pull": {"--blessing": "brings a cache of this host's own serve hash, each file by its hash; in force if signed"},
+    "pull": {
+        "--blessing": "brings a cache of this host's own serve hash, each file by its hash; in force if signed",
+        "--verify": "makes every layer here and compares it, where the project has recorded no digests",
+    },
     "export": {
         "--profile": _WHICH,
         "--registry": "where image and blessing come from, each by its digest",

@@ -84,7 +84,7 @@ class Images(Connection):
             if loaded is None and shared > below:
                 error, loaded = self._send_and_check(image, own, below, progress)
             if loaded is None:
-                where, cure = f"docker engine: {tags[0]}", f"nvllm build {tags[-1].partition(':')[2]}"
+                where, cure = f"docker engine: {tags[0]}", f"nvllm build {image.name}"
                 if _FULL.search(error):
                     room = f"room on the engine's disk for {archive.size(image, below)} bytes"
                     raise refuse("NV506", where, room, error, f"nvllm gc && {cure}")

@@ -117,11 +117,10 @@ def pull_image(
     judgement = presence.judged(described, project)
     refuse_any(presence.deviating(project, build.spec.name, judgement.deviations))
     if not judgement.counts:
-        where = project.show(project.digests(build.spec.name))
-        expected = f"the digests of build hash {build.build_hash[:12]}: whoever can name an image by tag or digest, and"
-        expected += " give it labels, has not shown what it is"
-        cure = f"nvllm build {build.spec.name}, or compare each layer: nvllm pull {repository.name} --verify"
-        raise refuse("NV332", where, expected, "none of a whole image", cure)
+        where, name = project.show(project.digests(build.spec.name)), build.spec.name
+        expected = f"the digests of the whole image of build hash {build.build_hash[:12]}"
+        cure = f"nvllm pull {repository.name}{'' if digest is None else f'@{digest}'} {name} --verify"
+        raise refuse("NV332", where, expected, "none; a tag, a label or a digest that somebody names is no proof", cure)
     known = presence.proved(build, project, places)
     if known is not None and known.image_id != described.image_id:
         expected = f"image {known.image_id}, which this host has for build hash {build.build_hash}"

@@ -68,6 +68,11 @@ class Image:
         return sha256(self.config)
 
     @property
+    def name(self) -> str:
+        """The name of its spec, by its label."""
+        return str(json.loads(self.config)["config"]["Labels"]["nvllm.image"])
+
+    @property
     def ids(self) -> tuple[str, ...]:
         """The ids that an engine may use for the image; the manifest's digest only if it is known."""
         manifest = self.manifest

@@ -63,7 +63,12 @@ def _needs(
         lacks += refused.refusals
     if isinstance(engine, EngineProblem):
         lacks.append(engines.unreachable(engine))
-    built = build is not None and not isinstance(engine, EngineProblem) and _built(build, project, places, engine)
+    built = False
+    if build is not None and not isinstance(engine, EngineProblem):
+        try:
+            built = _built(build, project, places, engine)
+        except Refused as refused:
+            lacks += refused.refusals
     image_lacks = lacks or ([] if built else [presence.unbuilt(image)])
     locked = build.lock.models if build is not None else {}
     steps = [_profile(spec, places, locked, facts, image_lacks, blessed=blessed) for blessed in (False, True)]

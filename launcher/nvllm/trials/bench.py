@@ -144,11 +144,11 @@ class EngineBench:
     def tried(self, built: Built) -> TrialResult:
         """Serve BUILT and probe it, or probe it unserved. Raises Refused as `driver.Bench.trial` does."""
         began = time.monotonic()
-        environment = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(built.chosen)}
-        environment |= {TASK_VARIABLE: self.task} if self.task else {}
         build, stale = identity.load_build(self.project, self.image, built.chosen)
         refuse_any(stale)
-        self.ensure_image(build)  # it may have been removed after the journal recorded it
+        image = self.ensure_image(build)  # what the journal names may be gone, or may never have been of this build
+        environment = {"NVLLM_IMAGE": image, "NVLLM_PATCHES": ",".join(built.chosen)}
+        environment |= {TASK_VARIABLE: self.task} if self.task else {}
         if self.test.build_only:
             return run_probe(self.test, environment, Path(os.devnull), began, self._programs)
         name = self.test.command[0]

@@ -164,7 +164,9 @@ def made(tmp_path: Path, *texts: bytes) -> Image:
         tarlayer.write("kind", [tarlayer.blob("a", text)], epoch=1, path=tmp_path / f"{n}.tar", progress=Silent())
         for n, text in enumerate(texts)
     ]
-    return oci.assemble(layers, platform="linux/amd64", epoch=1, entrypoint=["a"], environment={}, labels={})
+    return oci.assemble(
+        layers, platform="linux/amd64", epoch=1, entrypoint=["a"], environment={}, labels={"nvllm.image": "demo"}
+    )
 
 
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store, wanted: Image) -> None:
