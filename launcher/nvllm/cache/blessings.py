@@ -369,8 +369,8 @@ def _none(
         expected = f"a blessing of serve hash {query.serve_hash[:12]}"
         problem = f"none, but {len(candidates)} that nobody has signed or tried here"
         return [
-            Refusal("NV901", str(directory), expected, problem, f"{query.cure} --candidate {one[:12]}")
-            for one in candidates
+            Refusal("NV901", str(directory), expected, problem, f"{query.cure} --candidate {tree_hash[:12]}")
+            for tree_hash in candidates
         ]
     nearest = min(
         (
