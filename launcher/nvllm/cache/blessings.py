@@ -146,9 +146,10 @@ class Blessings:
         return matching[0]
 
     def tree(self, name: str) -> str:
-        """Return the tree hash of the blessing NAME (see `named`), or of the candidate whose tree hash begins with NAME.
+        """Return the tree hash of the blessing NAME (see `named`), or of the candidate whose tree hash begins so.
 
-        If there is neither, NAME may be a whole tree hash, and is returned. Raises Refused NV107 if there is no such blessing, or more than one, and NV908 if its manifest is damaged.
+        If there is neither, NAME may be a whole tree hash, and is returned. Raises Refused NV107 if it is none, or if
+        there is more than one, and NV908 if its manifest is damaged.
         """
         matching = self._matching(name)
         refuse_any(refusal for one in matching for refusal in one.refusals)
