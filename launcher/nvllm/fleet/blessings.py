@@ -6,8 +6,8 @@
       └─ subject of an artifact     the bless manifest, and its SSH signature if there is one
 
 The tag is where to look, and nothing more. What comes back has to be the tree that the bless manifest lists, byte for
-byte, under this host's serve hash; revocations, versions and signatures count as for a manifest that came by git. Without a
-signature that the profile demands, it is a candidate, which `nvllm bless --candidate` has to try here.
+byte, under this host's serve hash; revocations, versions and signatures count as for a manifest that came by git.
+Where the profile demands no signature, it is a candidate, which `nvllm bless --candidate` has to try here.
 """
 
 from __future__ import annotations
