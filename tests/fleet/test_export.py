@@ -262,12 +262,12 @@ def test_the_compose_of_debian_12_reads_the_project(fleet: Fleet) -> None:
     finally:
         shutil.rmtree(root / "project")
     assert read.code == 0, read
-    written, found = (
-        yaml.safe_load(one)["services"]["engine"] for one in ((out / "compose.yaml").read_text(), read.out)
+    written, understood = (
+        yaml.safe_load(text)["services"]["engine"] for text in ((out / "compose.yaml").read_text(), read.out)
     )
     for key in ("image", "entrypoint", "environment", "user", "read_only", "cap_drop", "security_opt", "tmpfs"):
-        assert found[key] == written[key], key
-    assert all(one["read_only"] for one in found["volumes"])
+        assert understood[key] == written[key], key
+    assert all(one["read_only"] for one in understood["volumes"])
 
 
 def test_systemd_verifies_the_unit(fleet: Fleet) -> None:

@@ -129,7 +129,7 @@ class Blessings:
         Raises Refused NV107 with CURE if there is none, or more than one.
         """
         known = [one for one in self.candidates() if one.serve_hash == serve_hash]
-        matching = [one for one in known if len(name) >= manifest.PREFIX and one.tree_hash.startswith(name)]
+        matching = [one for one in known if _begins(one, name)]
         if len(matching) != 1:
             names = ", ".join(one.tree_hash[:12] for one in known) or "none is here"
             expected = f"a candidate of serve hash {serve_hash[:12]}: {names}"
@@ -148,13 +148,15 @@ class Blessings:
         return matching[0]
 
     def tree(self, name: str) -> str:
-        """Return the tree hash of the blessing NAME (see `named`), or NAME itself if it is a whole tree hash.
+        """Return the tree hash of the blessing NAME (see `named`), or of the candidate whose tree hash begins so.
 
-        Raises Refused NV107 if there is no such blessing, or more than one, and NV908 if its manifest is damaged.
+        If there is neither, NAME may be a whole tree hash, and is returned. Raises Refused NV107 if it is none, or if
+        there is more than one, and NV908 if its manifest is damaged.
         """
         matching = self._matching(name)
         refuse_any(refusal for one in matching for refusal in one.refusals)
         hashes = {one.manifest.tree_hash for one in matching if one.manifest is not None}
+        hashes = hashes or {one.tree_hash for one in self.candidates() if _begins(one, name)}
         if not hashes and _WHOLE.fullmatch(name):
             return name
         if len(hashes) != 1:
@@ -317,6 +319,11 @@ class Blessings:
         return self.directory / "signatures" / f"{seen_versions.sha256(blessed)}.sig"
 
 
+def _begins(candidate: Manifest, name: str) -> bool:
+    """Return whether NAME, if it has enough digits, is the beginning of the tree hash of CANDIDATE."""
+    return len(name) >= manifest.PREFIX and candidate.tree_hash.startswith(name)
+
+
 def _called(blessing: Blessing, name: str) -> bool:
     """Return whether the manifest of BLESSING has NAME as its label, or as enough digits of a hash of its own."""
     if blessing.manifest is None:
@@ -375,8 +382,8 @@ def _none(
         expected = f"a blessing of serve hash {query.serve_hash[:12]}"
         problem = f"none, but {len(candidates)} that nobody has signed or tried here"
         return [
-            Refusal("NV901", str(directory), expected, problem, f"{query.cure} --candidate {one[:12]}")
-            for one in candidates
+            Refusal("NV901", str(directory), expected, problem, f"{query.cure} --candidate {tree_hash[:12]}")
+            for tree_hash in candidates
         ]
     nearest = min(
         (

@@ -76,8 +76,8 @@ def exported(source: ExportSource) -> Export:
         document["secrets"] = {_SECRET: {"file": _literal(source.plan.access.key_file)}}
     remarks = export.remarks(source, guaranteed)
     files = [
-        ExportFile(path, (remarks + export.yaml_documents([one])).encode())
-        for path, one in ((FILE, document), (OLDER_FILE, _older(document)))
+        ExportFile(path, (remarks + export.yaml_documents([content])).encode())
+        for path, content in ((FILE, document), (OLDER_FILE, _older(document)))
     ]
     return Export((*files, *export.mounted_files(source)), guaranteed, copies_cache=source.tree is not None)
 

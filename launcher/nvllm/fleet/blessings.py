@@ -7,6 +7,7 @@
 
 The tag is where to look, and nothing more. What comes back has to be the tree that the bless manifest lists, byte for
 byte, under this host's serve hash; revocations, versions and signatures count as for a manifest that came by git.
+Where the profile demands no signature, it is a candidate, which `nvllm bless --candidate` has to try here.
 """
 
 from __future__ import annotations

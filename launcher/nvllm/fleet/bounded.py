@@ -105,6 +105,7 @@ class BoundedClient(httpx2.Client):
         )
         self._limits = limits
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._lock = threading.Lock()
         self._paces: dict[str, Pace] = {}
 
     def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
@@ -136,10 +137,14 @@ class BoundedClient(httpx2.Client):
     def _traced(self, event: str, details: Mapping[str, Any]) -> None:
         """Remember the socket of each connection that comes up."""
         if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
-            self._sockets.add(details["return_value"].get_extra_info("socket"))
+            with self._lock:
+                self._sockets.add(details["return_value"].get_extra_info("socket"))
 
     def _end(self) -> None:
-        for connection in list(self._sockets):
+        """End every connection, so that whoever waits for a byte of one waits no longer."""
+        with self._lock:
+            connections = list(self._sockets)
+        for connection in connections:
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 connection.shutdown(socket.SHUT_RDWR)
 

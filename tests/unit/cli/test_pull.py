@@ -32,28 +32,28 @@ from support.plansamples import FrontEnd, places
 
 
 @pytest.fixture
-def kept() -> Iterator[Registry]:
+def server() -> Iterator[Registry]:
     with oci_registry.running() as running:
         yield running
 
 
-def said(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
+def result(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
     assert main(["--json", *argv]) == 0
     return json.loads(capsys.readouterr().out)["result"]
 
 
 def test_pull_then_bless_the_candidate(
-    kept: Registry,
+    server: Registry,
     front: FrontEnd,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     examination, made_up = examined(front)
-    blessed = pushed(kept, examination.plan, tmp_path / "elsewhere")
+    blessed = pushed(server, examination.plan, tmp_path / "elsewhere")
     stand_in(examination, made_up, tmp_path, monkeypatch)
-    pull = ("pull", f"{kept.url.removeprefix('http://')}/{NAME}", "demo", "--blessing", "eager")
-    (blessing,) = said(capsys, *pull)["blessings"]
+    pull = ("pull", f"{server.url.removeprefix('http://')}/{NAME}", "demo", "--blessing", "eager")
+    (blessing,) = result(capsys, *pull)["blessings"]
     assert (blessing["new"], blessing["candidate"]) == (True, blessed.tree_hash)
     assert main([*pull]) == 0
     *_, state, command = capsys.readouterr().out.splitlines()
@@ -64,18 +64,18 @@ def test_pull_then_bless_the_candidate(
     assert captured.out.startswith("blessed: demo-eager v1, 5 of 5 fresh boots good")
     assert f"CANDIDATE {blessed.tree_hash[:12]}: the trials run code that another host compiled" in captured.err
     assert made_up.benches == []
-    (blessing,) = said(capsys, *pull)["blessings"]
+    (blessing,) = result(capsys, *pull)["blessings"]
     assert (blessing["new"], blessing["candidate"], blessing["version"]) == (False, None, 1)
 
 
-def pushed(kept: Registry, plan: Any, elsewhere: Path) -> Manifest:
+def pushed(server: Registry, plan: Any, elsewhere: Path) -> Manifest:
     """Push the blessing of PLAN from another host, and return its manifest."""
     where = Places(elsewhere / "cache", elsewhere / "state")
     tree = TreeStore(where.trees).adopt(blessings_world.cache(elsewhere / "fresh"), "cure")
-    held = blessings_world.blessings(elsewhere)
-    promotion.promote(held, blessings_world.bless(tree, plan, version=7))
-    (blessing,) = held.all()
-    fleet_blessings.push_blessing(blessing, held, "linux/amd64", where, kept.repository(), Silent())
+    blessings = blessings_world.blessings(elsewhere)
+    promotion.promote(blessings, blessings_world.bless(tree, plan, version=7))
+    (blessing,) = blessings.all()
+    fleet_blessings.push_blessing(blessing, blessings, "linux/amd64", where, server.repository(), Silent())
     assert blessing.manifest is not None
     return blessing.manifest
 

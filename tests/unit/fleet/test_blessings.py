@@ -232,7 +232,7 @@ def test_where_a_signature_is_demanded_nothing_unsigned_comes(world: World, tmp_
 def test_a_candidate_that_is_revoked_is_none(world: World, tmp_path: Path) -> None:
     claimed = altered(world, tmp_path)
     world.pull_by(None)
-    world.there.revocations.add(claimed.tree_hash, "wrong tokens", NOW)
+    world.there.revocations.add(world.there.tree(claimed.tree_hash[:12]), "wrong tokens", NOW)
     assert world.there.candidates() == ()
     assert world.there.trees() == frozenset()
     with pytest.raises(Refused) as caught:
