@@ -167,6 +167,8 @@ class LegVerdict:
     """Bytes."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """What vLLM's own load generator measured, in a bench or a sweep: names and milliseconds, or tokens per second."""
+    timeouts: Count = 0
+    """Answers that ran into their timeout. They count as wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,6 +232,7 @@ class Runner:
             kv_tokens=start.timeline.kv_tokens,
             peak_memory=result.peak_memory,
             figures=dict(result.asked.figures),
+            timeouts=sum(one.timed_out for one in answers),
         )
 
     def _finish(self, verdict: LegVerdict, answers: Sequence[Answered]) -> LegVerdict:
@@ -272,4 +273,5 @@ def leg_text(verdict: LegVerdict) -> str:
     """Return VERDICT in one line."""
     rate = verdict.tokens / verdict.seconds if verdict.seconds else 0.0
     result = f"{verdict.arm}, run {verdict.run}: {verdict.outcome}, {verdict.correct} of {verdict.asked} correct"
+    result += f", {verdict.timeouts} ran into the timeout" if verdict.timeouts else ""
     return f"{result}, {rate:.1f} tokens/s" + (f"; {verdict.reason}" if verdict.reason else "")

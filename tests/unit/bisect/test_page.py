@@ -173,9 +173,7 @@ def test_every_number_of_the_plot_is_in_a_table(flaky: bool) -> None:
     plot = next(drawn.iter("svg"))
     lines = {group.findtext("title"): group.find("path") for group in plot.iter("g")}
     assert len(names) == 6
-    (top, bottom) = (
-        float(one.attrib["y"]) for text in ("1.0", "0.0") for one in plot.iter("text") if one.text == text
-    )
+    (top, bottom) = (float(one.attrib["y"]) for text in ("1.0", "0.0") for one in plot.iter("text") if one.text == text)
     for name, chances in curves:
         assert [row[1 + names.index(name)] for row in rows] == [f"{one:.3f}" for one in chances]
         line = lines[name]

@@ -135,6 +135,16 @@ def test_looks_until_it_is_decided_are_wrong_as_rarely_and_end_early() -> None:
 
 
 @pytest.mark.thorough
+def test_looks_are_as_rarely_wrong_at_any_noise() -> None:
+    drawn, count = random.Random(2), 400
+    for noise in (0.01, 0.02, 0.05):
+        null = [until_decided(0.0, noise, drawn)[0] for _ in range(count)]
+        beyond = [until_decided(0.0301, noise, drawn)[0] for _ in range(count)]
+        assert sum(finding not in ("neutral", "unknown") for finding in null) <= most(0.05, count), noise
+        assert beyond.count("neutral") <= most(0.05, count), noise
+
+
+@pytest.mark.thorough
 def test_an_effect_just_beyond_the_margin_is_rarely_called_neutral() -> None:
     assert wrong_findings([*itertools.product((0.0301,), _RUNS, _NOISES)], 1000) == []
 

@@ -13,7 +13,9 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.evidence import runner
 from nvllm.evidence.directory import EvidenceDirectory
-from nvllm.evidence.records import Comparison
+from nvllm.evidence.probing import QuestionProbe
+from nvllm.evidence.questions import Question
+from nvllm.evidence.records import Answered, Comparison, unanswered
 from nvllm.host.facts import ContainerState
 from support.evidence_world import BUSY, World, probe, world
 from support.plansamples import FrontEnd
@@ -162,3 +164,16 @@ def test_below_the_floor_a_leg_has_failed(tmp_path: Path, front: FrontEnd) -> No
     (verdict,) = [EvidenceDirectory(tmp_path / "evidence").verdict("a", 1)]
     assert verdict is not None
     assert verdict.reason == "0 of 4 correct, and the floor is 50 %"
+
+
+def test_a_leg_says_how_many_answers_were_too_late(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(_probe: object, _plan: LaunchPlan, run: int, question: Question, _timeout: float) -> Answered:
+        return replace(unanswered(run, "no answer in 30 s", question.id), timed_out=True)
+
+    monkeypatch.setattr(QuestionProbe, "_ask", late)
+    compared = made.runner.run()
+    verdict = made.directory.verdict("a", 1)
+    assert verdict is not None
+    assert (verdict.timeouts, verdict.outcome) == (4, "passed")
+    assert runner.leg_text(verdict).endswith("0 of 4 correct, 4 ran into the timeout, 0.0 tokens/s")
+    assert "a: 4 of 4 answers ran into the timeout; they count as wrong" in compared.notes
