@@ -50,9 +50,6 @@ _USES_CACHE = {"engine", "series"}
 _USES_HOME = {"engines", "fleet", "nix"}
 """Markers of tests that start programs of others as this user: engines of their own, Ray, Nix."""
 
-_SERVE_ALONE = {"test_hub_model.py", "test_own_model.py", "test_signals.py"}
-"""Tests with the engine that start containers in worlds of their own, and build nothing."""
-
 # Tests start hundreds of processes of the package, and each would compile it anew where bytecode is not written.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -87,16 +84,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Make two rows of the tests with the engine, which `make test` runs beside each other.
-
-    What builds, tags and removes images stays in one row, in its order: the engine has them for all.
-    """
-    for item in items:
-        beside = item.get_closest_marker("series") or item.path.name in _SERVE_ALONE
-        item.add_marker(pytest.mark.xdist_group("beside" if beside else "engine"))
 
 
 def pytest_collection_finish() -> None:

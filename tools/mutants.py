@@ -41,7 +41,7 @@ def tested(tests: list[str], seconds: float) -> int:
     ended, deadline = 0, time.monotonic() + seconds
     while not ended:
         ended, status = os.waitpid(process, os.WNOHANG)
-        if time.monotonic() > deadline:
+        if not ended and time.monotonic() > deadline:
             os.killpg(process, signal.SIGKILL)
             ended, status = os.waitpid(process, 0)
         time.sleep(0.05)

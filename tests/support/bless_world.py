@@ -16,10 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, cast
+from unittest import mock
 
 from nvllm.bless.blessing import Bless
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.pins import Pin, Pins
+from nvllm.core import workload
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import CACHE, LaunchPlan, Workbench
 from nvllm.core.progress import Silent
@@ -214,12 +216,17 @@ def examined(front: FrontEnd, rules: BlessRules | None = None) -> tuple[Examinat
 
 @contextmanager
 def world(tmp_path: Path, front: FrontEnd, rules: BlessRules | None = None) -> Iterator[World]:
+    """Yield a bless that asks a few of the sampling settings: `test_workload.py` and the real engine have all."""
     where = places(tmp_path)
     found, engine = examined(front, rules)
     plan = found.plan
     holder = Holder(os.getpid(), "2026-11-20T10:00:00Z", "nvllm bless demo --profile eager", plan.instance)
     held = Blessings.of_project(Project(tmp_path / "project"), where)
-    with locks.acquire_all(where.locks, supervisor.keys(plan), holder) as taken, Pins(where.pins).pin() as pin:
+    with (
+        locks.acquire_all(where.locks, supervisor.keys(plan), holder) as taken,
+        Pins(where.pins).pin() as pin,
+        mock.patch.object(workload, "SETTINGS", [workload.SETTINGS[index] for index in (0, 5, 8, 18)]),
+    ):
         yield World(Bless(found, where, taken, Silent(), pin), engine, found, where, held, pin)
 
 

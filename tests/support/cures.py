@@ -7,6 +7,7 @@ command inside of words stands in backticks, or after a colon at the end.
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 import shlex
@@ -46,17 +47,18 @@ class Cure:
         return re.split(r"\s", self.text, maxsplit=1)[0] in PROGRAMS
 
 
-def written() -> Iterator[Cure]:
-    """Yield every cure in the package: arguments of refusals, and what is given to names with `cure` in them."""
+@functools.cache
+def written() -> tuple[Cure, ...]:
+    """Return every cure in the package: arguments of refusals, and what is given to names with `cure` in them."""
     package = ROOT / "launcher/nvllm"
+    cures = []
     for path in sorted(package.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        if not any(word in text.lower() for word in ("cure", "refus", "def command")):
-            continue
-        for node in _cures(ast.parse(text)):
-            yield from (
-                Cure(f"{path.relative_to(package)}:{node.lineno}", one) for one in _texts(node) if one != SAMPLE
-            )
+        if any(word in text.lower() for word in ("cure", "refus", "def command")):
+            module = path.relative_to(package)
+            named = ((node.lineno, one) for node in _cures(ast.parse(text)) for one in _texts(node) if one != SAMPLE)
+            cures += [Cure(f"{module}:{line}", one) for line, one in named]
+    return tuple(cures)
 
 
 def _cures(tree: ast.Module) -> Iterator[ast.expr]:

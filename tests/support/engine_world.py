@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from filelock import FileLock
 
 from nvllm.core.paths import Places, Project, places
 from nvllm.host.facts import INSTANCE_LABEL
@@ -329,12 +328,6 @@ def own_nvllm(*args: str) -> Done:
     return run([sys.executable, "-m", "nvllm", "--project", str(ROOT), *args], env)
 
 
-def alone(tmp_path_factory: pytest.TempPathFactory) -> FileLock:
-    """Return the lock under which one process of this run of the tests makes what all of them use."""
-    own = tmp_path_factory.getbasetemp()  # of this process: the one above is that of all, where there are several
-    return FileLock((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "made.lock")
-
-
 @pytest.fixture(scope="session")
 def docker_client() -> Iterator[DockerClient]:
     import docker
@@ -344,22 +337,20 @@ def docker_client() -> Iterator[DockerClient]:
 
 
 @pytest.fixture(scope="session")
-def built_image(tmp_path_factory: pytest.TempPathFactory) -> BuiltImage:
+def built_image() -> BuiltImage:
     """The image of the real project, built in the user's own cache if it is not there."""
-    with alone(tmp_path_factory):
-        done = own_nvllm("build", IMAGE, "--json")
+    done = own_nvllm("build", IMAGE, "--json")
     assert done.code == 0, done
     found = done.result
     return BuiltImage(found["tag"], found["image_id"], found["build_hash"], tuple(found["patches"]))
 
 
 @pytest.fixture(scope="session")
-def tiny_model(built_image: BuiltImage, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_model(built_image: BuiltImage) -> Path:
     """The model of the real project, made in the user's own cache if it is not there as pinned."""
-    with alone(tmp_path_factory):
-        if own_nvllm("model", "check", IMAGE, MODEL).code != 0:
-            made = own_nvllm("model", "make", IMAGE, MODEL)
-            assert made.code == 0, made
+    if own_nvllm("model", "check", IMAGE, MODEL).code != 0:
+        made = own_nvllm("model", "make", IMAGE, MODEL)
+        assert made.code == 0, made
     return places(dict(os.environ)).models / MODEL
 
 

@@ -55,5 +55,5 @@ def remember() -> None:
     PyYAML takes 10 ms for a spec, which edits ask 60 times; jsonschema 10 ms for a lock, which every examination reads.
     """
     yamlnodes.parse = remembered(yamlnodes.parse)  # type: ignore[assignment]  # every caller gives both by place
-    schemas.validate = once(schemas.validate)
-    lockdoc.decode = lru_cache(maxsize=256)(lockdoc.decode)  # type: ignore[assignment]  # a frozen value
+    schemas.validate = once(schemas.validate)  # type: ignore[assignment]  # likewise
+    lockdoc.decode = lru_cache(maxsize=256)(lockdoc.decode)  # its values are frozen

@@ -6,7 +6,7 @@ import pytest
 
 from support import cures
 
-ALL = list(cures.written())
+ALL = cures.written()
 
 
 def test_the_cures_are_found() -> None:

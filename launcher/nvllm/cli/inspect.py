@@ -133,7 +133,7 @@ def _needs_text(app: App, every: Sequence[ImageNeeds]) -> None:
 
 
 def _reminder(app: App, image: str) -> Reminder | None:
-    from nvllm.lock import updates
+    from nvllm.lock import updates  # its clients of indexes take longer to load than a `doctor` that asks none
 
     try:
         lock = read_lock(app.project, image)

@@ -31,11 +31,11 @@ class Container:
     mounts: tuple[Mount, ...]
     scratch: tuple[Scratch, ...]
     gpus: tuple[str, ...]
-    read_only: bool = True
-    filtered: bool = True
+    read_only: bool
+    filtered: bool
     """Whether the engine's filter of system calls is on."""
-    host_ipc: bool = False
-    host_network: bool = False
+    host_ipc: bool
+    host_network: bool
 
     @property
     def uid(self) -> str:

@@ -90,6 +90,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.thorough
 def test_killed_at_any_boundary_it_ends_the_same_and_repeats_one_trial_at_most(tmp_path: Path) -> None:
     whole, tries = tmp_path / "whole", tmp_path / "whole-tries"
     assert not killed(whole, tries, 0)

@@ -33,6 +33,7 @@ def differing(entries: list[JournalEntry]) -> list[tuple[str, str, str]]:
     return [(one.where, one.expected, one.found) for one in caught.value.refusals]
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10**6), st.integers(2, 7), st.integers(1, 5), st.sampled_from(["ordered", "set"]), st.booleans())
 def test_whatever_a_search_wrote_is_accepted(seed: int, count: int, jobs: int, mode: str, flaky: bool) -> None:

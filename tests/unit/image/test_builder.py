@@ -152,6 +152,7 @@ def test_a_part_alone_has_its_layers_of_the_whole_image_and_asks_for_no_other_fi
     assert {names[file] for file in asked} == wanted
 
 
+@pytest.mark.thorough
 def test_the_same_inputs_make_the_same_image_whatever_surrounds_the_build(tmp_path: Path, world: World) -> None:
     made = world.builder(tmp_path / "cache", "guard", "key").image()
     expected = " ".join([made.id, *made.diff_ids])
@@ -328,6 +329,7 @@ for point in sys.argv[2:]:
 """
 
 
+@pytest.mark.thorough
 def test_killed_anywhere_the_next_build_makes_the_same_image(tmp_path: Path, world: World) -> None:
     expected = world.builder(tmp_path / "elsewhere", "guard").image()
     place = tmp_path / "killed"

@@ -195,6 +195,7 @@ def test_equal_layers_are_not_read() -> None:
     assert differences(image(layer), image(layer)) == []
 
 
+@pytest.mark.thorough
 def test_one_changed_file_among_many_takes_seconds(tmp_path: Path) -> None:
     many = [entry(f"opt/file{number}", b"%d\n" % number * 50) for number in range(20_000)]
     one = stored(tmp_path, *many, entry("opt/last", b"1"))

@@ -49,6 +49,7 @@ def planting() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
+@pytest.mark.thorough
 def test_what_is_planted_is_found_by_both_commands(
     fresh: Buildable, planting: pytest.MonkeyPatch, capsys: Output
 ) -> None:

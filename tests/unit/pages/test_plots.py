@@ -117,7 +117,7 @@ def test_a_name_is_text_whatever_it_is(kind: Callable[..., str], name: str, said
     assert (name if said is None else said) in texts(kind("other", name))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(name=st.text(max_size=300))
 def test_any_name_has_a_plot_and_fits_it(name: str) -> None:
     for text in texts(timelines(name)):

@@ -10,7 +10,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import NoReturn, cast
 
 import pytest
 
@@ -20,6 +20,7 @@ from nvllm.core.spec import GpuNeed, HostNeed
 from nvllm.engine.engine import Engine
 from nvllm.image.identity import Build
 from nvllm.patches.series import Sentinel, Series
+from nvllm.serve.fresh import FreshInstances
 from nvllm.trials import bench, probe
 from nvllm.trials.trial import Built
 from support import locks
@@ -147,6 +148,34 @@ def test_what_is_cleared_ends_the_probe_as_well(tmp_path: Path, monkeypatch: pyt
     thread.join(10)
     assert not thread.is_alive()
     assert [one.refusals[0].found for one in ended] == ["signal 15"]
+
+
+@each_row(
+    ("name", "code", "verdict"),
+    [
+        ("boots", "NV703", ("bad", None)),
+        ("boots", "NV301", ("untestable", "apply")),
+        ("coherent", "NV703", ("untestable", "boot")),
+        ("aot-loads", "NV703", ("untestable", "boot")),
+    ],
+)
+def test_only_who_asks_whether_it_boots_blames_a_set_for_an_engine_that_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str, verdict: tuple[str, str | None]
+) -> None:
+    class Refusing(FreshInstances):
+        def examined(self, *_: object) -> NoReturn:
+            raise refused(code)
+
+    monkeypatch.setattr(bench, "FreshInstances", Refusing)
+    there = tmp_path / f"{name}-{code}"
+    there.mkdir()
+    own, test = project(there), probe.builtin(name, ())
+    trying = bench.EngineBench(own, places(there), "demo", "eager", test, cast("Engine", NoContainers()))
+    monkeypatch.setattr(trying, "ensure_image", lambda build: "image")
+    write_lock(own)
+    trial = trying.trial(Built((), "", "", "image", 0.0))
+    assert (trial.outcome, trial.stage) == verdict
+    assert 0 <= trial.seconds < 60
 
 
 @pytest.mark.parametrize(("name", "questions"), [("coherent", 3), ("golden", 1)])

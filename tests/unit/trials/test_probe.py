@@ -32,14 +32,40 @@ def test_what_an_exit_status_says(status: int, regress: str, outcome: TrialOutco
     assert trial.stage == ("harness" if outcome == "untestable" else None)
 
 
-@each_row("regress", ["exit=0", "exit=128", "exit=", "log=", "log=(", "3"])
-def test_a_failure_that_cannot_be_declared(tmp_path: Path, regress: str) -> None:
+_FORM = "exit=N with N from 1 to 127, or log=REGEX"
+
+
+@each_row(
+    ("regress", "expected", "actual"),
+    [
+        *((regress, _FORM, regress) for regress in ("exit=0", "exit=128", "exit=129", "exit=", "log=", "3")),
+        ("log=(", "a Python regular expression", "(: missing ), unterminated subpattern at position 0"),
+    ],
+)
+def test_a_failure_that_cannot_be_declared(tmp_path: Path, regress: str, expected: str, actual: str) -> None:
     path = tmp_path / "probe"
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
     with pytest.raises(Refused) as caught:
         probe.program(path, (), regress, build_only=False)
-    assert [(one.code, one.where) for one in caught.value.refusals] == [("NV108", "--regress")]
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.where) == ("NV108", "--regress")
+    assert (refusal.expected, refusal.found) == (expected, actual)
+
+
+def test_every_exit_status_of_a_program_can_be_declared(tmp_path: Path) -> None:
+    path = tmp_path / "probe"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    for regress in ("exit=1", "exit=127"):
+        assert probe.program(path, (), regress, build_only=False).regress == regress
+
+
+def test_golden_takes_one_file(tmp_path: Path) -> None:
+    (tmp_path / "answer").write_text("fox")
+    for arguments in ((), (str(tmp_path / "answer"),) * 2):
+        with pytest.raises(Refused, match="golden with a FILE"):
+            probe.builtin("golden", arguments)
 
 
 def test_a_probe_is_known_by_its_bytes_and_by_how_it_is_used(tmp_path: Path) -> None:
