@@ -12,7 +12,7 @@ from typing import Any
 
 from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS
 from nvllm.engine import container
-from nvllm.export import export
+from nvllm.export import export, mounted, texts
 from nvllm.export.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Guarantee, kept, not_kept
 
 FILE = "compose.yaml"
@@ -71,8 +71,8 @@ def exported(source: ExportSource) -> Export:
     document = {"name": source.plan.instance.lower(), "services": {"engine": _service(source)}}
     if source.plan.access.key_file is not None:
         document["secrets"] = {_SECRET: {"file": _literal(source.plan.access.key_file)}}
-    text = export.remarks(source, guaranteed) + export.yaml_documents([document])
-    files = (ExportFile(FILE, text.encode()), *export.mounted_files(source))
+    text = export.remarks(source, guaranteed) + texts.yaml_documents([document])
+    files = (ExportFile(FILE, text.encode()), *mounted.mounted_files(source))
     return Export(files, guaranteed, copies_cache=source.tree is not None)
 
 
@@ -125,12 +125,12 @@ def _literal(text: str) -> str:
 
 def _binds(source: ExportSource) -> list[tuple[str, str]]:
     plan = source.plan
-    binds = [(f"./{export.RUN}", RUN_DIRECTORY), (f"./{export.PROGRAMS}", PROGRAMS_AT)]
+    binds = [(f"./{mounted.RUN}", RUN_DIRECTORY), (f"./{mounted.PROGRAMS}", PROGRAMS_AT)]
     if plan.cache is not None:
-        binds.append((f"./{export.CACHE}", plan.cache.target))
-        binds += [(f"./{export.CACHE}", SEEDS)] if plan.cache.seeds else []
-    binds += [(f"./{export.OWN}{path}", path) for path in sorted(export.own_files(plan))]
-    return [*binds, *((one.source, one.target) for one in export.model_mounts(plan))]
+        binds.append((f"./{mounted.CACHE}", plan.cache.target))
+        binds += [(f"./{mounted.CACHE}", SEEDS)] if plan.cache.seeds else []
+    binds += [(f"./{mounted.OWN}{path}", path) for path in sorted(mounted.own_files(plan))]
+    return [*binds, *((one.source, one.target) for one in mounted.model_mounts(plan))]
 
 
 def _bind(source: str, target: str) -> dict[str, Any]:
