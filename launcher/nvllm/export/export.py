@@ -1,8 +1,7 @@
 """Exports: a serve that something else than nvllm starts, as files, and which of its guarantees those files keep.
 
-`ExportSource` says what of an examined serve is exported, `mounted.py` what its container reads. `kubernetes.py` and the
-modules of the other platforms turn that into files, as text by `texts.py`. They are functions of their arguments;
-nothing here writes, and nothing is asked of a registry.
+`ExportSource` says what of an examined serve is exported, `mounted.py` what its container reads, and one module of each
+platform turns that into files. They are functions of their arguments; nothing here writes or asks a registry.
 """
 
 from __future__ import annotations

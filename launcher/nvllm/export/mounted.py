@@ -17,12 +17,12 @@ _PROGRAMS = ("generation.py", "machine.py", "placing.py")
 
 def programs(source: ExportSource) -> dict[str, bytes]:
     """Return the files of `PROGRAMS_AT`."""
-    plan, directory = source.plan, Path(runtime.__file__).parent
+    plan, directory, layout = source.plan, Path(runtime.__file__).parent, source.plan.cpu.layout
     cpu: Json = {
         "machine": plan.cpu.machine,
         "kind": plan.cpu.kind,
         "flags": list(plan.cpu.flags),
-        "layout": _layout(plan),
+        "layout": None if layout is None else {"count": layout.count, "cores": layout.cores, "nodes": layout.nodes},
     }
     machine: Json = {
         "schema": "nvllm.export/1",
@@ -42,11 +42,6 @@ def programs(source: ExportSource) -> dict[str, bytes]:
         "machine.json": canonical.encode(machine),
         "launch.json": planner.expectations(plan, source.models, source.tree),
     }
-
-
-def _layout(plan: LaunchPlan) -> Json:
-    layout = plan.cpu.layout
-    return None if layout is None else {"count": layout.count, "cores": layout.cores, "nodes": layout.nodes}
 
 
 def own_files(plan: LaunchPlan) -> dict[str, bytes]:
