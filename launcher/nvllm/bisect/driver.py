@@ -52,7 +52,7 @@ class Bench(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PendingTrial:
     """A trial that is ready to begin. SENT: its record if it leaves this host. RUN tries it, or says why it is lost."""
 
     sent: Sent | None
@@ -73,7 +73,7 @@ class Machines(Protocol):
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         """Return the image of CHOSEN, or the untestable trial that says why there is none."""
 
-    def task(self, built: Built, attempt: int, reason: str) -> Task:
+    def task(self, built: Built, attempt: int, reason: str) -> PendingTrial:
         """Return a new task that tries BUILT, whose image each machine can get now."""
 
     def clear(self) -> None:
@@ -91,8 +91,8 @@ class LocalHost:
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         return self.bench.build(chosen)
 
-    def task(self, built: Built, attempt: int, reason: str) -> Task:
-        return Task(None, functools.partial(self.bench.trial, built))
+    def task(self, built: Built, attempt: int, reason: str) -> PendingTrial:
+        return PendingTrial(None, functools.partial(self.bench.trial, built))
 
     def clear(self) -> None:
         self.bench.clear()
@@ -302,7 +302,7 @@ class _Driver:
         self.progress.note(f"trial {number}: {trial.outcome} {f'({detail}) ' if detail else ''}with {names}{left}")
 
 
-def _ended(task: Task) -> Future[Trial | Lost]:
+def _ended(task: PendingTrial) -> Future[Trial | Lost]:
     """Run TASK in this thread, and return its result as a trial in another thread would."""
     future: Future[Trial | Lost] = Future()
     try:
