@@ -38,8 +38,7 @@ _GUESSES = 4
 """Trials whose outcomes are guessed, for each slot."""
 
 _EVEN = ((Trial("bad"), 0.5), (Trial("good"), 0.5))
-"""The guesses of one host, whatever it tries. Its journals do not say what ran ahead of the search, so `replay_check`
-repeats these guesses, also for the journals of earlier versions."""
+"""The guesses of one host, whatever it tries: a replay of its journals, also of earlier ones, repeats them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,7 @@ def _best(problem: Problem, evidence: SearchEvidence, stopped: str) -> Done:
     search = _search(problem, evidence)
     with contextlib.suppress(Refused):
         step(_located(search))
-    complete = _complete(search)
-    if complete is not None:
+    if (complete := _complete(search)) is not None:
         return replace(complete, stopped=stopped)
     return Done(
         search.possible,
@@ -91,11 +90,11 @@ def beliefs(problem: Problem, evidence: SearchEvidence) -> tuple[tuple[str, floa
     1/n for n items. Nothing is known before both ends are proved.
     """
     search = _search(problem, evidence)
-    answer: Done | NextTrial | RateFell | None = None
     with contextlib.suppress(Refused):
         answer = step(_located(search))
-    done = answer if isinstance(answer, Done) else search.complete
-    return tuple(search.weights.items()) if done is None else done.posterior
+        if isinstance(answer, Done):
+            return answer.posterior
+    return tuple(search.weights.items()) if search.complete is None else search.complete.posterior
 
 
 def _search(problem: Problem, evidence: SearchEvidence) -> Search:
