@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from nvllm.bisect.answer import Done, NextTrial, RateFell
+from nvllm.bisect.answer import Done, NextTrial, Stopped
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.minimal import SetSearch
 from nvllm.bisect.ordered import OrderedSearch
@@ -31,7 +31,7 @@ def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
     match answer:
         case Done():
             return answer
-        case RateFell(reason):
+        case Stopped(reason):
             return replace(_best(problem, evidence, reason), certified=False)
         case NextTrial(chosen):
             assert problem.combinations.valid(chosen)
