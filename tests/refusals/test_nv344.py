@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvllm.bisect.driver import Task, dispatch
+from nvllm.bisect.driver import PendingTrial, dispatch
 from nvllm.bisect.journal import Log
 from nvllm.bisect.records import Lost, Sent, Tried
 from nvllm.core.refusal import Refused
@@ -20,9 +20,9 @@ class Doomed(SimulatedBench):
     one_host = False
     names = iter("abcdefgh")
 
-    def task(self, built: Built, attempt: int, reason: str) -> Task:
+    def task(self, built: Built, attempt: int, reason: str) -> PendingTrial:
         sent = Sent(next(self.names), built.chosen, built.build_hash, "sha256:1", "sha256:2", "cpu-1", attempt)
-        return Task(sent, lambda: Lost(sent.task, sent.chosen, "the power failed"))
+        return PendingTrial(sent, lambda: Lost(sent.task, sent.chosen, "the power failed"))
 
 
 def test_a_trial_that_no_machine_survives() -> None:

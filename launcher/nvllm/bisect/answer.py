@@ -1,4 +1,4 @@
-"""What a search answers: the next trial; what was found and how it was proved; or that the failure rate fell."""
+"""What a search answers: the next trial; what was found and how it was proved; or why the search stopped."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class NextTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class RateFell:
-    """The bad end fails more seldom than before, or nobody can tell: the search ends, because of REASON."""
+class Stopped:
+    """The search ends with the best answer so far, because of REASON: the failure rate has fallen, or may have."""
 
     reason: str
 

@@ -52,7 +52,7 @@ class Bench(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PendingTrial:
     """A trial that is ready to begin. SENT: its record if it leaves this host. RUN tries it, or says why it is lost."""
 
     sent: Sent | None
@@ -73,7 +73,7 @@ class Machines(Protocol):
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         """Return the image of CHOSEN, or the untestable trial that says why there is none."""
 
-    def task(self, built: Built, attempt: int, reason: str) -> Task:
+    def task(self, built: Built, attempt: int, reason: str) -> PendingTrial:
         """Return a new task that tries BUILT, whose image each machine can get now."""
 
     def clear(self) -> None:
@@ -91,8 +91,8 @@ class LocalHost:
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         return self.bench.build(chosen)
 
-    def task(self, built: Built, attempt: int, reason: str) -> Task:
-        return Task(None, functools.partial(self.bench.trial, built))
+    def task(self, built: Built, attempt: int, reason: str) -> PendingTrial:
+        return PendingTrial(None, functools.partial(self.bench.trial, built))
 
     def clear(self) -> None:
         self.bench.clear()
@@ -132,15 +132,6 @@ def dispatch(
     return _Driver(log, machines, cache, progress or Silent()).run(lambda: deadline is not None and clock() >= deadline)
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """A trial that runs: what the search ASKED for, its BUILT image, and the record SENT of a task."""
-
-    asked: NextTrial
-    built: Built
-    sent: Sent | None
-
-
 class _Driver:
     """The loop, and what it writes to LOG and CACHE and shows by PROGRESS. STATE is what the log adds up to."""
 
@@ -154,7 +145,7 @@ class _Driver:
         self.ordered = self.problem.combinations.ordered
         self.known: dict[PatchSet, Tally] = {}
         """The tallies that were judged last."""
-        self.running: dict[Future[Trial | Lost], _Running] = {}
+        self.running: dict[Future[Trial | Lost], tuple[NextTrial, Sent | None]] = {}
         self.losses: Counter[PatchSet] = Counter()
 
     def run(self, over: Callable[[], bool]) -> Done | NextTrial:
@@ -184,7 +175,7 @@ class _Driver:
 
     def begin(self, pool: ThreadPoolExecutor) -> bool:
         """Fill the free slots with what the search wants. Return whether it has to be asked again at once."""
-        under_way = [trial.asked.chosen for trial in self.running.values()]
+        under_way = [asked.chosen for asked, _ in self.running.values()]
         slots = Slots(self.machines.count, self.machines.one_host)
         due = to_begin(self.problem, self.state.evidence, under_way, slots)
         # On one host all images are there before the first trial: a build takes memory from an engine that starts, and
@@ -219,25 +210,27 @@ class _Driver:
         if task.sent is not None:
             self.append(task.sent)
         future = _ended(task) if pool is None else pool.submit(task.run)
-        self.running[future] = _Running(asked, built, task.sent)
+        self.running[future] = asked, task.sent
 
     def collect(self, ended: set[Future[Trial | Lost]]) -> None:
         """Record what the trials ENDED brought. Raises Refused with the refusals of all of them."""
         refusals: list[Refusal] = []
         for future in [one for one in self.running if one in ended]:
-            trial = self.running.pop(future)
+            asked, sent = self.running.pop(future)
             try:
                 result = future.result()
             except Refused as refused:
                 refusals += refused.refusals
-                if trial.sent is not None:
-                    self.lose(trial.sent, "it was refused: " + ", ".join(one.code for one in refused.refusals))
+                if sent is not None:
+                    self.lose(sent, "it was refused: " + ", ".join(one.code for one in refused.refusals))
                 continue
             if isinstance(result, Trial):
-                self.losses[trial.asked.chosen] = 0
-                self.remember(trial, result)
-            elif trial.sent is not None:
-                too_many = self.lose(trial.sent, result.why)
+                self.losses[asked.chosen] = 0
+                self.record(asked, result, recalled=False, task="" if sent is None else sent.task)
+                if self.cache is not None:
+                    self.cache.remember(self.state.builds[asked.chosen].build_hash, result)
+            elif sent is not None:
+                too_many = self.lose(sent, result.why)
                 refusals += [] if refusals else too_many
         refuse_any(refusals)
 
@@ -259,7 +252,7 @@ class _Driver:
         if not self.running:
             return
         end_all(self.running, self.machines.clear)
-        for sent in [trial.sent for trial in self.running.values() if trial.sent is not None]:
+        for sent in [sent for _, sent in self.running.values() if sent is not None]:
             self.append(Lost(sent.task, sent.chosen, "the driver needed it no more"))
         self.running.clear()
 
@@ -297,12 +290,6 @@ class _Driver:
         self.record(asked, known[used], recalled=True)
         return True
 
-    def remember(self, running: _Running, trial: Trial) -> None:
-        """Record the new TRIAL that was RUNNING, and cache it."""
-        self.record(running.asked, trial, recalled=False, task="" if running.sent is None else running.sent.task)
-        if self.cache is not None:
-            self.cache.remember(running.built.build_hash, trial)
-
     def record(self, asked: NextTrial, trial: Trial, *, recalled: bool, task: str = "") -> None:
         chosen = self.ordered(asked.chosen)
         result = asdict(replace(trial, seconds=round(trial.seconds, 3)))
@@ -310,16 +297,12 @@ class _Driver:
         detail = trial.kind or trial.stage or ""
         number = len(self.state.sequence)
         names = ", ".join(chosen) or "no patch"
-        left = self.left() if trial.seconds >= _WORTH_A_FORECAST and not recalled else ""
+        minutes = None if recalled or trial.seconds < _WORTH_A_FORECAST else self.state.forecast.minutes
+        left = f"; about {max(1, round(minutes))} min left" if minutes else ""
         self.progress.note(f"trial {number}: {trial.outcome} {f'({detail}) ' if detail else ''}with {names}{left}")
 
-    def left(self) -> str:
-        """Return how long the search still takes, for the end of a line; empty if it is about to end."""
-        minutes = self.state.forecast.minutes
-        return f"; about {max(1, round(minutes))} min left" if minutes else ""
 
-
-def _ended(task: Task) -> Future[Trial | Lost]:
+def _ended(task: PendingTrial) -> Future[Trial | Lost]:
     """Run TASK in this thread, and return its result as a trial in another thread would."""
     future: Future[Trial | Lost] = Future()
     try:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nvllm.bisect import search
 from nvllm.bisect.answer import NextTrial
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.judge import failure_rate
 from nvllm.bisect.posterior import Beta, Count
-from nvllm.bisect.problem import Problem, SearchEvidence, Tally
+from nvllm.bisect.problem import Problem, SearchEvidence
 from nvllm.bisect.search import propose
 from nvllm.core.refusal import Refused
 from nvllm.trials.trial import Trial
@@ -109,17 +109,12 @@ def _cost(
 
     A set that is broken fails at RATE, any other at STRAY.
     """
-    now, trials = replace(evidence, tallies=dict(evidence.tallies), tried=evidence.trials), 0
+    now, trials = evidence, 0
     while (answer := guess_next(problem, now)) is not None:
         broken = (cause <= answer.chosen) == (problem.find == "break")
         trial = Trial("bad" if rng.random() < (rate if broken else stray) else "good")
         trials += 1
-        now = replace(
-            now,
-            tallies={**now.tallies, answer.chosen: now.tallies.get(answer.chosen, Tally()).plus(trial)},
-            built={*now.built, answer.chosen},
-            tried=evidence.trials + trials,
-        )
+        now = now.after(answer.chosen, trial)
     return len(now.built) - len(evidence.built), trials
 
 

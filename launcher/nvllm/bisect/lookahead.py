@@ -11,7 +11,7 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nvllm.bisect.answer import NextTrial
 from nvllm.bisect.combinations import PatchSet
@@ -38,8 +38,7 @@ _GUESSES = 4
 """Trials whose outcomes are guessed, for each slot."""
 
 _EVEN = ((Trial("bad"), 0.5), (Trial("good"), 0.5))
-"""The guesses of one host, whatever it tries. Its journals do not say what ran ahead of the search, so `replay_check`
-repeats these guesses, also for the journals of earlier versions."""
+"""The guesses of one host, whatever it tries: a replay of its journals, also of earlier ones, repeats them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def lookahead(problem: Problem, evidence: SearchEvidence, slots: Slots) -> list[
         guesses -= 1
         for trial, likely in _EVEN if slots.one_host else _outcomes(problem, before, asked):
             unlikely = not slots.one_host and -chance * likely < _TOO_UNLIKELY
-            answer = None if unlikely else guess_next(problem, guessed := _after(before, asked, trial))
+            answer = None if unlikely else guess_next(problem, guessed := before.after(asked.chosen, trial))
             if answer is None or (slots.one_host and first.purpose == "end" and answer.purpose != "end"):
                 continue
             heapq.heappush(waiting, (chance * likely, next(order), guessed, answer))
@@ -111,14 +110,3 @@ def _outcomes(problem: Problem, evidence: SearchEvidence, asked: NextTrial) -> t
         bad = 0.5
     both = ((Trial("bad"), bad), (Trial("good"), 1 - bad))
     return tuple((trial, likely) for trial, likely in both if likely >= _SELDOM)
-
-
-def _after(evidence: SearchEvidence, asked: NextTrial, trial: Trial) -> SearchEvidence:
-    """Return EVIDENCE as if ASKED had ended as TRIAL."""
-    guess = evidence.tally(asked.chosen).plus(trial)
-    return replace(
-        evidence,
-        tallies={**evidence.tallies, asked.chosen: guess},
-        built={*evidence.built, asked.chosen},
-        tried=evidence.trials + 1,
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from nvllm.bisect.combinations import Combinations, PatchSet
@@ -171,6 +171,11 @@ class SearchEvidence:
 
     def tally(self, chosen: PatchSet) -> Tally:
         return self.tallies.get(chosen, Tally())
+
+    def after(self, chosen: PatchSet, trial: Trial) -> SearchEvidence:
+        """Return the evidence as if CHOSEN had been built, and tried once more as TRIAL."""
+        tallies = {**self.tallies, chosen: self.tally(chosen).plus(trial)}
+        return replace(self, tallies=tallies, built={*self.built, chosen}, tried=self.trials + 1)
 
 
 @dataclass(frozen=True, slots=True)

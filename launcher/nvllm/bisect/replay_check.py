@@ -58,9 +58,15 @@ def _differing(entries: Sequence[JournalEntry]) -> Iterator[tuple[int, str, str]
         expected = recorded = ""
         match record:
             case Sent():
-                expected, recorded = now.sent(record), f"a task for {_named(state, record.chosen)}"
+                expected, recorded = (
+                    _due(state, [now], record.chosen, _FLEETS, "task for"),
+                    f"a task for {_named(state, record.chosen)}",
+                )
             case Tried() if not record.by_hand and not record.task:  # a task was decided when it was sent
-                expected, recorded = _trial(state, openings, record), f"a trial of {_named(state, record.chosen)}"
+                expected, recorded = (
+                    _due(state, openings, record.chosen, _HOSTS, "trial of"),
+                    f"a trial of {_named(state, record.chosen)}",
+                )
             case Judged():
                 about = f" of {_named(state, record.chosen)}"
                 concluded = search.concluded(state.problem, state.evidence, frozenset(record.chosen))
@@ -94,27 +100,20 @@ class _Opening:
             self._ahead[slots] = frozenset(trial.chosen for trial in trials)
         return self._ahead[slots]
 
-    def sent(self, sent: Sent) -> str:
-        """Return the task that the search wants in this state: that of SENT, if any number of machines gets it."""
-        due = answer(self.state)
-        asked = frozenset(sent.chosen)
-        if not isinstance(due, NextTrial):
-            return "no further task"
-        if due.chosen != asked and not any(asked in self.ahead(slots) for slots in _FLEETS):
-            asked = due.chosen
-        return f"a task for {_named(self.state, asked)}"
 
+def _due(
+    state: BisectState, openings: Iterable[_Opening], tried: Iterable[str], kinds: Iterable[Slots], what: str
+) -> str:
+    """Return the set that the search wants in STATE: TRIED, if it wants that, or wanted it ahead in OPENINGS.
 
-def _trial(state: BisectState, openings: Iterable[_Opening], tried: Tried) -> str:
-    """Return the trial that the search wants in STATE: TRIED, if it wants that, or wanted it ahead in OPENINGS.
-
-    Trials that run at the same time are recorded one after the other, so the opening may be several records back.
+    Trials that run at the same time are recorded one after the other, so the opening may be several records back. KINDS
+    are the slots that there may have been; WHAT says what is wanted, a ``trial of`` or a ``task for`` the set.
     """
-    chosen, due = frozenset(tried.chosen), answer(state)
+    chosen, due = frozenset(tried), answer(state)
     asked = due.chosen if isinstance(due, NextTrial) else None
-    if asked != chosen and any(chosen in opening.ahead(slots) for slots in _HOSTS for opening in openings):
+    if asked != chosen and any(chosen in opening.ahead(slots) for slots in kinds for opening in openings):
         asked = chosen
-    return "no further trial" if asked is None else f"a trial of {_named(state, asked)}"
+    return f"no further {what.split()[0]}" if asked is None else f"a {what} {_named(state, asked)}"
 
 
 def _end(state: BisectState) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from nvllm.bisect.answer import Done, NextTrial, RateFell
+from nvllm.bisect.answer import Done, NextTrial, Stopped
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.minimal import SetSearch
 from nvllm.bisect.ordered import OrderedSearch
@@ -31,7 +31,7 @@ def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
     match answer:
         case Done():
             return answer
-        case RateFell(reason):
+        case Stopped(reason):
             return replace(_best(problem, evidence, reason), certified=False)
         case NextTrial(chosen):
             assert problem.combinations.valid(chosen)
@@ -47,8 +47,7 @@ def _best(problem: Problem, evidence: SearchEvidence, stopped: str) -> Done:
     search = _search(problem, evidence)
     with contextlib.suppress(Refused):
         step(_located(search))
-    complete = _complete(search)
-    if complete is not None:
+    if (complete := _complete(search)) is not None:
         return replace(complete, stopped=stopped)
     return Done(
         search.possible,
@@ -91,11 +90,11 @@ def beliefs(problem: Problem, evidence: SearchEvidence) -> tuple[tuple[str, floa
     1/n for n items. Nothing is known before both ends are proved.
     """
     search = _search(problem, evidence)
-    answer: Done | NextTrial | RateFell | None = None
     with contextlib.suppress(Refused):
         answer = step(_located(search))
-    done = answer if isinstance(answer, Done) else search.complete
-    return tuple(search.weights.items()) if done is None else done.posterior
+        if isinstance(answer, Done):
+            return answer.posterior
+    return tuple(search.weights.items()) if search.complete is None else search.complete.posterior
 
 
 def _search(problem: Problem, evidence: SearchEvidence) -> Search:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NoReturn, TypeAlias, TypeVar
 
 from nvllm.bisect import judge, posterior
-from nvllm.bisect.answer import Done, Line, NextTrial, Purpose, RateFell
+from nvllm.bisect.answer import Done, Line, NextTrial, Purpose, Stopped
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.posterior import Rates
 from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
@@ -29,11 +29,11 @@ _BETWEEN_WATCHES = 6
 
 
 T = TypeVar("T")
-Asking: TypeAlias = Generator[NextTrial | RateFell, None, T]
+Asking: TypeAlias = Generator[NextTrial | Stopped, None, T]
 """Returns T if the evidence suffices for it; else yields what ends the search here."""
 
 
-def step(asking: Asking[T]) -> NextTrial | RateFell | T:
+def step(asking: Asking[T]) -> NextTrial | Stopped | T:
     """Return what ends ASKING: what it yields first, or what it returns."""
     try:
         return next(asking)
@@ -88,12 +88,12 @@ class Search(ABC):
         pairs = judge.proof(bad, good, self.settings).pairs or bad.conclusive
         seen = judge.watch(bad.order, pairs)
         if seen.fallen:
-            yield RateFell(f"the failure rate has fallen: {seen}")
+            yield Stopped(f"the failure rate has fallen: {seen}")
         others = self.evidence.trials - bad.trials - good.trials
         due = (bad.conclusive - pairs) * _BETWEEN_WATCHES <= others - _BETWEEN_WATCHES
         if due or (at_the_end and not seen.steady):
             if bad.blocked:
-                yield RateFell("the bad end cannot be tested any more, so its failure rate may have changed")
+                yield Stopped("the bad end cannot be tested any more, so its failure rate may have changed")
             yield from self.want(ends["bad"], f"whether the failure rate is still the same: {seen}", "watch")
 
     def want(self, chosen: PatchSet, reason: str, purpose: Purpose) -> Asking[NoReturn]:

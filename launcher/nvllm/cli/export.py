@@ -17,7 +17,7 @@ from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse, refuse_any
-from nvllm.export import compose, kubernetes, quadlet, systemd
+from nvllm.export import compose, kubernetes, mounted, quadlet, systemd
 from nvllm.export import export as exporting
 from nvllm.export.export import GUARANTEES, Export, ExportSource
 from nvllm.export.systemd import Service
@@ -185,5 +185,5 @@ def _write(app: App, made: Export, examination: Examination, out: Path) -> None:
             tree, cure = examination.manifest.tree, examination.manifest.cure
             copy = TreeStore(app.places.trees).stage(tree, directory, cure).path
             copy.chmod(0o755)  # who is not root moves only what he may write to
-            copy.rename(directory / exporting.CACHE).chmod(int(tree.directories[0].mode, 8))
+            copy.rename(directory / mounted.CACHE).chmod(int(tree.directories[0].mode, 8))
             copy.parent.rmdir()

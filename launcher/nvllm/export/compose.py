@@ -14,7 +14,7 @@ from typing import Any
 
 from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS
 from nvllm.engine import container
-from nvllm.export import export
+from nvllm.export import export, mounted, texts
 from nvllm.export.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Guarantee, kept, not_kept
 
 FILE = "compose.yaml"
@@ -76,10 +76,10 @@ def exported(source: ExportSource) -> Export:
         document["secrets"] = {_SECRET: {"file": _literal(source.plan.access.key_file)}}
     remarks = export.remarks(source, guaranteed)
     files = [
-        ExportFile(path, (remarks + export.yaml_documents([content])).encode())
+        ExportFile(path, (remarks + texts.yaml_documents([content])).encode())
         for path, content in ((FILE, document), (OLDER_FILE, _older(document)))
     ]
-    return Export((*files, *export.mounted_files(source)), guaranteed, copies_cache=source.tree is not None)
+    return Export((*files, *mounted.mounted_files(source)), guaranteed, copies_cache=source.tree is not None)
 
 
 def _older(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _older(document: Mapping[str, Any]) -> dict[str, Any]:
     It calls the project as the directory is called, and never makes the source of a mount.
     """
     engine = document["services"]["engine"]
-    mounts = [{key: value for key, value in one.items() if key != "bind"} for one in engine["volumes"]]
+    mounts = [{key: value for key, value in mount.items() if key != "bind"} for mount in engine["volumes"]]
     others = {key: value for key, value in document.items() if key != "name"}
     return {**others, "services": {"engine": {**engine, "volumes": mounts}}}
 
@@ -142,12 +142,12 @@ def _literal(text: str) -> str:
 
 def _binds(source: ExportSource) -> list[tuple[str, str]]:
     plan = source.plan
-    binds = [(f"./{export.RUN}", RUN_DIRECTORY), (f"./{export.PROGRAMS}", PROGRAMS_AT)]
+    binds = [(f"./{mounted.RUN}", RUN_DIRECTORY), (f"./{mounted.PROGRAMS}", PROGRAMS_AT)]
     if plan.cache is not None:
-        binds.append((f"./{export.CACHE}", plan.cache.target))
-        binds += [(f"./{export.CACHE}", SEEDS)] if plan.cache.seeds else []
-    binds += [(f"./{export.OWN}{path}", path) for path in sorted(export.own_files(plan))]
-    return [*binds, *((one.source, one.target) for one in export.model_mounts(plan))]
+        binds.append((f"./{mounted.CACHE}", plan.cache.target))
+        binds += [(f"./{mounted.CACHE}", SEEDS)] if plan.cache.seeds else []
+    binds += [(f"./{mounted.OWN}{path}", path) for path in sorted(mounted.own_files(plan))]
+    return [*binds, *((one.source, one.target) for one in mounted.model_mounts(plan))]
 
 
 def _bind(source: str, target: str) -> dict[str, Any]:

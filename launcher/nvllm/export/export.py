@@ -1,31 +1,22 @@
 """Exports: a serve that something else than nvllm starts, as files, and which of its guarantees those files keep.
 
-`source` says what of an examined serve is exported, `kubernetes.py` and the modules beside it turn that into files.
-They are functions of their arguments; nothing here writes, and nothing is asked of a registry.
+`ExportSource` says what of an examined serve is exported, `mounted.py` what its container reads, and one module of each
+platform turns that into files. They are functions of their arguments; nothing here writes or asks a registry.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
-import yaml
-
-from nvllm import runtime
 from nvllm.cache.cachetree import Tree
-from nvllm.core import canonical, reading
-from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedModel
-from nvllm.core.plan import ACCESS, ACCESS_PROGRAM, CONTAINER_PORT, KEY_FILE, LaunchPlan, Mount
+from nvllm.core.plan import ACCESS_PROGRAM, LaunchPlan
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import RestartRules
 from nvllm.engine.container import Container, of_plan
-from nvllm.runtime import gate
-from nvllm.serve import access, planner, startup
+from nvllm.serve import startup
 
 GUARANTEES: Mapping[str, str] = {
     "image": "the image is exactly the built one",
@@ -168,80 +159,8 @@ def refusals(source: ExportSource, platform: str) -> list[Refusal]:
     return refused
 
 
-# What the container reads
-
-_PROGRAMS = ("generation.py", "machine.py", "placing.py")
 PROGRAMS_AT = "/nvllm"
 """Inside the container: the directory of the programs, of ``machine.json`` and of ``launch.json``, read-only."""
-
-
-def programs(source: ExportSource) -> dict[str, bytes]:
-    """Return the files of `PROGRAMS_AT`."""
-    plan, directory = source.plan, Path(runtime.__file__).parent
-    cpu: Json = {
-        "machine": plan.cpu.machine,
-        "kind": plan.cpu.kind,
-        "flags": list(plan.cpu.flags),
-        "layout": _layout(plan),
-    }
-    machine: Json = {
-        "schema": "nvllm.export/1",
-        "cpu": cpu,
-        "gpus": [{"name": one.name, "capability": one.capability, "driver": one.driver} for one in plan.gpus],
-        "memory_available": plan.host.memory_available,
-        "probe": {
-            "model": plan.request_name,
-            "prompt": plan.probe.prompt,
-            "max_tokens": plan.probe.max_tokens,
-            "port": CONTAINER_PORT,
-            **({} if plan.access.key_file is None else {"key_file": KEY_FILE}),
-        },
-    }
-    return {
-        **{name: reading.content(directory / name, reading.CONFIGURATION) for name in _PROGRAMS},
-        "machine.json": canonical.encode(machine),
-        "launch.json": planner.expectations(plan, source.models, source.tree),
-    }
-
-
-def _layout(plan: LaunchPlan) -> Json:
-    layout = plan.cpu.layout
-    return None if layout is None else {"count": layout.count, "cores": layout.cores, "nodes": layout.nodes}
-
-
-def own_files(plan: LaunchPlan) -> dict[str, bytes]:
-    """Return the files of PLAN that are neither a model nor a program of the export, by their paths in the container.
-
-    They are the chat template and what asks for the API key. The key is none of them.
-    """
-    files: dict[str, bytes] = {}
-    if plan.template is not None:
-        source = next(one.source for one in plan.mounts if one.target == plan.template.path)
-        files[plan.template.path] = reading.content(Path(source), reading.CONFIGURATION)
-    if plan.access.key_file is not None:
-        files[f"{ACCESS}/{ACCESS_PROGRAM}"] = access.program()
-    return files
-
-
-RUN, PROGRAMS, CACHE, OWN = "run", "programs", "cache", "own"
-"""The directories of an export that lies on a host: what is mounted at /run/nvllm, at `PROGRAMS_AT`, the cache, and
-`own_files`."""
-
-
-def mounted_files(source: ExportSource) -> list[ExportFile]:
-    """Return the files of `RUN` and `PROGRAMS`."""
-    written = programs(source)
-    run = {gate.EXPECTATIONS: written[gate.EXPECTATIONS], **dict.fromkeys(source.plan.sentinels, b"")}
-    return [
-        *(ExportFile(f"{RUN}/{name}", data) for name, data in sorted(run.items())),
-        *(ExportFile(f"{PROGRAMS}/{name}", data) for name, data in sorted(written.items())),
-        *(ExportFile(f"{OWN}{path}", data) for path, data in sorted(own_files(source.plan).items())),
-    ]
-
-
-def model_mounts(plan: LaunchPlan) -> list[Mount]:
-    """Return the mounts of PLAN that are files of its models, where this host has them."""
-    return [one for one in plan.mounts if any(one.target.startswith(f"{model.path}/") for model in plan.models)]
 
 
 def program(plan: LaunchPlan, name: str, *arguments: str) -> list[str]:
@@ -271,28 +190,6 @@ def labels(plan: LaunchPlan) -> dict[str, str]:
     }
 
 
-# Documents
-
-
-class _Dumper(yaml.SafeDumper):
-    """YAML in the order that it is given, texts of several lines as they are."""
-
-    def ignore_aliases(self, _data: Any) -> bool:
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def yaml_documents(documents: Sequence[Mapping[str, Any]]) -> str:
-    """Return DOCUMENTS as one YAML stream; equal documents give equal bytes."""
-    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000)
-
-
 def remarks(source: ExportSource, guarantees: Mapping[str, Guarantee], before: Sequence[str] = ()) -> str:
     """Return the comment at the top of an exported file: what it is, and every guarantee that it does not keep.
 
@@ -309,27 +206,3 @@ def remarks(source: ExportSource, guarantees: Mapping[str, Guarantee], before: S
         if not guarantee.kept
     ]
     return "".join(f"# {line}\n" for line in [*lines, *before, "Not held here, but by nvllm serve:", *lacking])
-
-
-def unit(sections: Mapping[str, Sequence[tuple[str, str]]]) -> str:
-    """Return a unit of systemd with SECTIONS: the settings of each, in order."""
-    return "\n".join(
-        "".join([f"[{name}]\n", *(f"{key}={text}\n" for key, text in settings)]) for name, settings in sections.items()
-    )
-
-
-_PLAIN = re.compile(r"[A-Za-z0-9_./:=@,+$%-]+")
-
-
-def command_word(text: str) -> str:
-    """Return TEXT as one word of a command in a unit; systemd replaces no variable in it."""
-    return unit_word(text.replace("$", "$$"))
-
-
-def unit_word(text: str) -> str:
-    """Return TEXT as one word of a unit, quoted where it must be; systemd replaces no specifier in it."""
-    literal = text.replace("%", "%%")
-    if _PLAIN.fullmatch(literal):
-        return literal
-    escaped = literal.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'

@@ -15,7 +15,7 @@ from typing import Any
 
 from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS, LaunchPlan, Scratch
 from nvllm.core.refusal import Refusal
-from nvllm.export import export
+from nvllm.export import export, mounted, texts
 from nvllm.export.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Guarantee, kept, not_kept
 
 DEFAULT_SERVER = "1.36"
@@ -111,7 +111,7 @@ def exported(source: ExportSource, server: tuple[int, int]) -> Export:
     )
     if source.tree is not None and server < IMAGES_BY_DEFAULT:
         lines += f"# A server {server[0]}.{server[1]} mounts images only with the feature gate ImageVolume.\n"
-    text = lines + export.yaml_documents(objects)
+    text = lines + texts.yaml_documents(objects)
     return Export((ExportFile(f"{name(source.plan)}.yaml", text.encode()),), guaranteed)
 
 
@@ -122,8 +122,8 @@ def _meta(source: ExportSource, name_: str) -> dict[str, Any]:
 
 def _data(source: ExportSource) -> dict[str, bytes]:
     """Return what the ConfigMap holds: the programs, and the plan's own files."""
-    own = {_own(path): data for path, data in export.own_files(source.plan).items()}
-    return {**export.programs(source), **own}
+    own = {_own(path): data for path, data in mounted.own_files(source.plan).items()}
+    return {**mounted.programs(source), **own}
 
 
 def _own(path: str) -> str:
@@ -277,7 +277,7 @@ def _engine_mounts(source: ExportSource, server: tuple[int, int]) -> list[dict[s
         mounts.append(_read_only(volume, plan.cache.target, top))
         mounts += [_read_only(volume, SEEDS, top)] if plan.cache.seeds else []
     # A file by itself: the directory of a ConfigMap or a Secret also holds links, which the gate refuses.
-    mounts += [_read_only("programs", path, _own(path)) for path in sorted(export.own_files(plan))]
+    mounts += [_read_only("programs", path, _own(path)) for path in sorted(mounted.own_files(plan))]
     if plan.access.key_file is not None:
         mounts.append(_read_only("api-key", KEY_FILE, _KEY))
     claimed = source.models_at.startswith("pvc:")

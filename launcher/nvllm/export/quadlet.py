@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS, LaunchPlan
 from nvllm.core.refusal import Refusal
 from nvllm.engine.container import tmpfs_options
-from nvllm.export import export
+from nvllm.export import export, mounted, texts
 from nvllm.export.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Guarantee, kept, not_kept
 
 _STOP_SLACK = 20
@@ -75,13 +75,13 @@ def exported(source: ExportSource) -> Export:
     key_file = source.plan.access.key_file
     made = [] if key_file is None else [shlex.join(["podman", "secret", "create", _secret(source.plan), key_file])]
     text = export.remarks(source, guaranteed, [f"Before the first start: {one}" for one in made])
-    text += export.unit(_sections(source))
-    return Export((ExportFile(f"{name}.container", text.encode()), *export.mounted_files(source)), guaranteed)
+    text += texts.unit(_sections(source))
+    return Export((ExportFile(f"{name}.container", text.encode()), *mounted.mounted_files(source)), guaranteed)
 
 
 def _sections(source: ExportSource) -> Mapping[str, Sequence[tuple[str, str]]]:
     plan, container = source.plan, source.container
-    word = export.command_word
+    word = texts.command_word
     settings = [
         ("ContainerName", container.name),
         ("Image", source.image_reference),
@@ -154,9 +154,9 @@ def _again(source: ExportSource) -> list[tuple[str, str]]:
 
 
 def _volumes(source: ExportSource) -> list[tuple[str, str]]:
-    own = [(f"./{export.RUN}", RUN_DIRECTORY), (f"./{export.PROGRAMS}", PROGRAMS_AT)]
-    own += [(f"./{export.OWN}{path}", path) for path in sorted(export.own_files(source.plan))]
-    return [*own, *((one.source, one.target) for one in export.model_mounts(source.plan))]
+    own = [(f"./{mounted.RUN}", RUN_DIRECTORY), (f"./{mounted.PROGRAMS}", PROGRAMS_AT)]
+    own += [(f"./{mounted.OWN}{path}", path) for path in sorted(mounted.own_files(source.plan))]
+    return [*own, *((one.source, one.target) for one in mounted.model_mounts(source.plan))]
 
 
 def _blessing(source: ExportSource) -> list[tuple[str, str]]:

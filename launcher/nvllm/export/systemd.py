@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nvllm.export import export
+from nvllm.export import export, texts
 from nvllm.export.export import GUARANTEES, Export, ExportFile, ExportSource, Guarantee, kept, not_kept
 
 
@@ -35,7 +35,7 @@ def guarantees() -> Mapping[str, Guarantee]:
 
 def exported(source: ExportSource, service: Service) -> Export:
     """Return the export of SOURCE as SERVICE. There are no `export.refusals`."""
-    plan, word = source.plan, export.unit_word
+    plan, word = source.plan, texts.unit_word
     command = [*service.command, "serve", plan.image, "--profile", plan.profile]
     sections = {
         "Unit": [
@@ -47,7 +47,7 @@ def exported(source: ExportSource, service: Service) -> Export:
             ("Type", "exec"),
             ("User", service.user),
             *(("Environment", word(f"{name}={text}")) for name, text in service.environment.items()),
-            ("ExecStart", " ".join(export.command_word(part) for part in command)),
+            ("ExecStart", " ".join(texts.command_word(part) for part in command)),
             ("KillMode", "mixed"),
             ("TimeoutStopSec", str(source.stop_timeout + _STOP_SLACK)),
             ("SuccessExitStatus", "143"),
@@ -57,5 +57,5 @@ def exported(source: ExportSource, service: Service) -> Export:
         "Install": [("WantedBy", "multi-user.target")],
     }
     guaranteed = guarantees()
-    text = export.remarks(source, guaranteed) + export.unit(sections)
+    text = export.remarks(source, guaranteed) + texts.unit(sections)
     return Export((ExportFile(f"{plan.instance}.service", text.encode()),), guaranteed)

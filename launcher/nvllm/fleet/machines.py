@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from nvllm.bisect.driver import Task
+from nvllm.bisect.driver import PendingTrial
 from nvllm.bisect.records import BisectStart, Lost, Sent
 from nvllm.core import durable, paths, reading
 from nvllm.core.progress import Progress
@@ -241,14 +241,14 @@ class RemoteMachines:
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         return self.bench.build(chosen)
 
-    def task(self, built: Built, attempt: int, reason: str) -> Task:
+    def task(self, built: Built, attempt: int, reason: str) -> PendingTrial:
         if built.build_hash not in self._pushed:
             self._pushed[built.build_hash] = self._push(built)
         manifest, config = self._pushed[built.build_hash]
         sent = Sent(
             uuid.uuid4().hex, built.chosen, built.build_hash, manifest, config, self.start.host, attempt, reason
         )
-        return Task(sent, functools.partial(self.trial, sent))
+        return PendingTrial(sent, functools.partial(self.trial, sent))
 
     def _push(self, built: Built) -> tuple[str, str]:
         """Send the image of BUILT to the registry, and return the digests of its manifest and its configuration."""

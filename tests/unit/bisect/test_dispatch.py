@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from nvllm.bisect import journal, replay_check
 from nvllm.bisect.answer import Done, NextTrial
-from nvllm.bisect.driver import Task, dispatch, drive
+from nvllm.bisect.driver import PendingTrial, dispatch, drive
 from nvllm.bisect.journal import Journal, Log
 from nvllm.bisect.problem import Mode
 from nvllm.bisect.records import JournalRecord, Lost, Sent, Tried
@@ -43,10 +43,10 @@ class Fleet(SimulatedBench):
         self.guard = threading.Lock()
         self.cleared = threading.Event()
 
-    def task(self, built: Built, attempt: int, reason: str) -> Task:
+    def task(self, built: Built, attempt: int, reason: str) -> PendingTrial:
         name = uuid.uuid4().hex
         sent = Sent(name, built.chosen, built.build_hash, "sha256:1", "sha256:2", "cpu-1", attempt, reason)
-        return Task(sent, lambda: self.tried(sent))
+        return PendingTrial(sent, lambda: self.tried(sent))
 
     def tried(self, sent: Sent) -> Trial | Lost:
         assert sent in [entry.record for entry in self.log.entries]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import RestartRules
-from nvllm.export import compose, export, kubernetes, quadlet, systemd
+from nvllm.export import compose, export, kubernetes, mounted, quadlet, systemd, texts
 from nvllm.serve import planner
 from support import export_world
 from support.export_world import BLESSED, TREE, UNBLESSED
@@ -54,7 +54,7 @@ def test_what_is_about_this_host_now_does_not_count() -> None:
 
 
 def test_the_gate_gets_what_the_plan_says() -> None:
-    written = export.programs(BLESSED)
+    written = mounted.programs(BLESSED)
     assert written["launch.json"] == planner.expectations(BLESSED.plan, (MODEL,), TREE)
     machine = json.loads(written["machine.json"])
     assert machine["cpu"]["flags"] == list(BLESSED.plan.cpu.flags)
@@ -64,7 +64,7 @@ def test_the_gate_gets_what_the_plan_says() -> None:
 
 
 def test_the_run_directory_is_exactly_what_the_gate_lists() -> None:
-    names = {one.path for one in export.mounted_files(UNBLESSED) if one.path.startswith("run/")}
+    names = {one.path for one in mounted.mounted_files(UNBLESSED) if one.path.startswith("run/")}
     assert names == {"run/launch.json", *(f"run/{one}" for one in UNBLESSED.plan.sentinels)}
 
 
@@ -76,14 +76,14 @@ def test_the_machine_is_compared_before_the_gate_and_the_gate_before_the_engine(
 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"])), st.text(max_size=40)))
 def test_yaml_gives_back_what_was_written(document: dict[str, str]) -> None:
-    assert list(yaml.safe_load_all(export.yaml_documents([document]))) == [document]
+    assert list(yaml.safe_load_all(texts.yaml_documents([document]))) == [document]
 
 
 @given(st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=30))
 def test_a_word_of_a_unit_is_one_word(text: str) -> None:
-    quoted = export.unit_word(text)
+    quoted = texts.unit_word(text)
     assert shlex.split(quoted) == [text.replace("%", "%%")]
-    assert export.command_word(text).count("$") == 2 * text.count("$")
+    assert texts.command_word(text).count("$") == 2 * text.count("$")
 
 
 def test_what_changes_how_a_container_is_made_is_refused() -> None:

@@ -13,7 +13,7 @@ import yaml
 from nvllm.core.lock import ModelFile
 from nvllm.core.plan import ACCESS, ACCESS_PROGRAM, KEY_FILE
 from nvllm.core.spec import Access
-from nvllm.export import compose, export, kubernetes, quadlet
+from nvllm.export import compose, kubernetes, mounted, quadlet
 from nvllm.export.export import ExportFile, ExportSource
 from nvllm.lock.templates import LocalTemplate
 from support.export_world import UNBLESSED
@@ -49,13 +49,13 @@ def test_no_export_has_the_key_and_each_has_the_program_that_asks(source: Export
 
 
 def test_the_probe_of_an_export_reads_the_key_where_it_is_mounted(source: ExportSource) -> None:
-    probe = json.loads(export.programs(source)["machine.json"])["probe"]
+    probe = json.loads(mounted.programs(source)["machine.json"])["probe"]
     assert (probe["key_file"], probe["model"]) == (KEY_FILE, "default")
-    assert "key_file" not in json.loads(export.programs(UNBLESSED)["machine.json"])["probe"]
+    assert "key_file" not in json.loads(mounted.programs(UNBLESSED)["machine.json"])["probe"]
 
 
 def test_the_gate_expects_the_program_and_the_template_and_not_the_key(source: ExportSource) -> None:
-    expected = json.loads(export.programs(source)["launch.json"])
+    expected = json.loads(mounted.programs(source)["launch.json"])
     places = {one["path"]: [file["path"] for file in one["files"]] for one in expected["models"]}
     assert places[ACCESS] == [ACCESS_PROGRAM]
     assert places["/templates"] == ["mine.jinja"]
