@@ -29,7 +29,7 @@ from nvllm.patches.source import DirectoryTree, Overlay
 from nvllm.port import devrecord, devtree, overlay
 from nvllm.port.devrecord import DevTree
 from nvllm.port.devtree import Finished
-from nvllm.port.overlay import Difference
+from nvllm.port.overlay import TreeDifference
 from nvllm.runtime.proving import MARK
 from nvllm.sources import commits, fetch
 from nvllm.sources.indexes import Sources
@@ -188,7 +188,7 @@ def _below(app: App, directory: Path, node: str) -> Path:
     raise refuse("NV108", "TEST", "the file of a test", f"no file {file}", cure)
 
 
-def _difference(app: App, directory: Path, record: DevTree, build: Build) -> Difference:
+def _difference(app: App, directory: Path, record: DevTree, build: Build) -> TreeDifference:
     """Return what the files in DIRECTORY, as they stand, are otherwise than in the image of BUILD."""
     where = app.project.series(record.series)
     diffs = [*seriesfile.diffs(where, build.patches, app.project.show(where)).values()]

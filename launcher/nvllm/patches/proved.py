@@ -17,7 +17,7 @@ from nvllm.core.fields import Form, Rule, Sha256, Word
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import ImageSpec
-from nvllm.patches.series import Patch
+from nvllm.patches.series import Patch, Series
 
 SCHEMA = "nvllm.proofs/1"
 NAME = "proofs.json"
@@ -112,6 +112,13 @@ def state(root: Path, patch: Patch, proofs: Sequence[ProofRecord]) -> State:
 def holds(root: Path, patch: Patch, proof: ProofRecord) -> bool:
     """Return whether PROOF is of PATCH and of the test below ROOT as they are now."""
     return proof.patch_sha256 == patch.sha256 and proof.test_sha256 == file_sha256(root, proof.node)
+
+
+def states(project: Project, spec: ImageSpec, series: Series) -> tuple[State, ...]:
+    """Return the state of each patch that SPEC enables of SERIES; nothing if no test of the series ever ran."""
+    proofs = read(project, series.base).proofs
+    enabled = [patch for patch in series.patches if patch.id in spec.patches.enable]
+    return tuple(state(project.root, patch, proofs) for patch in enabled) if proofs else ()
 
 
 def demanded(project: Project, spec: ImageSpec, patches: Sequence[Patch]) -> Iterator[Refusal]:

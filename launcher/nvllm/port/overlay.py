@@ -18,14 +18,14 @@ _NATIVE = (".so", ".cu", ".cuh", ".cpp", ".h", ".hpp")
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TreeDifference:
     """The PATHS of vLLM's package that a tree has otherwise than an image, and the DIGEST of what it has there."""
 
     paths: tuple[str, ...]
     digest: str
 
 
-def difference(paths: Collection[str], tree: SourceTree, image: SourceTree, where: str) -> Difference:
+def difference(paths: Collection[str], tree: SourceTree, image: SourceTree, where: str) -> TreeDifference:
     """Return in which of PATHS the files of TREE differ from those of IMAGE; messages call the tree WHERE.
 
     Files outside of the package are in no image. Raises Refused NV610 for what cannot be laid over one: a file that the
@@ -35,7 +35,7 @@ def difference(paths: Collection[str], tree: SourceTree, image: SourceTree, wher
     refuse_any(_unfit(content, where))
     own = {path: data for path, data in content.items() if path.startswith(_PACKAGE)}
     hashes: dict[str, Json] = {path: hashlib.sha256(data or b"").hexdigest() for path, data in own.items()}
-    return Difference(tuple(own), canonical.digest(DOMAIN, hashes))
+    return TreeDifference(tuple(own), canonical.digest(DOMAIN, hashes))
 
 
 def _unfit(content: Mapping[str, bytes | None], where: str) -> Iterator[Refusal]:

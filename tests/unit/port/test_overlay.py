@@ -11,7 +11,7 @@ from support.series_samples import MappingTree
 IMAGE = {"vllm/a.py": b"a\n", "vllm/b.py": b"b\n", "vllm/gone.py": b"gone\n", "csrc/k.cu": b"k\n", "setup.py": b"s\n"}
 
 
-def differing(**changed: bytes | None) -> overlay.Difference:
+def differing(**changed: bytes | None) -> overlay.TreeDifference:
     files = {**IMAGE, **{name.replace("__", "/").replace("_dot_", "."): data for name, data in changed.items()}}
     return overlay.difference({*IMAGE, *files}, MappingTree(files), MappingTree(IMAGE), "tree")
 
