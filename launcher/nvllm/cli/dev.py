@@ -207,14 +207,14 @@ def _finished(app: App, directory: Path, record: DevTree) -> Finished:
     spec = specfile.of(app.project, record.image)
     lock = read_lock(app.project, record.image)  # the source alone: it may be older than the series
     _same_origin(app, directory, record, spec.patches.series, lock.vllm.source.sha256)
-    work, shown = WorkTree(directory), shlex.quote(str(directory))
+    work, quoted = WorkTree(directory), shlex.quote(str(directory))
     paths = work.uncommitted()
     if paths:
-        cure = f"git -C {shown} add --all && git -C {shown} commit --fixup HEAD"
+        cure = f"git -C {quoted} add --all && git -C {quoted} commit --fixup HEAD"
         raise refuse("NV610", str(directory), "nothing to commit", ", ".join(paths[:3]), cure)
     merges = work.merges(record.base)
     if merges:
-        cure = f"git -C {shown} rebase {record.base}"
+        cure = f"git -C {quoted} rebase {record.base}"
         raise refuse("NV610", str(directory), "commits in one line", f"the merge {merges[0]}", cure)
     series = seriesfile.of(app.project, record.series)
     made = devtree.commits(commits.mails(directory, record.base, str(directory)), series, str(directory), record.base)

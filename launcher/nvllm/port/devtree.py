@@ -183,14 +183,14 @@ def _entered(
         )
         return replace(series, patches=(*series.patches, new)), text, file
     index = series.patches.index(old)
-    place = ("patches", index)
-    text = yamledit.set_scalar(text, (*place, "sha256"), digest)
+    steps = ("patches", index)
+    text = yamledit.set_scalar(text, (*steps, "sha256"), digest)
     if {*diff.paths} != {*old.touches}:
-        text = yamledit.set_list(text, (*place, "touches"), diff.paths)
+        text = yamledit.set_list(text, (*steps, "touches"), diff.paths)
     if requires != old.requires and old.requires:
-        text = yamledit.set_list(text, (*place, "requires"), requires)
+        text = yamledit.set_list(text, (*steps, "requires"), requires)
     elif requires != old.requires:
-        text = yamledit.followed(text, (*place, "touches"), [f"requires: [{', '.join(requires)}]"])
+        text = yamledit.followed(text, (*steps, "touches"), [f"requires: [{', '.join(requires)}]"])
     new = replace(old, touches=diff.paths, sha256=digest, requires=requires)
     return replace(series, patches=(*series.patches[:index], new, *series.patches[index + 1 :])), text, str(old.file)
 

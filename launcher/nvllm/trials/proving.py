@@ -115,12 +115,12 @@ class ProofBench:
     def _arm(self, chosen: Sets, patches: tuple[str, ...], nodes: Sequence[str], diff: Diff) -> dict[str, Ran]:
         """Return what each of NODES does in the image of PATCHES."""
         answers: dict[str, Ran] = {}
-        for place in dict.fromkeys(where(proofs.needs(self.project.root, node)) for node in nodes):
-            here = [node for node in nodes if where(proofs.needs(self.project.root, node)) == place]
+        for scene in dict.fromkeys(where(proofs.needs(self.project.root, node)) for node in nodes):
+            here = [node for node in nodes if where(proofs.needs(self.project.root, node)) == scene]
             try:
-                by_node = self._run(place, chosen, patches, here)
+                by_node = self._run(scene, chosen, patches, here)
             except Refused as refused:
-                if place != "engine":
+                if scene != "engine":
                     raise
                 trial = blamed(refused, 0.0).trial  # raises it again if the patches did not cause it
                 answers |= dict.fromkeys(here, Ran("error", f"no engine to ask: {trial.kind}: {trial.said}"))
@@ -129,13 +129,13 @@ class ProofBench:
         return answers
 
     def _run(
-        self, place: Where, chosen: Sets, patches: tuple[str, ...], nodes: Sequence[str]
+        self, scene: Where, chosen: Sets, patches: tuple[str, ...], nodes: Sequence[str]
     ) -> Mapping[str, Sequence[TestResult]]:
         built = self._image(patches)
-        if place == "image":
+        if scene == "image":
             return self._in_image(chosen, built, nodes)
         about = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(patches)}
-        if place == "host":
+        if scene == "host":
             return self._here(nodes, about)
         with self.bench.serving(built) as running:
             return self._here(nodes, {**about, "NVLLM_ADDRESS": f"http://127.0.0.1:{running.plan.port}"})
@@ -172,8 +172,8 @@ class ProofBench:
         return (own | {*self.spec.profiles[self.bench.profile].sentinels}) & patchset.sentinels(whole)
 
 
-def by_node(names: Mapping[str, str], output: str, place: str) -> Mapping[str, Sequence[TestResult]]:
-    """Return the results in OUTPUT by node; NAMES is from the node to its name in that run.
+def by_node(names: Mapping[str, str], output: str, runner: str) -> Mapping[str, Sequence[TestResult]]:
+    """Return the results in OUTPUT by node; NAMES is from the node to its name in that run of RUNNER.
 
     Raises Refused NV608 if pytest did not run to its end.
     """
@@ -181,5 +181,5 @@ def by_node(names: Mapping[str, str], output: str, place: str) -> Mapping[str, S
     if not any(result.when == "session" for result in listed):
         lines = output.strip().splitlines()
         cure = "see that pytest runs there: every line that it wrote is above"
-        raise refuse("NV608", place, "a run of the tests", "\n".join(lines[-8:]) or "no output", cure)
+        raise refuse("NV608", runner, "a run of the tests", "\n".join(lines[-8:]) or "no output", cure)
     return {node: verdict.of_node(listed, name) for node, name in names.items()}
