@@ -7,6 +7,7 @@ the set. A record holds as long as the patch's file and the file of the test hav
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,13 +77,14 @@ def read(project: Project, base: str) -> Proofs:
     """Return the records of the series BASE; none if there is no file. Raises Refused NV109 or NV104."""
     path = project.series(base) / NAME
     label = project.show(path)
+    cure = f"remove it, and prove the patches again: {shlex.join(['rm', label])}"
     try:
         data = reading.content(path, reading.SERIES)
     except FileNotFoundError:
         return Proofs(SCHEMA)
     except OSError as error:
         raise reading.refused(label, error) from error
-    return documents.decode(FORM, data, lambda _: (), code="NV104", label=label, cure=f"rm {label}")
+    return documents.decode(FORM, data, lambda _: (), code="NV104", label=label, cure=cure)
 
 
 def write(project: Project, base: str, proofs: Sequence[ProofRecord]) -> None:

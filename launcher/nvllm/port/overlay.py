@@ -43,8 +43,8 @@ def _unfit(content: Mapping[str, bytes | None], where: str) -> Iterator[Refusal]
     for path, data in content.items():
         native = path.startswith(seriesfile.NATIVE) or path in seriesfile.BUILD_FILES
         if native or (path.startswith(_PACKAGE) and path.endswith(_NATIVE)):
-            cure = "compile vLLM with it: nvllm dev finish, then the native path of the Dockerfile"
+            cure = "compile vLLM with it, by the native path of the Dockerfile"
             yield Refusal("NV610", f"{where}/{path}", expected, "a file that is compiled into the wheel", cure)
         elif data is None and path.startswith(_PACKAGE):
-            cure = "leave the file empty while you try, or write the patch back and build: nvllm dev finish"
+            cure = "leave the file there, empty, while you try"
             yield Refusal("NV610", f"{where}/{path}", expected, "a file that is gone from the tree", cure)

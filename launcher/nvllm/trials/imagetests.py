@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -142,7 +141,7 @@ def pytest_files() -> tuple[Path, ...]:
         try:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            cure = f"{sys.executable} -m pip install pytest"
+            cure = "install pytest for the Python that runs nvllm"
             raise refuse("NV608", "pytest", f"the distribution {name}", "not installed", cure) from None
         for file in distribution.files or ():
             top = file.parts[0]
