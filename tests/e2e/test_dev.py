@@ -42,6 +42,7 @@ def test_a_test_sees_the_tree_and_the_image_stays_as_it_was(
     assert world.nvllm("dev", "start", IMAGE, str(tree)).code == 0
     asked = ("dev", "test", str(tree), "proofs/test_tree.py", "tests/test_outputs.py", "--json")
     done = world.nvllm(*asked)
+    assert "result" in done.document, done
     assert (done.code, [one["passed"] for one in done.document["result"]["tests"]]) == (1, [0, 1])
     assert done.document["result"]["files"] == []  # the image has the commits as its patches
     version = tree / "vllm/version.py"
