@@ -186,7 +186,6 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "patch prove": {"--profile": _WHICH, "--again": "runs more tests", "--dry-run": _LESS},
     "patch replace": {"--series": _WHICH},
     "patch refresh": {"--against": _WHICH, "--series": _WHICH},
-    "dev test": {"--profile": _WHICH},
     "dev finish": {"--dry-run": _LESS},
     "port": {
         "--to": _WHICH,

@@ -12,39 +12,26 @@ from pathlib import Path
 import click
 
 from nvllm.cli.build import fresh_build
-from nvllm.cli.complete import files, profiles
 from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.cli.image_argument import IMAGE_BEFORE_PATH, with_image
-from nvllm.core import clock, durable, yamledit
+from nvllm.core import durable, yamledit
 from nvllm.core.canonical import Json
-from nvllm.core.plan import Mount
 from nvllm.core.refusal import refuse, refuse_any
-from nvllm.engine import engine
-from nvllm.host import locks, survey
-from nvllm.host.locks import Holder, Key
-from nvllm.image.identity import Build
 from nvllm.lock.project import read_lock
 from nvllm.patches import checkout, patching, patchset, proofs, seriesfile, source
-from nvllm.patches.source import DirectoryTree, Overlay
-from nvllm.port import devrecord, devtree, overlay
+from nvllm.patches.source import DirectoryTree
+from nvllm.port import devrecord, devtree
 from nvllm.port.devrecord import DevTree
 from nvllm.port.devtree import Finished
-from nvllm.port.overlay import TreeDifference
-from nvllm.runtime.proving import MARK
 from nvllm.sources import commits, fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
 from nvllm.sources.worktree import WorkTree
 from nvllm.spec import specfile
-from nvllm.trials import imagetests, probe, proving
-from nvllm.trials.bench import EngineBench
-from nvllm.trials.imagetests import ImageTests
-from nvllm.trials.verdict import TestResult
 
 EXAMPLES = """
 Examples:
   nvllm dev start cpu                  the pinned source as a git work tree in vllm-cpu, a commit for each patch
-  nvllm dev test vllm-cpu tests/test_mine.py    a test in the image, on the files as they stand
   nvllm dev finish vllm-cpu --dry-run  what has become of each patch, after edits, rebases and new commits
   nvllm dev finish vllm-cpu            the commits as patches again, under their ids
 """
@@ -116,94 +103,6 @@ def finish(app: App, directory: Path, dry_run: bool) -> None:
         "written": [*written],
     }
     app.out.result("dev finish", data, lambda: _text(app, record, finished, written))
-
-
-@dev.command("test", epilog=EXAMPLES)
-@click.argument("directory", type=PATH, metavar="DIR", help="A work tree that `nvllm dev start` made.")
-@click.argument("tests", nargs=-1, metavar="TEST...", required=True, shell_complete=files, help="FILE or FILE::TEST.")
-@click.option("--profile", shell_complete=profiles, help="The profile whose limits hold.  [default: the first]")
-@with_app
-def test(app: App, directory: Path, tests: tuple[str, ...], profile: str | None) -> None:
-    """Run TESTs with pytest in the image, with the files of DIR as they stand laid over those of the image.
-
-    TEST is a file, or a test in it, below the project or, as vLLM's own tests are, below DIR; those run without
-    vLLM's conftest.py. Nothing is built from DIR. Exits with 1 unless all pass.
-    """
-    record = devrecord.read(directory)
-    spec = specfile.of(app.project, record.image)
-    name = profile if profile is not None else next(iter(spec.profiles), "")
-    specfile.named_profile(app.project, spec, name)
-    build = fresh_build(app, record.image, None)
-    _same_origin(app, directory, record, spec.patches.series, build.lock.vllm.source.sha256)
-    nodes = {node: _below(app, directory, node) for node in tests}
-    laid = _difference(app, directory, record, build)
-    imagetests.pytest_files()  # refuses before anything is built
-    docker = engine.require()
-    judge = probe.builtin("boots")  # it judges nothing: the tests do
-    bench = EngineBench(
-        app.project, app.places, record.image, name, judge, docker, app.offline, app.progress, purpose="dev"
-    )
-    gpus = survey.host_facts(app.places, docker).gpus[: 1 if spec.profiles[name].gpu is not None else 0]
-    site = f"/{build.scheme.site}"
-    over = [Mount(str((directory / path).absolute()), f"{site}/{path}") for path in laid.paths]
-    sentinels = {*spec.profiles[name].sentinels} & patchset.sentinels(build.patches)
-    app.remember_project()
-    with locks.acquire_all(
-        app.places.locks,
-        [Key("proof", f"dev-{record.image}-{app.project.id}")],
-        Holder(os.getpid(), clock.now(), f"nvllm dev test {directory}"),
-    ):
-        bench.clear()
-        built = bench.built(tuple(patch.id for patch in build.patches))
-        written, by_node = "", dict[str, Sequence[TestResult]]()
-        for root in dict.fromkeys(nodes.values()):
-            # The image lacks what vLLM's own conftest.py imports.
-            options = ("--noconftest",) if root == directory else ()
-            runner = ImageTests(bench, build, tuple(gpu.uuid for gpu in gpus), options)
-            below = {node: own for node, own in nodes.items() if own == root}
-            output = runner.run(built, below, sentinels, over)
-            written += output
-            by_node |= proving.by_node(imagetests.names(below), output, f"the image {built.image}")
-    outcomes = {node: [one for one in by_node[node] if one.outcome != "passed"] for node in nodes}
-    failed = [node for node in nodes if not by_node[node] or any(one.outcome == "failed" for one in outcomes[node])]
-    data: Json = {
-        "image": record.image,
-        "difference": laid.digest,
-        "files": list(laid.paths),
-        "tests": [
-            {
-                "node": node,
-                "passed": sum(one.outcome == "passed" for one in by_node[node]),
-                "others": [{"outcome": one.outcome, "text": one.text} for one in outcomes[node]],
-            }
-            for node in nodes
-        ],
-    }
-    head = f"dev {laid.digest[:12]}: {len(laid.paths)} files of {directory} over the image {record.image}"
-    own = "\n".join(line for line in written.splitlines() if MARK not in line)
-    app.out.result("dev test", data, f"{own.strip()}\n{head}")
-    if failed:
-        raise click.exceptions.Exit(1)
-
-
-def _below(app: App, directory: Path, node: str) -> Path:
-    """Return the directory that the test NODE lies below: the project, or the work tree in DIRECTORY."""
-    file = node.partition("::")[0]
-    for root in (app.project.root, directory):
-        if (root / file).is_file():
-            return root
-    cure = f"name a file below {app.project.root} or {directory}"
-    raise refuse("NV108", "TEST", "the file of a test", f"no file {file}", cure)
-
-
-def _difference(app: App, directory: Path, record: DevTree, build: Build) -> TreeDifference:
-    """Return what the files in DIRECTORY, as they stand, are otherwise than in the image of BUILD."""
-    where = app.project.series(record.series)
-    diffs = [*seriesfile.diffs(where, build.patches, app.project.show(where)).values()]
-    paths = {*WorkTree(directory).changed(record.base), *(path for diff in diffs for path in diff.paths)}
-    pristine = source.archive(Store(app.places.store).path(record.source), paths)
-    image = Overlay(pristine, patching.apply_all(pristine, diffs))
-    return overlay.difference(paths, DirectoryTree(directory), image, str(directory))
 
 
 def _finished(app: App, directory: Path, record: DevTree) -> Finished:

@@ -41,15 +41,11 @@ _WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 @dataclass(frozen=True, slots=True)
 class ImageTests:
-    """Runs tests in the image of BUILD, as a container of the profile of BENCH. GPUS are the uuids that it gets.
-
-    OPTIONS are more options of pytest.
-    """
+    """Runs tests in the image of BUILD, as a container of the profile of BENCH. GPUS are the uuids that it gets."""
 
     bench: EngineBench
     build: Build
     gpus: tuple[str, ...]
-    options: tuple[str, ...] = ()
 
     def run(self, built: Built, nodes: Mapping[str, Path], sentinels: Collection[str], over: Sequence[Mount]) -> str:
         """Run NODES, each below the directory that it is named with, and return what pytest wrote.
@@ -88,7 +84,7 @@ class ImageTests:
             proving.NODES: json.dumps(named),
         }
         tests = [f"{INSIDE}/proofs/{file}" for file in files(named)]
-        options = ["-c", os.devnull, "--rootdir", f"{INSIDE}/proofs", "-p", PLUGIN, *self.options]
+        options = ["-c", os.devnull, "--rootdir", f"{INSIDE}/proofs", "-p", PLUGIN]
         return Container(
             name=name,
             command=(self.build.scheme.interpreter, "-m", "pytest", *OPTIONS, *options, *tests),
