@@ -16,7 +16,7 @@ def test_a_directory_that_dev_start_did_not_make(tmp_path: Path) -> None:
         devrecord.read(tmp_path)
     (refusal,) = refused.value.refusals
     assert (refusal.code, refusal.found) == ("NV610", "none")
-    assert refusal.cure == f"nvllm dev start IMAGE {tmp_path}-2"
+    assert refusal.cure == "name a directory that `nvllm dev start` has made"
 
 
 def test_a_record_of_another_form(tmp_path: Path) -> None:

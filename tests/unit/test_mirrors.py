@@ -67,6 +67,7 @@ ELSEWHERE = {
     "spec/speculative": "unit/serve/test_planner.py",
     "spec/waivers": "refusals/test_nv101.py",
     "trials/ending": "unit/bisect/test_driver.py",
+    "trials/imagetests": "refusals/test_nv608.py",
     "trials/proving": "unit/cli/test_patch_prove.py",
     "trials/trial": "unit/bisect/test_problem.py",
 }

@@ -114,14 +114,14 @@ def _finished(app: App, directory: Path, record: DevTree) -> Finished:
     spec = specfile.of(app.project, record.image)
     lock = read_lock(app.project, record.image)  # the source alone: it may be older than the series
     _same_origin(app, directory, record, spec.patches.series, lock.vllm.source.sha256)
-    work, shown = WorkTree(directory), shlex.quote(str(directory))
+    work, quoted = WorkTree(directory), shlex.quote(str(directory))
     paths = work.uncommitted()
     if paths:
-        cure = f"git -C {shown} add --all && git -C {shown} commit --fixup HEAD"
+        cure = f"commit it: git -C {quoted} add --all && git -C {quoted} commit --fixup HEAD"
         raise refuse("NV610", str(directory), "nothing to commit", ", ".join(paths[:3]), cure)
     merges = work.merges(record.base)
     if merges:
-        cure = f"git -C {shown} rebase {record.base}"
+        cure = f"put them into one line: git -C {quoted} rebase {record.base}"
         raise refuse("NV610", str(directory), "commits in one line", f"the merge {merges[0]}", cure)
     series = seriesfile.of(app.project, record.series)
     made = devtree.commits(commits.mails(directory, record.base, str(directory)), series, str(directory), record.base)
@@ -136,15 +136,16 @@ def _finished(app: App, directory: Path, record: DevTree) -> Finished:
 
 
 def _same_origin(app: App, directory: Path, record: DevTree, series: str, archive: str) -> None:
-    cure = (
-        f"nvllm dev start {record.image} {shlex.quote(f'{directory}-2')}, and take your commits there: git format-patch"
-    )
+    again = shlex.join(["nvllm", "dev", "start", record.image, f"{directory}-2"])
+    cure = f"carry your commits to a new tree: {again}"
     if (record.series, record.source) != (series, archive):
         spec = app.project.show(app.project.spec(record.image))
         expected = f"a tree of patches/{series} on the source that the lock of {record.image} pins"
         raise refuse("NV610", f"{directory} and {spec}", expected, f"a tree of patches/{record.series}", cure)
     if not Store(app.places.store).has(archive):
-        raise refuse("NV204", str(directory), "the pinned source in the store", "none", f"nvllm fetch {record.image}")
+        raise refuse(
+            "NV204", str(directory), "the pinned source in the store", "none", f"fetch it: nvllm fetch {record.image}"
+        )
 
 
 def _write(app: App, record: DevTree, finished: Finished) -> list[str]:

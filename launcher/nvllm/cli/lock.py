@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -18,6 +19,7 @@ from nvllm.lock import drift, lockdoc, resolve, updates
 from nvllm.lock.drift import Drift
 from nvllm.lock.project import lock_image, proved_digits, read_inputs, read_lock, usable_lock
 from nvllm.lock.updates import Reminder
+from nvllm.patches import proved
 from nvllm.sources.store import Store
 
 EXAMPLES = """
@@ -30,6 +32,9 @@ Examples:
   nvllm lock sm120 --later qwen35-27b-nvfp4   all but that model, on a host that reaches no hub
   nvllm lock cpu --model tiny-lfm2         pin that model as it is now, and keep all other pins
 """
+
+
+_WIDEST = 100
 
 
 @click.command("lock", cls=Command, epilog=EXAMPLES)
@@ -95,7 +100,7 @@ def lock(
     if not check:
         lockdoc.write(app.project.lock(image), new)
     file = app.project.show(app.project.lock(image))
-    data = {
+    data: dict[str, object] = {
         "image": image,
         "platform": app.project.platform,
         "lock": file,
@@ -105,14 +110,18 @@ def lock(
     reminder = updates.remind(new, os.environ, offline=app.offline) if check else None
     if reminder is not None:
         data["security"] = reminder.data
-    proved = proved_digits(new, Store(app.places.store)) if check else None
+    digits = proved_digits(new, Store(app.places.store)) if check else None
     if check:
-        data["commit"] = {"commit": new.vllm.commit, "proved_digits": proved}
+        data["commit"] = {"commit": new.vllm.commit, "proved_digits": digits}
     verb = ("would change" if check else "written") if changed else "unchanged"
     size = sum(file.size for file in new.files) / 1e6
     head = f"{file}: {verb}, {len(new.files)} files, {size:.0f} MB, {len(new.wheels)} of them wheels"
-    if proved is not None:
-        head += f"\n{_proved(new.vllm.commit, proved)}"
+    if digits is not None:
+        head += f"\n{_proved(new.vllm.commit, digits)}"
+    states = Counter(proved.states(app.project, inputs.spec, inputs.series))
+    if states:
+        data["proofs"] = dict(states)
+        head += f"\npatches: {', '.join(f'{count} {state}' for state, count in sorted(states.items()))}"
     app.out.result("lock", cast("Json", data), lambda: _print(app, head, drifts, reminder))
     if check and changed:
         raise click.exceptions.Exit(1)
@@ -124,10 +133,17 @@ def _proved(commit: str, digits: int) -> str:
     return f"commit {commit}: its source archive proves {commit[:digits] or 'nothing'}; the rest is what the spec says"
 
 
+def cell(text: str | None) -> str:
+    """Return TEXT as a table of differences shows it: a long list, such as all new arguments, only as it begins."""
+    if text is None:
+        return "-"
+    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}... ({len(text)} characters; --json has all)"
+
+
 def _print(app: App, head: str, drifts: Sequence[Drift], reminder: Reminder | None) -> None:
     app.out.line(head)
     if drifts:
-        rows = [(one.kind, one.name, one.before or "-", one.after or "-") for one in drifts]
+        rows = [(one.kind, one.name, cell(one.before), cell(one.after)) for one in drifts]
         app.out.table(["kind", "name", "before", "after"], rows)
     if reminder is not None:
         app.out.line("\n".join(reminder.words))

@@ -290,8 +290,8 @@ def _refuse_conflicts(app: App, series: Series, enabled: Collection[str], change
     diffs = seriesfile.diffs(app.project.series(series.base), below, f"patches/{series.base}")
     own = Patch(change.id, "carried", change.summary, Upstream("none"), touches=change.diff.paths)
     chosen, label = [*below, own], f"{app.project.show(app.project.spec(image))}: .patches.enable"
-    found = together.conflicts(series, chosen, {**diffs, change.id: change.diff}, tree, label)
-    refuse_any(one for one in found if one.code == "NV609")
+    problems = together.conflicts(series, chosen, {**diffs, change.id: change.diff}, tree, label)
+    refuse_any(one for one in problems if one.code == "NV609")
 
 
 @patch.command("replace")

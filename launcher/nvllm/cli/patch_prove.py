@@ -23,7 +23,7 @@ from nvllm.patches import edit, proofs, proved, seriesfile
 from nvllm.patches.proved import ProofRecord, State, Verdict
 from nvllm.patches.series import Series
 from nvllm.spec import specfile
-from nvllm.trials import probe, proving
+from nvllm.trials import imagetests, probe, proving
 from nvllm.trials.bench import EngineBench
 from nvllm.trials.proving import ProofBench, Sets
 
@@ -34,7 +34,7 @@ Examples:
   nvllm patch prove cpu --dry-run              which tests would run, where, and on which sets
 """
 
-_NO_GPU = "needs a GPU, which this host lacks"
+_NO_GPU = "needs a GPU, which this host or the profile lacks"
 _WORDS: Mapping[Verdict, str] = {
     "proved": "fails without the patch, passes with the set",
     "passes-without": "passes without the patch: it proves nothing",
@@ -84,7 +84,8 @@ def prove(app: App, image: str, patches: tuple[str, ...], profile: str | None, a
     named = [edit.carried(series, patch_id, label) for patch_id in patches or spec.patches.enable]
     facts = survey.host_facts(app.places, engine.connect())
     sets = [proving.sets(series, spec.patches.enable, patch) for patch in named]
-    work = [_work(app, series, chosen, facts, again=again) for chosen in sets]
+    gpu = bool(facts.gpus) and spec.profiles[name].gpu is not None
+    work = [_work(app, series, chosen, gpu=gpu, again=again) for chosen in sets]
     if not dry_run:
         refuse_any(proofs.refusals(app.project.root, [node for job in work for node in job.run]))
         app.project.writable(app.project.series(series.base))
@@ -104,30 +105,32 @@ def prove(app: App, image: str, patches: tuple[str, ...], profile: str | None, a
         raise click.exceptions.Exit(1)
 
 
-def _work(app: App, series: Series, chosen: Sets, facts: HostFacts, *, again: bool) -> _Work:
-    """Return what is to be done for the patch of CHOSEN: without AGAIN, not what the records say already."""
+def _work(app: App, series: Series, chosen: Sets, *, gpu: bool, again: bool) -> _Work:
+    """Return what is to be done for the patch of CHOSEN: without AGAIN, not what the records say already.
+
+    GPU says whether tests get one.
+    """
     root, patch = app.project.root, chosen.patch
     proofs_here = proved.read(app.project, series.base).proofs
     done = {one.node for one in proofs_here if one.patch == patch.id and one.verdict == "proved"}
     current = {one.node for one in proofs_here if one.node in done and proved.holds(root, patch, one)}
-    gpu = {node for node in patch.proved_by if proofs.GPU in proofs.needs(root, node) and not facts.gpus}
-    left = {node: _NO_GPU for node in patch.proved_by if node in gpu}
-    run = tuple(node for node in patch.proved_by if node not in gpu and (again or node not in current))
+    left = {node: _NO_GPU for node in patch.proved_by if not gpu and proofs.GPU in proofs.needs(root, node)}
+    run = tuple(node for node in patch.proved_by if node not in left and (again or node not in current))
     return _Work(chosen, run, left)
 
 
 def _run(app: App, spec: ImageSpec, series: Series, profile: str, facts: HostFacts, work: Sequence[_Work]) -> None:
     """Run the tests of WORK, and record what they did after each patch."""
     docker, image = engine.require(), spec.name
-    proving.pytest_files()  # refuses before anything is built
+    imagetests.pytest_files()  # refuses before anything is built
     judge = probe.builtin("boots")  # it judges nothing: the tests do
     bench = EngineBench(
         app.project, app.places, image, profile, judge, docker, app.offline, app.progress, purpose="proof"
     )
-    prover = ProofBench(app.project, spec, series, docker, bench, facts)
+    prover = ProofBench(app.project, spec, series, bench, facts)
     directory = app.project.series(series.base)
     diffs = seriesfile.diffs(directory, series.patches, app.project.show(directory))
-    keys = [Key("proof", f"{image}-{app.project.id}"), *(Key("gpu", gpu.uuid) for gpu in facts.gpus[:1])]
+    keys = [Key("proof", f"{image}-{app.project.id}")]
     holder = Holder(os.getpid(), clock.now(), f"nvllm patch prove {image}")
     app.remember_project()
     with locks.acquire_all(app.places.locks, keys, holder):

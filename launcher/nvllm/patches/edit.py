@@ -131,8 +131,8 @@ def replace_patch(directory: Path, label: str, patch_id: str, diff: Diff) -> Pat
     patch = carried(series, patch_id, label)
     data = unified.render(diff)
     unified.parse(data, diff.name)  # refuses a path that no patch can hold
-    shown, index = f"{label}/{seriesfile.NAME}", series.patches.index(patch)
-    text = _rehashed(seriesfile.text(directory, label), series, patch, hashlib.sha256(data).hexdigest(), shown)
+    file, index = f"{label}/{seriesfile.NAME}", series.patches.index(patch)
+    text = _rehashed(seriesfile.text(directory, label), series, patch, hashlib.sha256(data).hexdigest(), file)
     if {*diff.paths} != {*patch.touches}:
         text = yamledit.set_list(text, ("patches", index, "touches"), diff.paths)
     durable.replace(directory / str(patch.file), data, 0o644, code="NV920")

@@ -7,6 +7,7 @@ the set. A record holds as long as the patch's file and the file of the test hav
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from nvllm.core.fields import Form, Rule, Sha256, Word
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import ImageSpec
-from nvllm.patches.series import Patch
+from nvllm.patches.series import Patch, Series
 
 SCHEMA = "nvllm.proofs/1"
 NAME = "proofs.json"
@@ -76,13 +77,14 @@ def read(project: Project, base: str) -> Proofs:
     """Return the records of the series BASE; none if there is no file. Raises Refused NV109 or NV104."""
     path = project.series(base) / NAME
     label = project.show(path)
+    cure = f"remove it, and prove the patches again: {shlex.join(['rm', label])}"
     try:
         data = reading.content(path, reading.SERIES)
     except FileNotFoundError:
         return Proofs(SCHEMA)
     except OSError as error:
         raise reading.refused(label, error) from error
-    return documents.decode(FORM, data, lambda _: (), code="NV104", label=label, cure=f"rm {label}")
+    return documents.decode(FORM, data, lambda _: (), code="NV104", label=label, cure=cure)
 
 
 def write(project: Project, base: str, proofs: Sequence[ProofRecord]) -> None:
@@ -112,6 +114,13 @@ def state(root: Path, patch: Patch, proofs: Sequence[ProofRecord]) -> State:
 def holds(root: Path, patch: Patch, proof: ProofRecord) -> bool:
     """Return whether PROOF is of PATCH and of the test below ROOT as they are now."""
     return proof.patch_sha256 == patch.sha256 and proof.test_sha256 == file_sha256(root, proof.node)
+
+
+def states(project: Project, spec: ImageSpec, series: Series) -> tuple[State, ...]:
+    """Return the state of each patch that SPEC enables of SERIES; nothing if no test of the series ever ran."""
+    proofs = read(project, series.base).proofs
+    enabled = [patch for patch in series.patches if patch.id in spec.patches.enable]
+    return tuple(state(project.root, patch, proofs) for patch in enabled) if proofs else ()
 
 
 def demanded(project: Project, spec: ImageSpec, patches: Sequence[Patch]) -> Iterator[Refusal]:

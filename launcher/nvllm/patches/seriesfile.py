@@ -24,7 +24,7 @@ from nvllm.patches.unified import Diff
 NAME = "series.yaml"
 _ROOTS = ("vllm/", "tests/", "csrc/", "cmake/")
 BUILD_FILES = ("CMakeLists.txt", "pyproject.toml", "setup.py")
-_NATIVE = ("csrc/", "cmake/")
+NATIVE = ("csrc/", "cmake/")
 
 
 def load(directory: Path, label: str) -> Series:
@@ -115,7 +115,7 @@ def diffs(directory: Path, patches: Collection[Patch], label: str) -> dict[str, 
 
 def native(patch: Patch) -> bool:
     """Return whether PATCH changes code that is compiled, so that the published wheel cannot be used."""
-    return any(path.startswith(_NATIVE) or path in BUILD_FILES for path in patch.touches)
+    return any(path.startswith(NATIVE) or path in BUILD_FILES for path in patch.touches)
 
 
 def touching(series: Series, paths: Collection[str], label: str) -> Iterator[Refusal]:

@@ -42,10 +42,8 @@ def conflicts(
         ]
         names = " and ".join(others) or "those before it, together"
         lines = ", ".join(f"{conflict.file} {conflict.hunk}".strip() for conflict in tried.conflicts)
-        cure = (
-            f"make the change on top of them in a copy of the source (nvllm patch apply), then: "
-            f"nvllm patch replace {shlex.quote(patch.id)} FILE; or take one of them out of the set"
-        )
+        again = shlex.join(["nvllm", "patch", "replace", patch.id, "FILE"])
+        cure = f"take one of them out of the set, or make the change on top of the other: {again}"
         yield Refusal("NV609", where, f"{patch.id} applies with {names}", f"not at {lines}", cure)
 
 

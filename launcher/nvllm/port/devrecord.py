@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -42,7 +41,7 @@ def write(work: WorkTree, record: DevTree) -> None:
 def read(directory: Path) -> DevTree:
     """Return what the work tree in DIRECTORY is of. Raises Refused NV610 if `nvllm dev start` did not make it."""
     path = WorkTree(directory).git_directory / NAME
-    cure = f"nvllm dev start IMAGE {shlex.quote(f'{directory}-2')}"
+    cure = "name a directory that `nvllm dev start` has made"
     try:
         data = reading.content(path, reading.STATE)
     except (FileNotFoundError, NotADirectoryError):

@@ -58,6 +58,7 @@ def commits(mails: bytes, series: Series, where: str, base: str) -> tuple[Commit
     not been squashed. NV104 for what no patch can hold.
     """
     rebase = shlex.join(["git", "-C", where, "rebase", "--interactive", "--autosquash", base])
+    squash = f"squash it: {rebase}"
     read: list[Commit] = []
     refusals: list[Refusal] = []
     taken = [patch.id for patch in series.patches]
@@ -72,12 +73,12 @@ def commits(mails: bytes, series: Series, where: str, base: str) -> tuple[Commit
         own = [patch.id for patch in series.patches if patch.summary == summary and patch.id == imported.slug(summary)]
         patch_id = (words[_ID] or own or [imported.unused(imported.slug(summary), [*taken, *before])])[-1]
         if summary.startswith(_AUTOSQUASH):
-            refusals.append(Refusal("NV610", label, "a commit for each patch", summary, rebase))
+            refusals.append(Refusal("NV610", label, "a commit for each patch", summary, squash))
             continue
         if patch_id in before:
-            refusals.append(Refusal("NV610", label, "one commit for each patch", f"another of {patch_id}", rebase))
+            refusals.append(Refusal("NV610", label, "one commit for each patch", f"another of {patch_id}", squash))
         elif patch_id not in taken and not words[_PROOF]:
-            cure = f"{rebase}, and add to its message: {_PROOF}: tests/test_mine.py::test_it"
+            cure = f"reword it, with a line {_PROOF}: tests/test_mine.py::test_it, in {rebase}"
             refusals.append(Refusal("NV610", label, f"a test that fails without {patch_id}", f"no {_PROOF}", cure))
         upstream = words[_UPSTREAM][-1] if words[_UPSTREAM] else None
         read.append(Commit(patch_id, summary, unified.parse(text, label), tuple(words[_PROOF]), upstream))
@@ -183,14 +184,14 @@ def _entered(
         )
         return replace(series, patches=(*series.patches, new)), text, file
     index = series.patches.index(old)
-    place = ("patches", index)
-    text = yamledit.set_scalar(text, (*place, "sha256"), digest)
+    steps = ("patches", index)
+    text = yamledit.set_scalar(text, (*steps, "sha256"), digest)
     if {*diff.paths} != {*old.touches}:
-        text = yamledit.set_list(text, (*place, "touches"), diff.paths)
+        text = yamledit.set_list(text, (*steps, "touches"), diff.paths)
     if requires != old.requires and old.requires:
-        text = yamledit.set_list(text, (*place, "requires"), requires)
+        text = yamledit.set_list(text, (*steps, "requires"), requires)
     elif requires != old.requires:
-        text = yamledit.followed(text, (*place, "touches"), [f"requires: [{', '.join(requires)}]"])
+        text = yamledit.followed(text, (*steps, "touches"), [f"requires: [{', '.join(requires)}]"])
     new = replace(old, touches=diff.paths, sha256=digest, requires=requires)
     return replace(series, patches=(*series.patches[:index], new, *series.patches[index + 1 :])), text, str(old.file)
 

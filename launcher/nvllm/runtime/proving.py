@@ -80,6 +80,11 @@ def pytest_collectreport(report: Any) -> None:
         _print(report.nodeid, report.outcome, "collect")
 
 
+def pytest_sessionfinish() -> None:
+    """Print that pytest has come to its end, whatever it has run."""
+    _print("", "passed", "session")
+
+
 def _print(node: str, outcome: str, when: str) -> None:
     line = {"node": node, "outcome": outcome, "when": when, **_raised.get(node, {})}
     sys.__stdout__.write(f"\n{MARK}{json.dumps(line)}\n")  # type: ignore[union-attr]

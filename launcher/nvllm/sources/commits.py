@@ -77,8 +77,8 @@ def mails(checkout: Path, base: str, where: str) -> bytes:
         "--no-base",
     )
     plain = ("--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/", "--unified=3")
-    shown = ("format-patch", *forms, *plain, f"{base}..HEAD")
-    return _git(checkout, *shown, where=where, expected="commits that git can show")
+    words = ("format-patch", *forms, *plain, f"{base}..HEAD")
+    return _git(checkout, *words, where=where, expected="commits that git can show")
 
 
 def _git(checkout: Path, *arguments: str, where: str, expected: str) -> bytes:

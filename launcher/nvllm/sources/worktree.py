@@ -77,5 +77,5 @@ class WorkTree:
         raise self._failed(arguments, lines[0] if lines else f"exit status {done.returncode}")
 
     def _failed(self, arguments: Sequence[str], problem: str) -> Refused:
-        cure = shlex.join(["git", "-C", str(self.directory), "status"])
+        cure = f"see what git says there: {shlex.join(['git', '-C', str(self.directory), 'status'])}"
         return refuse("NV610", str(self.directory), f"git {arguments[0]} in a work tree", problem, cure)

@@ -90,6 +90,8 @@ class EngineBench:
     progress: Progress = field(default_factory=Silent)
     task: str = ""
     purpose: Literal["bisect", "proof"] = "bisect"
+    command: str = field(init=False)
+    """What the holder of its locks is called."""
     _programs: proc.Programs = field(init=False)
     _instances: FreshInstances = field(init=False)
 
@@ -101,8 +103,8 @@ class EngineBench:
             "bisect": ["nvllm", "bisect", "run", "--image", self.image],
             "proof": ["nvllm", "patch", "prove", self.image],
         }
-        command = shlex.join(words[purpose])
-        self._instances = FreshInstances(self.project, self.places, self.engine, purpose, command)
+        self.command = shlex.join(words[purpose])
+        self._instances = FreshInstances(self.project, self.places, self.engine, purpose, self.command)
         # One worker serves a host, whatever the project; a bisect belongs to its project.
         above = self.places.state if self.task else self.places.work(self.project)
         self._programs = proc.Programs(above / purpose / self.image / "probes")

@@ -143,22 +143,22 @@ def blank_bad_words() -> dict[str, str]:
 
 _TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 _CALLED = {"type": "function", "function": {"name": "f"}}
+_VALUES: tuple[Any, ...] = ([], "x", -1, 1e300, False, True)
+_TOOLS: tuple[Any, ...] = ({}, {"function": None}, {"function": {}}, {"function": []}, {"function": {"name": None}})
+_BODIES: tuple[Any, ...] = ([], "x", 7)
 _SHAPES: dict[str, tuple[type[BaseModel], Any]] = {
     **{
         f"structured_outputs {value!r} of a {model.__name__}": (model, {"structured_outputs": value})
         for model in (CompletionRequest, ChatCompletionRequest)
-        for value in ([], "x", -1, 1e300, False, True)
+        for value in _VALUES
     },
-    **{
-        f"tool {tool!r}": (ChatCompletionRequest, {"tools": [tool], "tool_choice": _CALLED})
-        for tool in ({}, {"function": None}, {"function": {}}, {"function": []}, {"function": {"name": None}})
-    },
+    **{f"tool {tool!r}": (ChatCompletionRequest, {"tools": [tool], "tool_choice": _CALLED}) for tool in _TOOLS},
     **{
         f"tag {tag}": (CompletionRequest, {"structured_outputs": {"structural_tag": tag}})
         for tag in ("{}", '{"triggers": ["a"], "structures": [{"begin": 7}]}')
     },
-    **{f"body {body!r}": (CompletionRequest, body) for body in ([], "x", 7)},
-    **{f"chat {body!r}": (ChatCompletionRequest, body) for body in ([], "x", 7)},
+    **{f"body {body!r}": (CompletionRequest, body) for body in _BODIES},
+    **{f"chat {body!r}": (ChatCompletionRequest, body) for body in _BODIES},
 }
 _SOUND: dict[str, tuple[type[BaseModel], Any]] = {
     "an object": (CompletionRequest, {"structured_outputs": {"regex": "a"}}),

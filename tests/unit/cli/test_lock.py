@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
+from nvllm.cli.lock import cell
 from nvllm.cli.main import main
+from nvllm.core.paths import Project
+from nvllm.patches import proved, seriesfile
+from nvllm.patches.proved import Arm, ProofRecord
 from support.plansamples import edit
 
 ROOT = Path(__file__).parents[3]
@@ -61,6 +65,23 @@ def test_check_names_drift_by_kind_and_writes_nothing(project: Path, capsys: pyt
     assert main(["lock", "cpu", "--offline"]) == 0
     assert "patch-added" in capsys.readouterr().out
     assert main(["lock", "cpu", "--check", "--offline"]) == 0
+
+
+def test_a_long_list_does_not_make_the_table_wide() -> None:
+    assert (cell(None), cell("short")) == ("-", "short")
+    assert cell(6092 * "x") == f"{100 * 'x'}... (6092 characters; --json has all)"
+
+
+def test_the_records_of_proofs_are_counted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    patch = seriesfile.load(project / "patches/v0.28.0", "v0.28.0").patches[0]
+    arms = Arm("sha256:1", "failed"), Arm("sha256:2", "passed")
+    proof = ProofRecord(patch.id, patch.proved_by[0], "proved", *arms, 64 * "0", 64 * "0", machine="cpu", made="now")
+    proved.write(Project(project), "v0.28.0", [proof])
+    assert main(["lock", "cpu", "--check", "--offline", "--json"]) == 0
+    counted = answer(capsys)["result"]["proofs"]
+    assert counted == {"stale": 1, "unproved": sum(counted.values()) - 1}
+    assert main(["lock", "cpu", "--check", "--offline"]) == 0
+    assert f"\npatches: 1 stale, {counted['unproved']} unproved\n" in capsys.readouterr().out
 
 
 def test_what_must_be_asked_is_refused_offline(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,11 +122,16 @@ def test_what_proves_nothing_is_named(project: Path, capsys: pytest.CaptureFixtu
     answer = prove(capsys, code=1)
     assert answer["state"] == "unproved"
     assert verdicts(answer) == ["passes-without", "fails-with", None, "proved"]
-    assert [one["left"] for one in answer["tests"]] == [None, None, "needs a GPU, which this host lacks", None]
+    assert [one["left"] for one in answer["tests"]] == [
+        None,
+        None,
+        "needs a GPU, which this host or the profile lacks",
+        None,
+    ]
     assert main(["patch", "prove", "cpu"]) == 1
     out = capsys.readouterr().out
     assert "passes without the patch: it proves nothing" in out
-    assert "needs a GPU, which this host lacks" in out
+    assert "needs a GPU, which this host or the profile lacks" in out
     assert "with:    error: KeyError" in out
 
 

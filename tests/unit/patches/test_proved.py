@@ -62,4 +62,7 @@ def test_a_damaged_record_is_refused(tmp_path: Path, first: Patch) -> None:
     with pytest.raises(Refused) as refused:
         proved.read(project, "v1")
     (refusal,) = refused.value.refusals
-    assert (refusal.code, refusal.cure) == ("NV104", "rm patches/v1/proofs.json")
+    assert (refusal.code, refusal.cure) == (
+        "NV104",
+        "remove it, and prove the patches again: rm patches/v1/proofs.json",
+    )

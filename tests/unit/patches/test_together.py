@@ -23,8 +23,10 @@ def refused(*entries: tuple[Patch, Diff]) -> list[tuple[str, str, str]]:
     """Return code, expected and found of what is wrong with ENTRIES, applied in this order."""
     series = Series("nvllm.series/1", "v1", "1.2.3", 40 * "a", tuple(one for one, _ in entries))
     diffs = {one.id: change for one, change in entries}
-    found = together.conflicts(series, series.patches, diffs, MappingTree(SOURCE), "images/cpu.yaml: .patches.enable")
-    return [(one.code, one.expected, one.found) for one in found]
+    problems = together.conflicts(
+        series, series.patches, diffs, MappingTree(SOURCE), "images/cpu.yaml: .patches.enable"
+    )
+    return [(one.code, one.expected, one.found) for one in problems]
 
 
 def test_the_two_patches_are_named() -> None:

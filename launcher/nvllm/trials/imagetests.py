@@ -1,0 +1,158 @@
+"""Runs tests with pytest in a container of an image: by its own Python, on its vLLM, without network.
+
+The image has no pytest. All of pytest is Python: it comes from the Python that runs nvllm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from nvllm.core import clock
+from nvllm.core.plan import ENGINE_ENVIRONMENT, HOME, RUN_DIRECTORY, Mount, Scratch
+from nvllm.core.refusal import refuse
+from nvllm.engine.container import Container
+from nvllm.host import locks
+from nvllm.host.facts import INSTANCE_LABEL
+from nvllm.host.locks import Holder, Key
+from nvllm.image.identity import Build
+from nvllm.runtime import proving
+from nvllm.serve import planner
+from nvllm.trials.bench import EngineBench
+from nvllm.trials.trial import Built
+
+INSIDE = "/nvllm"
+TIMEOUT = 3600.0
+"""Seconds of one run of pytest."""
+
+PLUGIN = "nvllm_proving"
+OPTIONS = ("-q", "-s", "-p", "no:cacheprovider", "--import-mode=importlib", "--continue-on-collection-errors")
+_WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTests:
+    """Runs tests in the image of BUILD, as a container of the profile of BENCH. GPUS are the uuids that it gets."""
+
+    bench: EngineBench
+    build: Build
+    gpus: tuple[str, ...]
+
+    def run(self, built: Built, nodes: Mapping[str, Path], sentinels: Collection[str], over: Sequence[Mount]) -> str:
+        """Run NODES, each below the directory that it is named with, and return what pytest wrote.
+
+        A container sees those directories, the sentinels SENTINELS, and the files OVER laid over those of the image.
+        The name of a node in the output is that of `names`. Raises Refused as `Containers.run_to_end` does, NV508 if a
+        GPU is in use, and NV608 without pytest.
+        """
+        named = names(nodes)
+        numbers = {_directory(node, root): named[node].partition("/")[0] for node, root in nodes.items()}
+        with tempfile.TemporaryDirectory(prefix="nvllm-tests-") as name, contextlib.ExitStack() as stack:
+            scratch = Path(name)
+            scratch.chmod(0o755)  # where nvllm runs as root, the tests run as another user
+            for part in ("python", "sentinels"):
+                (scratch / part).mkdir()
+            shutil.copyfile(proving.__file__, scratch / "python" / f"{PLUGIN}.py")
+            for sentinel in sentinels:
+                (scratch / "sentinels" / sentinel).touch()
+            mounts = [Mount(str(path), f"{INSIDE}/proofs/{number}") for path, number in numbers.items()]
+            mounts.append(Mount(str(scratch / "python"), f"{INSIDE}/python"))
+            mounts.append(Mount(str(scratch / "sentinels"), RUN_DIRECTORY))
+            mounts += [Mount(str(path), f"{INSIDE}/pytest/{path.name}") for path in pytest_files()]
+            if self.gpus:
+                holder = Holder(os.getpid(), clock.now(), self.bench.command)
+                stack.enter_context(
+                    locks.acquire_all(self.bench.places.locks, [Key("gpu", uuid) for uuid in self.gpus], holder)
+                )
+            container = self._container([*mounts, *over], [*named.values()])
+            return self.bench.engine.run_to_end(built.image, container, TIMEOUT)
+
+    def _container(self, mounts: Sequence[Mount], named: Sequence[str]) -> Container:
+        profile, name = self.build.spec.profiles[self.bench.profile], self.bench.container_name()
+        own = {
+            "PYTHONPATH": f"{INSIDE}/python:{INSIDE}/pytest",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            proving.NODES: json.dumps(named),
+        }
+        tests = [f"{INSIDE}/proofs/{file}" for file in files(named)]
+        options = ["-c", os.devnull, "--rootdir", f"{INSIDE}/proofs", "-p", PLUGIN]
+        return Container(
+            name=name,
+            command=(self.build.scheme.interpreter, "-m", "pytest", *OPTIONS, *options, *tests),
+            environment={
+                **self.build.environment,
+                **ENGINE_ENVIRONMENT,
+                **own,
+                **({} if self.gpus else _WITHOUT_GPU),
+            },
+            labels={INSTANCE_LABEL: name},
+            user=planner.container_user(os.getuid(), os.getgid()),
+            memory=profile.limits.memory,
+            shared_memory=profile.limits.shared_memory,
+            pids=profile.limits.pids,
+            ulimits={"core": 0, "nofile": profile.limits.open_files},
+            addresses=(),
+            port=0,
+            mounts=tuple(mounts),
+            scratch=(Scratch("/tmp", profile.limits.temporary), Scratch(HOME, profile.limits.temporary)),  # noqa: S108
+            gpus=self.gpus,
+            read_only=True,
+            filtered=True,
+            host_ipc=False,
+            host_network=False,
+        )
+
+
+def names(nodes: Mapping[str, Path]) -> dict[str, str]:
+    """Return what pytest calls each of NODES in a container: the number of its directory, its file, and its test."""
+    numbers = {path: number for number, path in enumerate(dict.fromkeys(_directory(*pair) for pair in nodes.items()))}
+    named: dict[str, str] = {}
+    for node, root in nodes.items():
+        file, mark, test = node.partition("::")
+        named[node] = f"{numbers[_directory(node, root)]}/{Path(file).name}{mark}{test}"
+    return named
+
+
+def _directory(node: str, root: Path) -> Path:
+    return (root / node.partition("::")[0]).absolute().parent
+
+
+def files(nodes: Sequence[str]) -> list[str]:
+    """Return the files of NODES, each once."""
+    return [*dict.fromkeys(node.partition("::")[0] for node in nodes)]
+
+
+def pytest_files() -> tuple[Path, ...]:
+    """Return what pytest and its requirements have in the directory of their packages, all of it Python.
+
+    Raises Refused NV608 if the Python that runs nvllm has no pytest.
+    """
+    waiting, paths, seen = ["pytest"], dict[Path, None](), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            cure = "install pytest for the Python that runs nvllm"
+            raise refuse("NV608", "pytest", f"the distribution {name}", "not installed", cure) from None
+        for file in distribution.files or ():
+            top = file.parts[0]
+            if top not in ("..", "__pycache__"):
+                paths[Path(str(distribution.locate_file(top)))] = None
+        for text in distribution.requires or ():
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name)
+    return tuple(paths)
