@@ -32,7 +32,7 @@ from support.two_hosts import Host, TwoHosts, two_hosts
 pytestmark = pytest.mark.fleet
 
 SILENT = 110
-"""Seconds after which a command must have given up a silent link: a question gets 30, a blob 60, some are asked again."""
+"""Seconds after which a command must have given up a silent link: a question gets 30, a blob 60, some twice."""
 SLOW = "64kbit"
 """Lets the small image through in a quarter of a minute."""
 FEW = 40_000

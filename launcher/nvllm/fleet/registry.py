@@ -508,7 +508,9 @@ class BlobSource:
     def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
         problems = ", ".join(dict.fromkeys(answer.problem for answer in answers)) or "no answer"
         where = self.repository.name.where
-        cure = "push it again from a host that has it: nvllm push REPO IMAGE"
+        cure = "try again; what has come is not fetched again"
+        if any(answer.final for answer in answers):
+            cure = "push it again from a host that has it: nvllm push REPO IMAGE"
         return Refusal("NV331", where, f"the blob sha256:{file.sha256}", problems, cure)
 
 
