@@ -11,6 +11,7 @@ not every kernel has it. A token bucket (`tbf`) delays what waits in its queue, 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -142,6 +143,11 @@ def _joined(between: Namespaces, engine: PrivateEngine, port: str, number: int) 
     return Link(between, engine.spaces, port, address)
 
 
+def _reaches(host: Host, registry: RealRegistry) -> bool:
+    url = f"http://{registry.host}:{registry.port}/v2/"
+    return run(host.engine.spaces.argv("curl", "--silent", "--fail", url), os.environ).code == 0
+
+
 @contextlib.contextmanager
 def two_hosts(directory: Path) -> Iterator[TwoHosts]:
     """Yield two hosts and a registry with its storage in DIRECTORY; all of it ends with the context."""
@@ -159,8 +165,5 @@ def two_hosts(directory: Path) -> Iterator[TwoHosts]:
         registry.start()
         stack.callback(registry.kill)
         for host in hosts:
-            asking = host.engine.spaces.argv(
-                "curl", "--silent", "--fail", f"http://{registry.host}:{registry.port}/v2/"
-            )
-            until(lambda asking=asking: run(asking, os.environ).code == 0, "a host reaches the registry")
+            until(functools.partial(_reaches, host, registry), "a host reaches the registry")
         yield TwoHosts(hosts[0], hosts[1], registry)
