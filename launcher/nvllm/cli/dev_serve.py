@@ -53,12 +53,12 @@ def serve(app: App, directory: Path, profile: str) -> None:
     specfile.named_profile(app.project, spec, profile)
     build = fresh_build(app, record.image, None)
     dev_tree.same_origin(app, directory, record, spec.patches.series, build.lock.vllm.source.sha256)
-    docker = engine.require()
-    app.remember_project()
     ImageBuilder(app.project, app.places, app.progress, offline=app.offline).fetched(
         build, [build.lock.vllm_wheel.file]
     )
     changed = dev_tree.difference(app, directory, record, build)
+    docker = engine.require()
+    app.remember_project()
     build = replace(build, development=changed.digest)
     build = fresh.with_profile(build, profile, replace(build.spec.profiles[profile], dev=True))
     _ensure_image(app, build, changed, docker)

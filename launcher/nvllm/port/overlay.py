@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,7 +67,8 @@ def difference(
     patched = {path for diff in diffs for path in diff.paths}
     changes = {path: tree.read(path) for path in sorted({*changed, *patched}) if tree.read(path) != image.read(path)}
     lacking = [path for path in pinned if path not in patched and installed.read(path) is None]
-    refuse_any(_unfit(directory, changes, lacking))
+    native = [path for path in sorted(changed) if path.startswith(_NATIVE)]  # no wheel has them, so none can differ
+    refuse_any(_unfit(directory, [*native, *(path for path in changes if _packaged([path]))], lacking))
     files = {path: data for path, data in changes.items() if _packaged([path])}
     modes = {path: _mode(directory / path) for path, data in files.items() if data is not None}
     beside = (path for path in {*changed} - patched if not _packaged([path]))
@@ -82,15 +83,15 @@ def _mode(path: Path) -> int:
     return 0o755 if path.stat().st_mode & 0o100 else 0o644
 
 
-def _unfit(directory: Path, changes: Mapping[str, bytes | None], lacking: Collection[str]) -> Iterator[Refusal]:
+def _unfit(directory: Path, paths: Sequence[str], lacking: Collection[str]) -> Iterator[Refusal]:
     expected = "files that can lie over those of the image"
-    compile_it = "compile vLLM with it, by the native path of the Dockerfile"
-    for path in changes:
+    for path in paths:
         where = f"{directory}/{path}"
-        if path.startswith(_NATIVE) or (_packaged([path]) and path.endswith(_COMPILED)):
-            yield Refusal("NV611", where, expected, "a file that is compiled into the wheel", compile_it)
-        elif _packaged([path]) and (directory / path).is_symlink():
+        if path.startswith(_NATIVE) or path.endswith(_COMPILED):
+            cure = "compile vLLM with it, by the native path of the Dockerfile"
+            yield Refusal("NV611", where, expected, "a file that is compiled into the wheel", cure)
+        elif (directory / path).is_symlink():
             yield Refusal("NV611", where, expected, "a link", "put a copy of the file in its place")
-        elif _packaged([path]) and path in lacking:
+        elif path in lacking:
             cure = "move the change into a file that the wheel has"
             yield Refusal("NV611", where, expected, "a file that the wheel lacks, and so the image", cure)
