@@ -13,10 +13,24 @@ import pytest
 from docker import DockerClient
 
 from support.engine_world import IMAGE, World, Worlds, until
+from support.series_samples import write_tree
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 TOLD = "of-a-test"
+TEST = b"""\
+import vllm
+
+
+def test_version():
+    assert vllm.__version__.endswith("of-a-test"), vllm.__file__
+
+
+def test_a_new_file_in_a_new_directory():
+    from vllm.of_a_test.new import NEW
+
+    assert NEW == 2
+"""
 WHO = ("-c", "user.name=dev", "-c", "user.email=dev@example.org")
 PROOF = "Proved-by: tests/test_mine.py::test_version\n"
 
@@ -26,8 +40,7 @@ def world(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
     """A world with a test of its own. The images that are made for its work tree go again."""
     made = worlds.make()
     before = {tag for image in docker_client.images.list("nvllm-dev") for tag in image.tags}
-    (made.project.root / "tests").mkdir()
-    (made.project.root / "tests/test_mine.py").write_text("def test_version():\n    assert True\n")
+    write_tree(made.project.root, {"tests/test_mine.py": TEST})
     yield made
     made.end()
     for tag in {tag for image in docker_client.images.list("nvllm-dev") for tag in image.tags} - before:
@@ -79,3 +92,21 @@ def test_from_an_edit_to_an_answer_and_back_to_a_patch(
     )
     done = world.nvllm("dev", "finish", str(tree), "--json")
     assert {one["id"] for one in done.result["patches"] if one["change"] == "new"} == {"tell-whose-vllm-it-is"}
+
+
+def test_a_test_sees_the_tree_and_no_build_is_new(world: World, tmp_path: Path, docker_client: DockerClient) -> None:
+    tree, builds = tmp_path / "tree", {one.id for one in docker_client.images.list("nvllm")}
+    assert world.nvllm("dev", "start", IMAGE, str(tree)).code == 0
+    asked = ("dev", "test", str(tree), "tests/test_mine.py", "tests/test_outputs.py", "--json")
+    done = world.nvllm(*asked)
+    assert "result" in done.document, done
+    assert (done.code, [one["passed"] for one in done.document["result"]["tests"]]) == (1, [0, 1]), done
+    assert done.document["result"]["files"] == []  # the image has the commits as its patches
+    edited = tree / "vllm/version.py"
+    edited.write_text(f"{edited.read_text()}\n__version__ += '+{TOLD}'\n")
+    write_tree(tree, {"vllm/of_a_test/__init__.py": b"", "vllm/of_a_test/new.py": b"NEW = 2\n"})
+    result = world.nvllm(*asked).result
+    assert [one["passed"] for one in result["tests"]] == [2, 1]
+    assert result["files"] == ["vllm/of_a_test/__init__.py", "vllm/of_a_test/new.py", "vllm/version.py"]
+    assert {one.id for one in docker_client.images.list("nvllm")} == builds
+    assert world.containers(docker_client) == []

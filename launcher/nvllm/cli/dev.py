@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from nvllm.cli import dev_serve, dev_tree
+from nvllm.cli import dev_serve, dev_test, dev_tree
 from nvllm.cli.build import fresh_build
 from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.cli.image_argument import IMAGE_BEFORE_PATH, with_image
@@ -34,6 +34,7 @@ EXAMPLES = """
 Examples:
   nvllm dev start cpu                  the pinned source as a git work tree in vllm-cpu, a commit for each patch
   nvllm dev serve vllm-cpu --profile tiny-eager    an engine on the files as they stand, until Ctrl-C
+  nvllm dev test vllm-cpu tests/test_mine.py    a test in the image, on the files as they stand
   nvllm dev finish vllm-cpu --dry-run  what has become of each patch, after edits, rebases and new commits
   nvllm dev finish vllm-cpu            the commits as patches again, under their ids
 """
@@ -45,6 +46,7 @@ def dev() -> None:
 
 
 dev.add_command(dev_serve.serve)
+dev.add_command(dev_test.test)
 
 
 @dev.command("start", epilog=EXAMPLES)
