@@ -203,6 +203,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "patch replace": {"--series": _WHICH},
     "patch refresh": {"--against": _WHICH, "--series": _WHICH},
     "dev finish": {"--dry-run": _LESS},
+    "dev serve": {"--profile": _WHICH},
+    "dev test": {"--profile": _WHICH},
     "port": {
         "--to": _WHICH,
         "--commit": "a pin of the series; it is checked against what the source records",

@@ -15,6 +15,7 @@ from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.core import clock
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.image import development
 from nvllm.serve import servehash
 from nvllm.serve.examination import Examination
 
@@ -68,12 +69,14 @@ def preflight(
 
     Raises Refused with what the examination refused; NV108 if the profile has no `blessed: true`, if there is no
     blessing that REQUEST would extend, or if it asks for an expiry that the profile does not allow at NOW (seconds);
-    NV902 if there is a blessing and REQUEST does not replace or extend it; NV909 if the key of REQUEST cannot sign, or
-    belongs to nobody in SIGNERS; and what forbids to serve the blessing that REQUEST would extend, but not its age or
-    few trials.
+    NV612 for what `nvllm dev` serves; NV902 if there is a blessing and REQUEST does not replace or extend it; NV909 if
+    the key of REQUEST cannot sign, or belongs to nobody in SIGNERS; and what forbids to serve the blessing that REQUEST
+    would extend, but not its age or few trials.
     """
     plan, refusals = examination.plan, list(examination.refusals)
     profile = examination.profile
+    if examination.build is not None:
+        refusals.extend(development.refusals(examination.build.development, f"{plan.image}, profile {plan.profile}"))
     if not profile.blessed:
         expected, cure = "a profile with `blessed: true`", f"add it to the profile {plan.profile}"
         refusals.append(Refusal("NV108", "--profile", expected, plan.profile, cure))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from nvllm.cli import dev_serve, dev_test, dev_tree
 from nvllm.cli.build import fresh_build
 from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.cli.image_argument import IMAGE_BEFORE_PATH, with_image
@@ -32,6 +33,8 @@ from nvllm.spec import specfile
 EXAMPLES = """
 Examples:
   nvllm dev start cpu                  the pinned source as a git work tree in vllm-cpu, a commit for each patch
+  nvllm dev serve vllm-cpu --profile tiny-eager    an engine on the files as they stand, until Ctrl-C
+  nvllm dev test vllm-cpu tests/test_mine.py    a test in the image, on the files as they stand
   nvllm dev finish vllm-cpu --dry-run  what has become of each patch, after edits, rebases and new commits
   nvllm dev finish vllm-cpu            the commits as patches again, under their ids
 """
@@ -39,7 +42,11 @@ Examples:
 
 @click.group("dev", cls=Group, epilog=EXAMPLES)
 def dev() -> None:
-    """A work tree is for people and for git: no image is built from it, and nothing in it is blessed or pushed."""
+    """A work tree is for people and for git: what is served from it can be neither blessed nor pushed."""
+
+
+dev.add_command(dev_serve.serve)
+dev.add_command(dev_test.test)
 
 
 @dev.command("start", epilog=EXAMPLES)
@@ -113,7 +120,7 @@ def _finished(app: App, directory: Path, record: DevTree) -> Finished:
     """
     spec = specfile.of(app.project, record.image)
     lock = read_lock(app.project, record.image)  # the source alone: it may be older than the series
-    _same_origin(app, directory, record, spec.patches.series, lock.vllm.source.sha256)
+    dev_tree.same_origin(app, directory, record, spec.patches.series, lock.vllm.source.sha256)
     work, quoted = WorkTree(directory), shlex.quote(str(directory))
     paths = work.uncommitted()
     if paths:
@@ -133,19 +140,6 @@ def _finished(app: App, directory: Path, record: DevTree) -> Finished:
     touched = {path for diff in (*diffs.values(), *(commit.diff for commit in made)) for path in diff.paths}
     tree = source.archive(Store(app.places.store).path(record.source), touched)
     return devtree.finished(seriesfile.text(where, label), series, diffs, spec.patches.enable, made, tree)
-
-
-def _same_origin(app: App, directory: Path, record: DevTree, series: str, archive: str) -> None:
-    again = shlex.join(["nvllm", "dev", "start", record.image, f"{directory}-2"])
-    cure = f"carry your commits to a new tree: {again}"
-    if (record.series, record.source) != (series, archive):
-        spec = app.project.show(app.project.spec(record.image))
-        expected = f"a tree of patches/{series} on the source that the lock of {record.image} pins"
-        raise refuse("NV610", f"{directory} and {spec}", expected, f"a tree of patches/{record.series}", cure)
-    if not Store(app.places.store).has(archive):
-        raise refuse(
-            "NV204", str(directory), "the pinned source in the store", "none", f"fetch it: nvllm fetch {record.image}"
-        )
 
 
 def _write(app: App, record: DevTree, finished: Finished) -> list[str]:

@@ -20,7 +20,7 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.engine.engine import Engine
 from nvllm.fleet.registry import Blob, BlobSource, Repository, described
-from nvllm.image import buildrecord, presence, recording
+from nvllm.image import buildrecord, development, presence, recording
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.buildrecord import Proof, Record, RecordedLayer
 from nvllm.image.digests import LayerDigest, compare
@@ -70,9 +70,10 @@ def _blobs(image: Image) -> list[Blob]:
 def push_image(image: Image, tag: str, repository: Repository) -> Pushed:
     """Send IMAGE, all of whose layers are here, to REPOSITORY as TAG. Only what the registry lacks travels.
 
-    Raises Refused as `Repository.push_blobs` and `push_manifest` do. The manifest is sent last, so a push that was
-    killed leaves no image that lacks a layer.
+    Raises Refused as `Repository.push_blobs` and `push_manifest` do, and before that NV612 for what `nvllm dev` serves.
+    The manifest is sent last, so a push that was killed leaves no image that lacks a layer.
     """
+    refuse_any(development.refusals(image.development, f"the image {image.id}"))
     manifest = image.manifest
     assert manifest is not None
     blobs = _blobs(image)

@@ -198,7 +198,11 @@ class LayerBuilder:
             epoch=self.build.lock.epoch,
             entrypoint=self.build.spec.runtime.entrypoint,
             environment=self.build.environment,
-            labels={"nvllm.image": self.build.spec.name, "nvllm.build-hash": self.build.build_hash},
+            labels={
+                "nvllm.image": self.build.spec.name,
+                "nvllm.build-hash": self.build.build_hash,
+                **({oci.DEVELOPMENT: self.build.development} if self.build.development else {}),
+            },
             below=below,
         )
 

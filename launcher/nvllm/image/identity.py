@@ -46,6 +46,8 @@ class Build:
     spec: ImageSpec
     lock: Lock
     patches: tuple[Patch, ...]
+    development: str = ""
+    """The digest of what a development tree changes; only `nvllm dev` sets it, and no spec, lock or series can."""
 
     @property
     def factors(self) -> Mapping[str, Json]:
@@ -65,6 +67,7 @@ class Build:
             "runtime": {place: canonical.sha256_file(path) for place, path in runtime_paths().items()},
             "entrypoint": list(self.spec.runtime.entrypoint),
             "environment": dict(self.environment),
+            **({"development": self.development} if self.development else {}),
         }
 
     @property
@@ -88,7 +91,10 @@ class Build:
 
     @property
     def tags(self) -> tuple[str, str]:
-        """The image's two tags: one for this build hash, one for the latest build."""
+        """The image's two tags: one for this build hash, one for the latest build. An image of `dev` has no build's."""
+        if self.development:
+            name = f"nvllm-dev:{self.spec.name}"
+            return f"{name}-{self.development[:12]}", name
         return tag(self.spec.name, self.build_hash), f"nvllm:{self.spec.name}"
 
 

@@ -21,6 +21,9 @@ _OCI = "application/vnd.oci.image"
 INDEX, MANIFEST = f"{_OCI}.index.v1+json", f"{_OCI}.manifest.v1+json"
 CONFIG, LAYER = f"{_OCI}.config.v1+json", f"{_OCI}.layer.v1.tar"
 
+DEVELOPMENT = "nvllm.development"
+"""The label of an image with the files of a work tree: their digest."""
+
 _HISTORY = "nvllm layer "
 """What precedes the kind of a layer in an image's history, where engines and registries keep it."""
 
@@ -70,7 +73,17 @@ class Image:
     @property
     def name(self) -> str:
         """The name of its spec, by its label."""
-        return str(json.loads(self.config)["config"]["Labels"]["nvllm.image"])
+        return self._labels["nvllm.image"]
+
+    @property
+    def development(self) -> str:
+        """The digest of what it has of a work tree, by its label; empty for an image that lock and patch set decide."""
+        return self._labels.get(DEVELOPMENT, "")
+
+    @property
+    def _labels(self) -> Mapping[str, str]:
+        labels: dict[str, str] = json.loads(self.config)["config"]["Labels"]
+        return labels
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -59,6 +59,11 @@ class WorkTree:
         new = self.git(*plain, "ls-files", "--others", "--exclude-standard").decode(errors="replace").splitlines()
         return sorted({*tracked, *new})
 
+    def in_commit(self, commit: str, paths: Sequence[str]) -> Sequence[str]:
+        """Return those of PATHS that COMMIT has."""
+        names = self.git("ls-tree", "-r", "-z", "--name-only", commit, "--", *paths) if paths else b""
+        return names.decode(errors="replace").split("\0")
+
     def git(self, *arguments: str, stdin: bytes = b"", extra: Mapping[str, str] | None = None) -> bytes:
         """Run git with ARGUMENTS in the work tree and return what it prints.
 

@@ -89,7 +89,7 @@ class EngineBench:
     offline: bool = False
     progress: Progress = field(default_factory=Silent)
     task: str = ""
-    purpose: Literal["bisect", "proof"] = "bisect"
+    purpose: Literal["bisect", "proof", "test"] = "bisect"
     command: str = field(init=False)
     """What the holder of its locks is called."""
     _programs: proc.Programs = field(init=False)
@@ -102,6 +102,7 @@ class EngineBench:
             "task": ["nvllm", "worker"],
             "bisect": ["nvllm", "bisect", "run", "--image", self.image],
             "proof": ["nvllm", "patch", "prove", self.image],
+            "test": ["nvllm", "dev", "test"],
         }
         self.command = shlex.join(words[purpose])
         self._instances = FreshInstances(self.project, self.places, self.engine, purpose, self.command)

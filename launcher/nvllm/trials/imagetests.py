@@ -41,18 +41,21 @@ _WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 @dataclass(frozen=True, slots=True)
 class ImageTests:
-    """Runs tests in the image of BUILD, as a container of the profile of BENCH. GPUS are the uuids that it gets."""
+    """Runs tests in the image of BUILD, as a container of the profile of BENCH. GPUS are the uuids that it gets.
+
+    OPTIONS are more options of pytest.
+    """
 
     bench: EngineBench
     build: Build
     gpus: tuple[str, ...]
+    options: tuple[str, ...] = ()
 
-    def run(self, built: Built, nodes: Mapping[str, Path], sentinels: Collection[str], over: Sequence[Mount]) -> str:
+    def run(self, built: Built, nodes: Mapping[str, Path], sentinels: Collection[str]) -> str:
         """Run NODES, each below the directory that it is named with, and return what pytest wrote.
 
-        A container sees those directories, the sentinels SENTINELS, and the files OVER laid over those of the image.
-        The name of a node in the output is that of `names`. Raises Refused as `Containers.run_to_end` does, NV508 if a
-        GPU is in use, and NV608 without pytest.
+        A container sees those directories and the sentinels SENTINELS. The name of a node in the output is that of
+        `names`. Raises Refused as `Containers.run_to_end` does, NV508 if a GPU is in use, and NV608 without pytest.
         """
         named = names(nodes)
         numbers = {_directory(node, root): named[node].partition("/")[0] for node, root in nodes.items()}
@@ -73,7 +76,7 @@ class ImageTests:
                 stack.enter_context(
                     locks.acquire_all(self.bench.places.locks, [Key("gpu", uuid) for uuid in self.gpus], holder)
                 )
-            container = self._container([*mounts, *over], [*named.values()])
+            container = self._container(mounts, [*named.values()])
             return self.bench.engine.run_to_end(built.image, container, TIMEOUT)
 
     def _container(self, mounts: Sequence[Mount], named: Sequence[str]) -> Container:
@@ -84,7 +87,7 @@ class ImageTests:
             proving.NODES: json.dumps(named),
         }
         tests = [f"{INSIDE}/proofs/{file}" for file in files(named)]
-        options = ["-c", os.devnull, "--rootdir", f"{INSIDE}/proofs", "-p", PLUGIN]
+        options = ["-c", os.devnull, "--rootdir", f"{INSIDE}/proofs", "-p", PLUGIN, *self.options]
         return Container(
             name=name,
             command=(self.build.scheme.interpreter, "-m", "pytest", *OPTIONS, *options, *tests),

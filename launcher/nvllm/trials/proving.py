@@ -161,7 +161,7 @@ class ProofBench:
         profile = self.spec.profiles[self.bench.profile]
         gpus = tuple(gpu.uuid for gpu in self.facts.gpus[: 1 if profile.gpu is not None else 0])
         placed = dict.fromkeys(nodes, below)
-        output = ImageTests(self.bench, build, gpus).run(built, placed, self._sentinels(chosen), ())
+        output = ImageTests(self.bench, build, gpus).run(built, placed, self._sentinels(chosen))
         return by_node(imagetests.names(placed), output, f"the image {built.image}")
 
     def _sentinels(self, chosen: Sets) -> set[str]:
