@@ -566,6 +566,8 @@ def _say(app: App, manifest: RunManifest, comparison: Comparison, where: Path) -
             app.out.table(summary.COMMON_COLUMNS, summary.common_rows(comparison)[:_SHOWN_KERNELS])
         for finding in comparison.findings:
             app.out.line(f"{finding.factor}: {finding.finding}: {finding.text}")
+            if finding.artifacts:
+                app.out.line(f"    compiled code: {finding.artifacts}")
         for note in comparison.notes:
             app.out.line(note)
         if comparison.flipped:
