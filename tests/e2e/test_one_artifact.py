@@ -42,3 +42,17 @@ def test_two_arms_load_what_one_engine_compiled(worlds: Worlds, docker_client: D
     logs = [(output / "arms" / one["arm"] / "run-1" / "engine.log").read_text() for one in legs]
     assert [("saved AOT compiled" in one, "Directly load AOT" in one) for one in logs] == [(False, True)] * 2
     assert world.containers(docker_client) == []
+
+
+def test_a_load_compiles_nothing_and_a_profile_that_compiles_nothing_is_named(worlds: Worlds) -> None:
+    world = worlds.make()
+    output, first, other = world.directory / "evidence", world.profile("compiled"), world.profile("ablation")
+    load = ("--requests", "4", "--concurrency", "2", "--prompt-len", "32", "--output-len", "16", "--runs", "1")
+    done = world.nvllm("bench", IMAGE, "--profile", first, "--vs", other, *load, "--output", str(output), "--json")
+    compared = done.result
+    assert {one["outcome"] for one in compared["arms"]} == {"passed"}
+    assert [one["artifacts"] for one in compared["findings"]] == [
+        f"{first} loaded what was compiled before, {other} did not"
+    ]
+    assert (verdict(output, other)["tree"], verdict(output, other)["compile_key"]) == ("", "")
+    assert [len(one["trees"]) for one in compared["artifacts"]] == [1, 0]

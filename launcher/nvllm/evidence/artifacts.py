@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from nvllm.bless.blessing import Bless, Keeping
@@ -28,10 +28,10 @@ from nvllm.core import clock
 from nvllm.core.paths import Places
 from nvllm.core.plan import KV_CACHE_SIZES, UNCACHED
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import refuse
+from nvllm.core.refusal import Refusal, refuse_any
 from nvllm.core.spec import ImageSpec, Profile
 from nvllm.evidence.directory import EvidenceDirectory
-from nvllm.evidence.records import ARTIFACT_SCHEMA, ArmState, ArtifactRecord, HarnessCheck
+from nvllm.evidence.records import ARTIFACT_SCHEMA, ArmState, ArtifactRecord, HarnessCheck, LegVerdict
 from nvllm.host.locks import HeldLocks
 from nvllm.serve import planner, servehash, staged_cache
 from nvllm.serve.examination import Examination
@@ -103,24 +103,17 @@ class Artifacts:
         something else; and NV853 for a record that is damaged.
         """
         key, manifest = servehash.compile_key(examination.plan), examination.manifest
+        loaded = [one for one in self.directory.verdicts(arm.name) if one.tree]
+        again = f"{held_locks.command} --force"
+        refuse_any(_others(loaded, "compile key", key, lambda one: one.compile_key, again))
         if key not in self._known:
             if manifest is not None:
                 store = TreeStore(self.places.trees)
                 self._known[key] = Artifact(key, manifest.tree, store, manifest.cure)
             else:
                 self._known[key] = self._own(key, examination, held_locks)
-        artifact = self._known[key]
-        for verdict in self.directory.verdicts(arm.name):
-            before, now = (verdict.compile_key, verdict.tree), (key, artifact.tree.hash)
-            if verdict.tree and before != now:
-                raise refuse(
-                    "NV859",
-                    f"arm {arm.name}, run {verdict.run}",
-                    f"compile key {before[0][:12]} and tree {before[1][:12]}, which it loaded",
-                    f"compile key {now[0][:12]} and tree {now[1][:12]}",
-                    f"{held_locks.command} --force",
-                )
-        return artifact
+        refuse_any(_others(loaded, "tree", self._known[key].tree.hash, lambda one: one.tree, again))
+        return self._known[key]
 
     def _own(self, key: str, examination: Examination, held_locks: HeldLocks) -> Artifact:
         """Return the artifact of KEY in the run, which the engine of EXAMINATION compiles if it is not there yet."""
@@ -158,3 +151,14 @@ class Artifacts:
             )
             start.memory_floor = profile.campaign.memory_floor
             yield LegStart(start, copy)
+
+
+def _others(
+    loaded: Sequence[LegVerdict], name: str, now: str, of: Callable[[LegVerdict], str], cure: str
+) -> list[Refusal]:
+    """Return NV859 with CURE for each leg that LOADED something whose hash NAME, which OF returns, is not NOW."""
+    return [
+        Refusal("NV859", f"arm {one.arm}, run {one.run}", f"the {name} {of(one)[:12]} of before", now[:12], cure)
+        for one in loaded
+        if of(one) != now
+    ]

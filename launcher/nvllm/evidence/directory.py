@@ -77,7 +77,7 @@ class EvidenceDirectory:
             content = f"{len(foreign)} files that are no evidence of nvllm, such as {min(foreign)}"
             raise refuse("NV852", str(self.path), "a new directory", content, _OTHER)
         if force and (self.path / _MANIFEST).exists():
-            staging.discard(self.path)  # the trees of its artifacts are read-only
+            staging.discard(self.path.resolve())  # the trees of its artifacts are read-only
         private_directory(self.path.resolve())
         self._write(_MANIFEST, documents.encode(FORM_RUN, manifest).decode())
         return manifest
