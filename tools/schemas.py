@@ -37,6 +37,7 @@ FORMS: tuple[Form[Any], ...] = (
     projectfile.FORM,
     proved.FORM,
     records.FORM_ANSWER,
+    records.FORM_ARTIFACT,
     records.FORM_COMPARISON,
     records.FORM_KERNELS,
     records.FORM_LEG,

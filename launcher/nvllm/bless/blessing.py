@@ -73,6 +73,18 @@ class Compiled:
     coverage: Coverage | None
 
 
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Where a bless keeps what it makes: trees in STORE, the logs of its starts in EVIDENCE.
+
+    CURE is what to do about a start that is rejected, and about a tree that is not fit to be loaded.
+    """
+
+    store: TreeStore
+    evidence: Path
+    cure: str
+
+
 class _TableRow(Silent):
     """The progress of one start, shown in the row NAME of TABLE."""
 
@@ -118,10 +130,17 @@ class Bless:
     """One bless of the profile of EXAMINATION, which refused nothing. The caller holds HELD_LOCKS.
 
     It holds PIN too, until the manifest is in force: until then nothing else keeps tree and evidence from `gc`.
+    KEEPING is where tree and logs go, if that is not the tree store and the state, as for a run of evidence.
     """
 
     def __init__(
-        self, examination: Examination, places: Places, held_locks: HeldLocks, progress: Progress, pin: Pin
+        self,
+        examination: Examination,
+        places: Places,
+        held_locks: HeldLocks,
+        progress: Progress,
+        pin: Pin,
+        keeping: Keeping | None = None,
     ) -> None:
         assert examination.engine is not None  # without an engine the examination was refused
         self.engine = examination.engine
@@ -131,14 +150,11 @@ class Bless:
         self.held_locks = held_locks
         self.progress = progress
         self.places = places
-        self.store = TreeStore(places.trees)
-        private_directory(places.blessing)
         self.pin = pin
-        self.evidence = evidence.begin(places.blessing / examination.plan.instance)
-        pin.keep(f"{self.evidence.parent.name}/{self.evidence.name}")
-        self.cure = (
-            f"ls {shlex.quote(str(self.evidence))} && nvllm bless {self.plan.image} --profile {self.plan.profile}"
-        )
+        if keeping is None:
+            keeping = _of_state(self.plan, places)
+            pin.keep(f"{keeping.evidence.parent.name}/{keeping.evidence.name}")
+        self.store, self.evidence, self.cure = keeping.store, keeping.evidence, keeping.cure
 
     def run(self, request: BlessRequest, base: Manifest | None = None) -> BlessResult:
         """Compile a cache, run as many trials on it as REQUEST asks for, and return the result; see `begin`."""
@@ -355,6 +371,14 @@ class Bless:
 
     def _rejected(self, what: str, expected: str, observed: str) -> Refusal:
         return Refusal("NV912", f"{self.plan.instance}: {what}", expected, observed, self.cure)
+
+
+def _of_state(plan: LaunchPlan, places: Places) -> Keeping:
+    """Return where a bless of PLAN keeps what it makes."""
+    private_directory(places.blessing)
+    kept = evidence.begin(places.blessing / plan.instance)
+    cure = f"ls {shlex.quote(str(kept))} && nvllm bless {plan.image} --profile {plan.profile}"
+    return Keeping(TreeStore(places.trees), kept, cure)
 
 
 def new_manifest(

@@ -37,6 +37,7 @@ def manifest(
     *,
     traced: bool = False,
     until_decided: bool = False,
+    cold: bool = True,
 ) -> RunManifest:
     """Return the manifest of a run of KIND: RUNS of each arm in STATES, asked PROBE on HOST and compared by MARGINS.
 
@@ -60,6 +61,7 @@ def manifest(
         traced=traced,
         margins=margins,
         until_decided=until_decided,
+        cold=cold,
         created=clock.now(),
     )
 

@@ -38,6 +38,8 @@ class LegObserved:
     listing: Collection[str] | None
     baseline: float | None
     rest: float | None
+    artifact: HarnessCheck | None = None
+    """Whether it loaded what it had to, and nothing else; None if it loads nothing."""
 
 
 def sentinels(log: str) -> Mapping[str, SentinelLog]:
@@ -64,6 +66,7 @@ def checks(
         *(_fires(name, logs.get(name, SentinelLog())) for name in sorted(set(ablated) & set(present))),
         *(_stays_off(name, logs.get(name, SentinelLog())) for name in sorted(set(ablated) - set(present))),
         *(_stays_off(name, logs[name]) for name in unnamed),
+        *([seen.artifact] if seen.artifact is not None else []),
         _rest(seen),
         _answered(answers),
     )
