@@ -20,12 +20,10 @@ from nvllm.core import clock, proc
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
-from nvllm.evidence import analysis, arms, circumstances, conclusion, grading, lmeval, page, questions, summary, tworuns
+from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, summary, tworuns
 from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
-from nvllm.evidence.grading import Extraction
 from nvllm.evidence.load import LoadProbe, LoadThenQuestions
-from nvllm.evidence.probing import LegProbe, ProgramProbe, QuestionProbe
 from nvllm.evidence.records import FORM_COMPARISON, MARGINS, ArmState, Comparison, Kind, Margins, RunManifest
 from nvllm.evidence.runner import Runner
 from nvllm.evidence.tworuns import Run
@@ -35,7 +33,10 @@ from nvllm.image.identity import Build
 from nvllm.patches import patchset
 from nvllm.serve.fresh import FreshInstances
 from nvllm.spec.specfile import named_profile
+from nvllm.trials import grading, questions
 from nvllm.trials import probe as programs
+from nvllm.trials.grading import Extraction
+from nvllm.trials.probing import LegProbe, ProgramProbe, QuestionProbe
 
 F = TypeVar("F", bound=Callable[..., None])
 

@@ -32,13 +32,13 @@ from nvllm.evidence.records import (
     FORM_KERNELS,
     FORM_LEG,
     FORM_RUN,
-    Answered,
     Comparison,
     KernelTable,
     LegVerdict,
     RunManifest,
 )
 from nvllm.serve.rundir import private_directory
+from nvllm.trials.answers import Answered
 
 T = TypeVar("T")
 

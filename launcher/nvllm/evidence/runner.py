@@ -18,14 +18,12 @@ from nvllm.core.catalogue import Blame
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused
-from nvllm.evidence import analysis, arms, conclusion, harness, looks, page, probing, summary, trace
+from nvllm.evidence import analysis, arms, conclusion, harness, looks, page, summary, trace
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.harness import LegObserved
 from nvllm.evidence.load import LoadProbe
-from nvllm.evidence.probing import Asked, LegProbe
 from nvllm.evidence.records import (
     LEG_SCHEMA,
-    Answered,
     ArmState,
     Comparison,
     HarnessCheck,
@@ -41,6 +39,9 @@ from nvllm.serve.fresh import FreshInstances
 from nvllm.serve.rundir import RunDirectory
 from nvllm.serve.startup import EngineStart
 from nvllm.serve.supervisor import Supervisor
+from nvllm.trials import probing
+from nvllm.trials.answers import Answered
+from nvllm.trials.probing import Asked, LegProbe
 
 _OF_THE_START: Collection[Blame | None] = frozenset({"gate", "engine", "cache"})
 """The blame of an engine that does not start. Any other is the host's fault and ends the run, which can go on later."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from nvllm.core import canonical, reading
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
-from nvllm.evidence import grading
-from nvllm.evidence.grading import Extraction
+from nvllm.trials import grading
+from nvllm.trials.grading import Extraction
 
 _MARKED = re.compile(r"####\s*\$?\s*(-?\d[\d,]*(?:\.\d+)?)")
 _FRACTION = re.compile(r"(\d{1,9})/(\d{1,9})")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refused
-from nvllm.evidence import grading, questions
-from nvllm.evidence.questions import Question
+from nvllm.trials import grading, questions
+from nvllm.trials.questions import Question
 from support import question_samples
 from support.rows import each_row
 

@@ -12,8 +12,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.evidence import grading
-from nvllm.evidence.grading import Extraction
+from nvllm.trials import grading
+from nvllm.trials.grading import Extraction
 
 ANSWERS: tuple[tuple[str, str, bool, bool], ...] = (
     (" 40 + 32 = 72. #### 72", "72", True, True),
