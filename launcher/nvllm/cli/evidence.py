@@ -16,8 +16,9 @@ from nvllm.cli.complete import images, probes, profiles, sentinels, several_prof
 from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, typed, with_app
 from nvllm.cli.image_argument import HELP, IMAGE, with_image
 from nvllm.cli.webpage import OPTIONS, WebPage
-from nvllm.core import clock, proc
+from nvllm.core import clock, parts, proc
 from nvllm.core.canonical import Json
+from nvllm.core.evaluation import PROMPT, Extraction
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
 from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, summary, tworuns
@@ -33,9 +34,8 @@ from nvllm.image.identity import Build
 from nvllm.patches import patchset
 from nvllm.serve.fresh import FreshInstances
 from nvllm.spec.specfile import named_profile
-from nvllm.trials import grading, questions
 from nvllm.trials import probe as programs
-from nvllm.trials.grading import Extraction
+from nvllm.trials import questions
 from nvllm.trials.probing import LegProbe, ProgramProbe, QuestionProbe
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -156,7 +156,7 @@ class Part(click.ParamType[float]):
             return value
         option = param.opts[0] if param is not None else "a part"
         try:
-            return questions.part(value)
+            return parts.part(value)
         except ValueError as error:
             expected = f"a part such as {self.counted} or {self.percent}"
             cure = f"{option} {self.counted}, or {option} {self.percent}"
@@ -187,7 +187,7 @@ _QUESTIONS = (
     click.option(
         "--prompt",
         metavar="TEXT",
-        default=grading.PROMPT.replace("\n", "\\n"),
+        default=PROMPT.replace("\n", "\\n"),
         show_default=True,
         help=r"What stands around a {question}; \n ends a line.",
     ),

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
 from nvllm.core.fields import Count, Form, Positive, Rule, Seconds, Sha256, Word
-from nvllm.trials.answers import Answered, ProbeState
+from nvllm.trials.answers import ProbeState
 
 RUN_SCHEMA = "nvllm.evidence-run/1"
 LEG_SCHEMA = "nvllm.evidence-leg/1"
-ANSWER_SCHEMA = "nvllm.evidence-answer/1"
 COMPARISON_SCHEMA = "nvllm.evidence-comparison/1"
 KERNELS_SCHEMA = "nvllm.evidence-kernels/1"
 
@@ -300,6 +299,5 @@ class Comparison:
 
 FORM_RUN = Form("evidence-run", RUN_SCHEMA, "What an evidence run is: runner_manifest.json", RunManifest)
 FORM_LEG = Form("evidence-leg", LEG_SCHEMA, "The verdict of one leg: verdict.json", LegVerdict)
-FORM_ANSWER = Form("evidence-answer", ANSWER_SCHEMA, "One answer: a line of perq.jsonl", Answered)
 FORM_COMPARISON = Form("evidence-comparison", COMPARISON_SCHEMA, "The comparison of arms: comparison.json", Comparison)
 FORM_KERNELS = Form("evidence-kernels", KERNELS_SCHEMA, "The kernels of a trace: kernels.json", KernelTable)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from nvllm.core import canonical, clock
+from nvllm.core import canonical, clock, parts
 from nvllm.core.canonical import Json
 from nvllm.core.catalogue import Blame
 from nvllm.core.plan import LaunchPlan
@@ -264,8 +264,7 @@ def _outcome(checks: Sequence[HarnessCheck], correct: int, asked: int, floor: fl
     """Return the outcome of a leg with CORRECT answers of those ASKED, and the reason where it is not passed."""
     if broken := harness.broken(checks):
         return "invalid", f"the harness failed: {broken}"
-    # 47/60 is no float: 47 of 60 must not be below it by its last digit.
-    if floor is not None and 100 * correct < floor * asked * (1 - 1e-9):
+    if floor is not None and not parts.reached(correct, asked, floor / 100):
         return "failed", f"{correct} of {asked} correct, and the floor is {floor:g} %"
     return "passed", ""
 

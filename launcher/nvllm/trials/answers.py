@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
-from nvllm.core.fields import Count, Positive, Rule, Seconds, Sha256, Word
+from nvllm.core import canonical, documents
+from nvllm.core.fields import Count, Form, Positive, Rule, Seconds, Sha256, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +54,14 @@ class Answered:
 def unanswered(run: int, problem: str, question: int = 0) -> Answered:
     """Return that QUESTION of RUN, or the whole run, has no answer, and the PROBLEM that is why."""
     return Answered(run, question, False, "", "", 0.0, 0, "", problem)  # noqa: FBT003 - a field
+
+
+FORM_ANSWER = Form(
+    "evidence-answer", "nvllm.evidence-answer/1", "One answer: a line of perq.jsonl or answers.jsonl", Answered
+)
+
+
+def lines(answers: Iterable[Answered]) -> bytes:
+    """Return ANSWERS as a file has them, one a line."""
+    documents_of = (documents.unstructure(FORM_ANSWER, one) for one in answers)
+    return b"".join(canonical.encode(document) + b"\n" for document in documents_of)
