@@ -17,8 +17,6 @@ from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan
 from nvllm.core.progress import Silent
 from nvllm.engine.engine import Engine
 from nvllm.evidence.directory import EvidenceDirectory
-from nvllm.evidence.probing import LegProbe, QuestionProbe
-from nvllm.evidence.questions import Question
 from nvllm.evidence.records import RunManifest
 from nvllm.evidence.runner import Runner
 from nvllm.host import locks
@@ -28,6 +26,8 @@ from nvllm.image.identity import Build
 from nvllm.serve import planner, supervisor
 from nvllm.serve.examination import Depth, Examination
 from nvllm.serve.fresh import FreshInstances
+from nvllm.trials.probing import LegProbe, QuestionProbe
+from nvllm.trials.questions import Question
 from support import bless_world, evidence_samples
 from support.plansamples import MODEL, SPEC, FrontEnd, build, places, wanted, with_profile
 

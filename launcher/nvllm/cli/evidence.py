@@ -16,16 +16,15 @@ from nvllm.cli.complete import images, probes, profiles, sentinels, several_prof
 from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, typed, with_app
 from nvllm.cli.image_argument import HELP, IMAGE, with_image
 from nvllm.cli.webpage import OPTIONS, WebPage
-from nvllm.core import clock, proc
+from nvllm.core import clock, parts, proc
 from nvllm.core.canonical import Json
+from nvllm.core.evaluation import PROMPT, Extraction
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
-from nvllm.evidence import analysis, arms, circumstances, conclusion, grading, lmeval, page, questions, summary, tworuns
+from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, summary, tworuns
 from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
-from nvllm.evidence.grading import Extraction
 from nvllm.evidence.load import LoadProbe, LoadThenQuestions
-from nvllm.evidence.probing import LegProbe, ProgramProbe, QuestionProbe
 from nvllm.evidence.records import FORM_COMPARISON, MARGINS, ArmState, Comparison, Kind, Margins, RunManifest
 from nvllm.evidence.runner import Runner
 from nvllm.evidence.tworuns import Run
@@ -36,6 +35,8 @@ from nvllm.patches import patchset
 from nvllm.serve.fresh import FreshInstances
 from nvllm.spec.specfile import named_profile
 from nvllm.trials import probe as programs
+from nvllm.trials import questions
+from nvllm.trials.probing import LegProbe, ProgramProbe, QuestionProbe
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -163,7 +164,7 @@ class Part(click.ParamType[float]):
             return value
         option = param.opts[0] if param is not None else "a part"
         try:
-            return questions.part(value)
+            return parts.part(value)
         except ValueError as error:
             expected = f"a part such as {self.counted} or {self.percent}"
             cure = f"{option} {self.counted}, or {option} {self.percent}"
@@ -194,7 +195,7 @@ _QUESTIONS = (
     click.option(
         "--prompt",
         metavar="TEXT",
-        default=grading.PROMPT.replace("\n", "\\n"),
+        default=PROMPT.replace("\n", "\\n"),
         show_default=True,
         help=r"What stands around a {question}; \n ends a line.",
     ),

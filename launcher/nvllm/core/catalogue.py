@@ -219,6 +219,15 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
         "The blessing was made with another image than the one of this build hash here.",
     ),
     "NV917": ("version out of reach", "A blessing from elsewhere has a version far above those that this host knows."),
+    "NV918": (
+        "wrong answers",
+        "In a trial, fewer answers were correct than the profile's evaluation asks for; nothing came into force.",
+        "failed",
+    ),
+    "NV919": (
+        "not evaluated",
+        "The blessing lacks the evaluation that the profile demands, or came out below its floor.",
+    ),
     # 92x: writing, and whose state it is
     "NV920": ("file not written", "A file could not be written: disk full, or not allowed.", "failed"),
     "NV921": (

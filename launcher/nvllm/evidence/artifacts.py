@@ -126,7 +126,7 @@ class Artifacts:
             failed = f"ls {shlex.quote(str(store.root))} && {again}; or with --cold, where each leg compiles for itself"
             with Pins(self.places.pins).pin() as pin:
                 keeping = Keeping(store, store.root, failed)
-                work = Bless(examination, self.places, held_locks, self.progress, pin, keeping)
+                work = Bless(examination, self.places, held_locks, self.progress, pin, keeping=keeping)
                 tree = work.bootstrap(self.progress).tree
             record = ArtifactRecord(ARTIFACT_SCHEMA, key, examination.plan.profile, tree, clock.now())
             self.directory.keep_artifact(record)

@@ -15,10 +15,11 @@ from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
 from nvllm.evidence import arms
 from nvllm.evidence.arms import Arm
-from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, Margins, ProbeState, RunManifest
+from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, Margins, RunManifest
 from nvllm.host import survey
 from nvllm.image import presence
 from nvllm.image.identity import Build
+from nvllm.trials.answers import ProbeState
 
 _GIT = 20.0
 """Seconds that git may take."""

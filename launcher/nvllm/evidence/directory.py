@@ -28,13 +28,11 @@ from nvllm.core.fields import Form
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.records import (
-    FORM_ANSWER,
     FORM_ARTIFACT,
     FORM_COMPARISON,
     FORM_KERNELS,
     FORM_LEG,
     FORM_RUN,
-    Answered,
     ArtifactRecord,
     Comparison,
     KernelTable,
@@ -42,6 +40,7 @@ from nvllm.evidence.records import (
     RunManifest,
 )
 from nvllm.serve.rundir import private_directory
+from nvllm.trials.answers import FORM_ANSWER, Answered, lines
 
 T = TypeVar("T")
 
@@ -139,8 +138,7 @@ class EvidenceDirectory:
     def finish(self, verdict: LegVerdict, answers: Iterable[Answered]) -> None:
         """Write the ANSWERS of a leg, then its VERDICT. Raises Refused NV920 if that fails."""
         leg = self.leg(verdict.arm, verdict.run)
-        lines = [canonical.encode(document(FORM_ANSWER, one)).decode() + "\n" for one in answers]
-        self.keep(leg, "perq.jsonl", "".join(lines))
+        self.keep(leg, "perq.jsonl", lines(answers).decode())
         self.keep(leg, "verdict.json", documents.encode(FORM_LEG, verdict).decode())
 
     def arms(self) -> tuple[ArmLegs, ...]:

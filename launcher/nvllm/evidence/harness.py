@@ -9,8 +9,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nvllm.evidence.records import Answered, HarnessCheck
+from nvllm.evidence.records import HarnessCheck
 from nvllm.runtime import gate
+from nvllm.trials.answers import Answered
 
 _LINE = re.compile(r"nvllm\.sentinel name=(\S+) (?:enabled=(true|false)|(first_fire)\b)")
 

@@ -12,21 +12,19 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from nvllm.core import canonical, clock
+from nvllm.core import canonical, clock, parts
 from nvllm.core.canonical import Json
 from nvllm.core.catalogue import Blame
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused
-from nvllm.evidence import analysis, arms, artifacts, conclusion, harness, looks, page, probing, summary, trace
+from nvllm.evidence import analysis, arms, artifacts, conclusion, harness, looks, page, summary, trace
 from nvllm.evidence.artifacts import Artifact, Artifacts, LegStart
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.harness import LegObserved
 from nvllm.evidence.load import LoadProbe
-from nvllm.evidence.probing import Asked, LegProbe
 from nvllm.evidence.records import (
     LEG_SCHEMA,
-    Answered,
     ArmState,
     Comparison,
     HarnessCheck,
@@ -42,6 +40,9 @@ from nvllm.serve.fresh import FreshInstances
 from nvllm.serve.rundir import RunDirectory
 from nvllm.serve.startup import EngineStart
 from nvllm.serve.supervisor import Supervisor
+from nvllm.trials import probing
+from nvllm.trials.answers import Answered
+from nvllm.trials.probing import Asked, LegProbe
 
 _OF_THE_START: Collection[Blame | None] = frozenset({"gate", "engine", "cache"})
 """The blame of an engine that does not start. Any other is the host's fault and ends the run, which can go on later."""
@@ -302,8 +303,7 @@ def _outcome(checks: Sequence[HarnessCheck], correct: int, asked: int, floor: fl
     """Return the outcome of a leg with CORRECT answers of those ASKED, and the reason where it is not passed."""
     if broken := harness.broken(checks):
         return "invalid", f"the harness failed: {broken}"
-    # 47/60 is no float: 47 of 60 must not be below it by its last digit.
-    if floor is not None and 100 * correct < floor * asked * (1 - 1e-9):
+    if floor is not None and not parts.reached(correct, asked, floor / 100):
         return "failed", f"{correct} of {asked} correct, and the floor is {floor:g} %"
     return "passed", ""
 
