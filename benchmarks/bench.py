@@ -40,16 +40,15 @@ from nvllm.core.refusal import Refused
 from nvllm.core.spec import ImageSpec
 from nvllm.engine import engine
 from nvllm.host.facts import EngineProblem
-from nvllm.image import dockerfiles
-from nvllm.image import record as buildrecord
-from nvllm.layers import patched as patchlayer
+from nvllm.image import buildrecord, dockerfiles
+from nvllm.layers import patchlayer
 from nvllm.layers.wheel import Scheme, Wheel
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from nvllm.patches import patching, seriesfile, source, unified
 from nvllm.patches.series import Patch
 from nvllm.serve.examination import Depth, examine
 from nvllm.sources.store import Store
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from nvllm.cache import staging
+from nvllm.cache.cachetree import Tree
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import Tree
 from nvllm.cli import terminal
 
 ROUNDS = 15

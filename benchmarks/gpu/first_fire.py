@@ -199,8 +199,7 @@ def lay(place: Path, python: str | None) -> None:
     from nvllm.core.refusal import refuse_any
     from nvllm.image import identity
     from nvllm.image.builder import LayerBuilder
-    from nvllm.kernels import layer as kernels
-    from nvllm.kernels import toolchain
+    from nvllm.kernels import kernellayer, toolchain
     from nvllm.layers.cache import LayerCache
     from nvllm.patches import seriesfile
     from nvllm.sources import fetch
@@ -224,7 +223,7 @@ def lay(place: Path, python: str | None) -> None:
     assert wanted is not None
     with builder.kernel_compiler() as bench:
         for entry in bench.entries(wanted):
-            parts = entry.path.removeprefix(f"{kernels.ROOT}/")
+            parts = entry.path.removeprefix(f"{kernellayer.ROOT}/")
             target = place / ("cache/" + parts if parts != entry.path else "site/" + Path(parts).name)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(entry.content().read())

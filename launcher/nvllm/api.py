@@ -38,16 +38,16 @@ from nvllm.host.facts import HostFacts
 from nvllm.host.facts import probe as probe_host
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build, load_build
-from nvllm.kernels.layer import Kernel, KernelCompiler, KernelSources
+from nvllm.kernels.kernellayer import Kernel, KernelCompiler, KernelSources
 from nvllm.layers.cache import LayerCache
-from nvllm.layers.tar import Layer
-from nvllm.lock.document import read as read_lock_file
-from nvllm.lock.document import write as write_lock_file
+from nvllm.layers.tarlayer import Layer
 from nvllm.lock.drift import compare as compare_locks
+from nvllm.lock.lockdoc import read as read_lock_file
+from nvllm.lock.lockdoc import write as write_lock_file
 from nvllm.lock.project import LockInputs, lock_image, read_lock, usable_lock
 from nvllm.lock.project import read_inputs as read_lock_inputs
-from nvllm.models.tree import tree_hash as model_tree_hash
-from nvllm.models.tree import verify as verify_model
+from nvllm.models.modeltree import tree_hash as model_tree_hash
+from nvllm.models.modeltree import verify as verify_model
 from nvllm.patches.patchset import choose as choose_patches
 from nvllm.patches.series import Patch, Series
 from nvllm.patches.seriesfile import load as load_series
@@ -56,8 +56,8 @@ from nvllm.serve.stopping import stop
 from nvllm.serve.supervisor import Supervisor
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
-from nvllm.spec.file import load as load_spec
-from nvllm.spec.file import parse as parse_spec
+from nvllm.spec.specfile import load as load_spec
+from nvllm.spec.specfile import parse as parse_spec
 
 __all__ = [
     "BisectProblem",

@@ -10,7 +10,7 @@ import pytest
 
 from nvllm.core.paths import Project, places
 from nvllm.core.progress import Silent
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from nvllm.sources import fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store

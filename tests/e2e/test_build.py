@@ -15,9 +15,9 @@ import pytest
 from docker import DockerClient
 
 from nvllm.core.paths import AMD64, Project, host_platform, places
-from nvllm.image import record as buildrecord
-from nvllm.image.record import Record
-from nvllm.lock import document as lockdoc
+from nvllm.image import buildrecord
+from nvllm.image.buildrecord import Record
+from nvllm.lock import lockdoc
 from nvllm.patches import seriesfile
 from support.engine_world import IMAGE, ROOT, BuiltImage, World, Worlds, another_user, own_nvllm, run
 

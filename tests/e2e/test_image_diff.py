@@ -12,8 +12,7 @@ from docker import DockerClient
 from nvllm.core.progress import Silent
 from nvllm.engine.engine import Engine
 from nvllm.image import contents, difference
-from nvllm.layers import oci
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import oci, tarlayer
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.oci import Image
 from support.engine_world import IMAGE, BuiltImage, World, Worlds

@@ -20,10 +20,9 @@ from nvllm.core.refusal import Refused
 from nvllm.engine import engine
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import ImageFacts
-from nvllm.layers import archive, oci
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import archive, oci, tarlayer
 from nvllm.layers.oci import Image
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 
 pytestmark = pytest.mark.engine
 

@@ -27,10 +27,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from nvllm.patches import check as patchcheck
-from nvllm.patches import patching, patchset, seriesfile, source
+from nvllm.patches import patchcheck, patching, patchset, seriesfile, source
 from nvllm.patches.source import DirectoryTree, Overlay, SourceTree
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 
 pytestmark = pytest.mark.series
 

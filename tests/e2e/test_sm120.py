@@ -19,10 +19,9 @@ import pytest
 from docker import DockerClient
 
 from nvllm.core.paths import Project, places
-from nvllm.image import record as buildrecord
-from nvllm.kernels import devicecode, precompile
-from nvllm.kernels import layer as kernels
-from nvllm.lock import document as lockdoc
+from nvllm.image import buildrecord
+from nvllm.kernels import devicecode, kernellayer, precompile
+from nvllm.lock import lockdoc
 from nvllm.runtime import tiny_models
 from nvllm.serve import planner
 from support import readme
@@ -233,7 +232,7 @@ def test_its_transformers_load_the_tiny_model_and_answer(inside: Inside, tmp_pat
 
 def test_its_triton_takes_every_kernel_of_the_patches_from_the_image(inside: Inside) -> None:
     script = Path(precompile.__file__)
-    command = ["/opt/venv/bin/python", "-c", LAUNCHES, SITE, f"/{kernels.ROOT}", "/precompile.py"]
+    command = ["/opt/venv/bin/python", "-c", LAUNCHES, SITE, f"/{kernellayer.ROOT}", "/precompile.py"]
     found = inside(*command, mounts={script: "/precompile.py"}).result
     assert found["problems"] == []
     assert found["key"] == found["known"]

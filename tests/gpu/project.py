@@ -28,12 +28,11 @@ from gpu.machine import Place
 from nvllm.core import canonical
 from nvllm.core.lock import LockedModel
 from nvllm.core.paths import Places, Project
-from nvllm.image import identity
-from nvllm.image import record as buildrecord
+from nvllm.image import buildrecord, identity
 from nvllm.image.identity import Build
-from nvllm.lock import document
-from nvllm.models import tree as models
-from nvllm.spec import file as specfile
+from nvllm.lock import lockdoc
+from nvllm.models import modeltree
+from nvllm.spec import specfile
 
 IMAGE, OF = "sm90", "sm120"
 TREES = "/opt/trees"
@@ -113,9 +112,9 @@ def write(ground: Ground, gdn: Path) -> Build:
     for name in ("images", "manifests", "patches"):
         (ground.project / name).mkdir(parents=True)
     shutil.copytree(repository / "patches/v0.21.0", ground.project / "patches/v0.21.0")
-    tree, files = models.tree_of(gdn)
+    tree, files = modeltree.tree_of(gdn)
     project.spec(IMAGE).write_text(yaml.safe_dump(spec(tree), sort_keys=False), encoding="utf-8")
-    old = document.read(repository / f"manifests/{OF}.lock.json", f"manifests/{OF}.lock.json")
+    old = lockdoc.read(repository / f"manifests/{OF}.lock.json", f"manifests/{OF}.lock.json")
     lock = replace(
         old,
         image=IMAGE,
@@ -123,7 +122,7 @@ def write(ground: Ground, gdn: Path) -> Build:
         base=replace(old.base, python=python()),
         models={TINY: old.models[TINY], GDN: LockedModel("directory", tree, files)},
     )
-    document.write(project.lock(IMAGE), lock)
+    lockdoc.write(project.lock(IMAGE), lock)
     build, stale = identity.load_build(project, IMAGE, None)
     assert not stale, stale
     lay(ground, build)

@@ -171,7 +171,7 @@ def test_only_the_launcher_the_spec_the_lock_and_the_series_are_inputs(filled: N
     (changed / "patches/another").mkdir()
     (changed / "patches/another/series.yaml").touch()
     assert _derivation(filled, changed) == before
-    with (changed / "launcher/nvllm/layers/tar.py").open("a") as stream:
+    with (changed / "launcher/nvllm/layers/tarlayer.py").open("a") as stream:
         stream.write("\n")
     assert _derivation(filled, changed) != before
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refused
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support.specs import GOOD, SHOWN, line_of, only, refusals, spoiled
 
 

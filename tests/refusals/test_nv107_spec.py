@@ -10,7 +10,7 @@ import pytest
 from nvllm.cli.main import main
 from nvllm.core.paths import packaged
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import plansamples
 
 

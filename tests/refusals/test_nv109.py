@@ -17,9 +17,9 @@ from nvllm.cli.main import main
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refused
 from nvllm.gc.projects import Projects
-from nvllm.lock import document
+from nvllm.lock import lockdoc
 from nvllm.patches import seriesfile
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support.plansamples import project, write_lock
 
 
@@ -96,7 +96,7 @@ def test_a_patch_that_is_a_fifo(world: Project) -> None:
 def test_a_lock_that_is_a_fifo(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "demo.lock.json")
     with pytest.raises(Refused) as caught:
-        document.read(tmp_path / "demo.lock.json", "manifests/demo.lock.json")
+        lockdoc.read(tmp_path / "demo.lock.json", "manifests/demo.lock.json")
     assert [one.code for one in caught.value.refusals] == ["NV109"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refused
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 
 
 def test_a_lock_that_was_never_written(tmp_path: Path) -> None:

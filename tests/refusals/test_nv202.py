@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from nvllm.lock import document as lockdoc
-from nvllm.spec import file as specfile
+from nvllm.lock import lockdoc
+from nvllm.spec import specfile
 from support import locks
 from support.specs import GOOD, SHOWN, spoiled
 

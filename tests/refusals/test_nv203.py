@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from nvllm.patches.series import Series
 from support import locks
 

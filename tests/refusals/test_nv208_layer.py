@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.layers import patched as patchlayer
+from nvllm.layers import patchlayer
 from nvllm.layers.wheel import Wheel
 from nvllm.patches import unified
 from support import layersamples

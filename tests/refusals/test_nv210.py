@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from support import locks
 
 

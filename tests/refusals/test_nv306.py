@@ -12,8 +12,7 @@ import pytest
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.layers import deb, rootfs
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import deb, rootfs, tarlayer
 from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.patches import source
 from support import layersamples

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refused
-from nvllm.kernels import layer as kernels
-from nvllm.kernels.layer import KernelCompiler
+from nvllm.kernels import kernellayer
+from nvllm.kernels.kernellayer import KernelCompiler
 from nvllm.layers.bytecode import Interpreter
 from nvllm.sources.store import Store
 from support import kernel_samples
@@ -40,7 +40,7 @@ def test_wheels_of_one_version_that_differ_in_what_compiles(tmp_path: Path) -> N
 
 def test_a_ptxas_that_does_not_say_its_version_as_it_used_to() -> None:
     with pytest.raises(Refused, match="NV312") as caught:
-        kernels.version(b"release 14", "ptxas")
+        kernellayer.version(b"release 14", "ptxas")
     assert caught.value.refusals[0].where == "ptxas"
 
 

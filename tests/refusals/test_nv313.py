@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refused
-from nvllm.kernels.layer import KernelCompiler
+from nvllm.kernels.kernellayer import KernelCompiler
 from nvllm.sources.store import Store
 from support import kernel_samples
 

@@ -8,8 +8,7 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.kernels import check as kernelcheck
-from nvllm.kernels import layer as kernels
-from nvllm.kernels import stubs
+from nvllm.kernels import kernellayer, stubs
 from support import kernel_samples
 from support.kernel_samples import Bench
 
@@ -44,8 +43,8 @@ def test_what_no_launch_looks_for(tmp_path: Path) -> None:
 
 
 def test_a_path_of_the_host_and_another_key(tmp_path: Path) -> None:
-    files = {**kernel_samples.files(), kernels.KEY: b'{"key": "other", "from": "%s"}' % bytes(tmp_path)}
+    files = {**kernel_samples.files(), kernellayer.KEY: b'{"key": "other", "from": "%s"}' % bytes(tmp_path)}
     assert sorted(refusals(files, tmp_path)) == [
-        (kernels.KEY, "key 3.6.0-key..., as Triton makes it", "other"),
-        (kernels.KEY, "no path of the host", str(tmp_path)),
+        (kernellayer.KEY, "key 3.6.0-key..., as Triton makes it", "other"),
+        (kernellayer.KEY, "no path of the host", str(tmp_path)),
     ]

@@ -12,7 +12,7 @@ from nvllm.core.refusal import Refused
 from nvllm.image import digests, provenance
 from nvllm.image.digests import BuildDigests, Digests, LayerDigest
 from nvllm.image.identity import Build
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import locks
 from support.specs import GOOD, SHOWN
 

@@ -11,7 +11,7 @@ from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import DirectoryModel
 from nvllm.models.memo import HashCache
-from nvllm.models.tree import located, tree_hash, tree_of, verify
+from nvllm.models.modeltree import located, tree_hash, tree_of, verify
 from support import locking
 
 CURE = "nvllm model make tiny-lfm2"

@@ -11,7 +11,7 @@ import pytest
 
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.models.memo import HashCache
-from nvllm.models.tree import located, verify
+from nvllm.models.modeltree import located, verify
 from nvllm.sources import hub
 from support.hubserver import FIRST, REPO, SECOND, serving
 

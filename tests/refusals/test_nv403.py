@@ -13,7 +13,7 @@ import pytest
 from nvllm.core.lock import LockedModel
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.models.memo import HashCache
-from nvllm.models.tree import located, tree_of, verify
+from nvllm.models.modeltree import located, tree_of, verify
 from nvllm.sources import hub
 from support.hubserver import FIRST, REPO, WEIGHTS, serving
 

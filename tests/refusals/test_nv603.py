@@ -9,7 +9,7 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.image import identity
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from support.locking import SOURCE, SPEC, WHEEL, World
 from support.plansamples import project
 

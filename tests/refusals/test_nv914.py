@@ -18,9 +18,8 @@ from nvllm.core.paths import Project
 from nvllm.engine import engine
 from nvllm.gc.projects import Projects
 from nvllm.host.facts import ContainerFact, StoredImage
-from nvllm.image import identity
-from nvllm.image import record as buildrecord
-from nvllm.image.record import Record
+from nvllm.image import buildrecord, identity
+from nvllm.image.buildrecord import Record
 from nvllm.sources.store import Store
 from support.plansamples import places, project
 

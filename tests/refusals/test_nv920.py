@@ -11,9 +11,9 @@ import pytest
 
 from nvllm.core import durable
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.image import record as buildrecord
-from nvllm.image.record import Record
-from nvllm.lock import document as lockdoc
+from nvllm.image import buildrecord
+from nvllm.image.buildrecord import Record
+from nvllm.lock import lockdoc
 from support import locks
 
 

@@ -16,8 +16,8 @@ from nvllm.cli.main import main
 from nvllm.engine import engine
 from nvllm.gc.projects import Projects
 from nvllm.host.facts import ContainerFact, ImageFacts, StoredImage
-from nvllm.image import record as buildrecord
-from nvllm.image.record import Record
+from nvllm.image import buildrecord
+from nvllm.image.buildrecord import Record
 from support.plansamples import places, project
 
 OTHERS = "b" * 64

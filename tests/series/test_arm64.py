@@ -24,7 +24,7 @@ from nvllm.core.paths import Project, places
 from nvllm.core.progress import Silent
 from nvllm.layers import bytecode, rootfs
 from nvllm.layers.bytecode import Interpreter
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from nvllm.sources import debian, fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from nvllm.patches import check as patchcheck
-from nvllm.patches import seriesfile
+from nvllm.patches import patchcheck, seriesfile
 from nvllm.patches.source import DirectoryTree
 from support import series_samples
 from support.series_trees import Tree

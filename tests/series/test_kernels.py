@@ -22,10 +22,9 @@ from nvllm import runtime
 from nvllm.core.lock import LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.refusal import Refused
 from nvllm.kernels import check as kernelcheck
-from nvllm.kernels import layer as kernels
-from nvllm.kernels import stubs
-from nvllm.kernels.layer import KernelCompiler, KernelSources
-from nvllm.layers.tar import TarEntry
+from nvllm.kernels import kernellayer, stubs
+from nvllm.kernels.kernellayer import KernelCompiler, KernelSources
+from nvllm.layers.tarlayer import TarEntry
 from support import kernel_samples
 from support.series_trees import Tree, carried
 
@@ -105,7 +104,7 @@ for n in map(int, sys.argv[2:]):
 def files(trees: Callable[..., Tree]) -> dict[str, bytes]:
     """What the whole series makes of the modules that decide kernels."""
     tree = trees("0.21.0", *carried("0.21.0"))
-    return kernels.sources({path: (tree.root / path).read_bytes() for path in tree.changed})
+    return kernellayer.sources({path: (tree.root / path).read_bytes() for path in tree.changed})
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +168,7 @@ def _read(entries: Iterator[TarEntry]) -> dict[str, bytes]:
 
 
 def _cache(layer: dict[str, bytes]) -> dict[str, bytes]:
-    root = f"{kernels.ROOT}/"
+    root = f"{kernellayer.ROOT}/"
     return {path.removeprefix(root): data for path, data in layer.items() if path.startswith(root)}
 
 
@@ -223,7 +222,7 @@ def test_the_keys_are_those_of_the_images_triton(
     """What compiles has another library than the image, and with it other keys for the same code."""
     with zipfile.ZipFile(sources("triton")) as wheel:
         own, theirs = hashlib.sha256(wheel.read(LIBRARY)).hexdigest(), hashlib.sha256(OTHER).hexdigest()
-    known = json.loads(_cache(layer)[kernels.KEY])
+    known = json.loads(_cache(layer)[kernellayer.KEY])
     assert known["library_size"] == len(OTHER)
     assert known["key"].count(theirs) == 1
     assert own not in known["key"]

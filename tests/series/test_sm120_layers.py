@@ -28,7 +28,7 @@ from nvllm.core.progress import Silent
 from nvllm.image import identity
 from nvllm.image.builder import ImageBuilder
 from nvllm.kernels import check as kernelcheck
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from nvllm.sources.store import Store
 from support import kernel_samples, layersamples
 from support.engine_world import Done, run

@@ -22,13 +22,13 @@ from nvllm.core.refusal import Refused
 from nvllm.gc.projects import Projects
 from nvllm.host import locks as holds
 from nvllm.host.locks import Holder, Key
-from nvllm.image import record as buildrecord
-from nvllm.image.record import Record
+from nvllm.image import buildrecord
+from nvllm.image.buildrecord import Record
 from nvllm.kernels import devicecode
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import tarlayer
 from nvllm.layers.cache import LayerCache
-from nvllm.layers.tar import Layer
-from nvllm.lock import document as lockdoc
+from nvllm.layers.tarlayer import Layer
+from nvllm.lock import lockdoc
 from nvllm.models.memo import HashCache as Hashes
 from nvllm.models.memo import Known
 from nvllm.patches import edit as patchedit

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nvllm.core.lock import LockedPatch
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from nvllm.patches import seriesfile, source
 from nvllm.patches.series import Series
 from nvllm.sources.store import Store
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support.engine_world import IMAGE, MODEL, Done, World, Worlds
 
 if TYPE_CHECKING:

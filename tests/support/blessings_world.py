@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from nvllm.cache import manifest
+from nvllm.cache import cachetree, manifest
 from nvllm.cache import store as treestore
-from nvllm.cache import tree as cachetree
 from nvllm.cache.blessings import BlessingQuery, Blessings
+from nvllm.cache.cachetree import Rule, Tree, TreeDirectory, TreeFile
 from nvllm.cache.manifest import ColdStart, Manifest, PhaseTime, TrialRecord
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import Rule, Tree, TreeDirectory, TreeFile
 from nvllm.core import clock
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import refuse_any

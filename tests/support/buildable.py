@@ -14,8 +14,8 @@ import pytest
 from nvllm.cli.main import main
 from nvllm.core.lock import LockedPatch, LockedSeries
 from nvllm.core.paths import Places, Project
-from nvllm.lock import document as lockdoc
-from nvllm.spec import file as specfile
+from nvllm.lock import lockdoc
+from nvllm.spec import specfile
 from support import layersamples, series_samples, specs
 
 IMAGE = "demo"

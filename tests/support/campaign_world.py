@@ -21,9 +21,8 @@ from nvllm.evidence import runner
 from nvllm.evidence.records import Kind
 from nvllm.host import survey
 from nvllm.host.facts import ContainerFact, ContainerState, DiskFacts, EngineFacts, HostFacts
-from nvllm.image import identity, presence
-from nvllm.image import record as buildrecord
-from nvllm.image.record import Record, RecordedLayer
+from nvllm.image import buildrecord, identity, presence
+from nvllm.image.buildrecord import Record, RecordedLayer
 from nvllm.patches import patchset
 from nvllm.serve import fresh, startup, watchdog
 from support import bless_world, question_samples

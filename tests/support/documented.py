@@ -19,8 +19,7 @@ import click
 from nvllm.cli import image_argument
 from nvllm.core.paths import packaged
 from nvllm.core.refusal import Refused
-from nvllm.spec import file as specfile
-from nvllm.spec import selection
+from nvllm.spec import selection, specfile
 from support import cures
 
 ROOT = Path(__file__).parents[2]

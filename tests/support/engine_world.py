@@ -31,7 +31,7 @@ import pytest
 
 from nvllm.core.paths import Places, Project, places
 from nvllm.host.facts import INSTANCE_LABEL
-from nvllm.image import record as buildrecord
+from nvllm.image import buildrecord
 
 if TYPE_CHECKING:
     from docker import DockerClient

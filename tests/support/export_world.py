@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from nvllm.cache import tree as cachetree
-from nvllm.cache.tree import TreeDirectory, TreeFile
+from nvllm.cache import cachetree
+from nvllm.cache.cachetree import TreeDirectory, TreeFile
 from nvllm.core.spec import Waiver
 from nvllm.export.export import ExportSource
 from nvllm.serve import planner

@@ -27,12 +27,11 @@ from nvllm.kernels import devicecode, fatbin
 from nvllm.kernels.fatbin import Code
 from nvllm.layers import deb, wheelmetadata
 from nvllm.layers.wheel import Scheme, Wheel
-from nvllm.lock import document, wheel_matches_source
+from nvllm.lock import lockdoc, wheel_matches_source
 from nvllm.patches import seriesfile, source, unified
-from nvllm.sources import bundle, indexes
-from nvllm.sources import git as gitsource
+from nvllm.sources import bundle, gitsource, indexes
 from nvllm.sources.store import Store
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from nvllm.trials.trial import Built
 from support import blessings_world, codesamples, layersamples, locks, series_samples
 from support.bisect_world import free
@@ -153,7 +152,7 @@ READERS: Mapping[str, Reader] = {
     "spec": Reader("demo.yaml", lambda: GOOD.encode(), lambda path: specfile.load(path, "images/demo.yaml")),
     "series": Reader("series.yaml", _series_seed, _series),
     "patch": Reader("a.patch", _patch_seed, lambda path: unified.parse(path.read_bytes(), "a.patch")),
-    "lock": Reader("demo.lock.json", lambda: document.encode(locks.GOOD), lambda path: document.read(path, path.name)),
+    "lock": Reader("demo.lock.json", lambda: lockdoc.encode(locks.GOOD), lambda path: lockdoc.read(path, path.name)),
     "manifest": Reader(
         blessings_world.bless(blessings_world.TREE).filename,
         lambda: manifest.encode(blessings_world.bless(blessings_world.TREE)),

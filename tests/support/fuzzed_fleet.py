@@ -25,9 +25,8 @@ from nvllm.engine import endpoint
 from nvllm.engine.engine import Engine
 from nvllm.fleet import blessings, credentials, images, registry
 from nvllm.fleet.registry import Repository, RepositoryName
-from nvllm.layers import oci
-from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import TarEntry
+from nvllm.layers import oci, tarlayer
+from nvllm.layers.tarlayer import TarEntry
 from support import blessings_world
 from support.fuzzed import Reader
 

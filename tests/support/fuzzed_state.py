@@ -26,9 +26,9 @@ from nvllm.host import locks as holds
 from nvllm.host.gates import GateState
 from nvllm.host.locks import Holder, Key
 from nvllm.host.memtester import MemtesterOutput
-from nvllm.image import contents, digests, record, sketch
+from nvllm.image import buildrecord, contents, digests, sketch
+from nvllm.image.buildrecord import Record, RecordedLayer
 from nvllm.image.digests import BuildDigests, Digests, LayerDigest
-from nvllm.image.record import Record, RecordedLayer
 from nvllm.models.memo import HashCache, Known
 from nvllm.serve import exposition
 from nvllm.serve.exposition import Exposed
@@ -63,7 +63,7 @@ def _digests() -> bytes:
 
 
 def _record(directory: Path) -> None:
-    record.write(directory, Record("demo", _HASH, _DIFF, (RecordedLayer("base", _DIFF, 5),), _DIFF))
+    buildrecord.write(directory, Record("demo", _HASH, _DIFF, (RecordedLayer("base", _DIFF, 5),), _DIFF))
 
 
 def _state(directory: Path) -> None:
@@ -184,7 +184,7 @@ Done.
 
 READERS: Mapping[str, Reader] = {
     "digests": Reader("demo.digests.json", _digests, lambda path: digests.read(path, path.name)),
-    "build record": Reader(f"{_HASH}.json", _written(_record), lambda path: record.read(path.parent, _HASH)),
+    "build record": Reader(f"{_HASH}.json", _written(_record), lambda path: buildrecord.read(path.parent, _HASH)),
     "state": Reader("state.json", _written(_state), lambda path: RunDirectory(path.parent).read_state()),
     "holder": Reader("holder", _holder, _holds),
     "memo": Reader("verified.json", _written(_memo, "verified.json"), lambda path: HashCache.load(_private(path))),

@@ -14,9 +14,8 @@ from typing import Any
 
 from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import Lock, LockedFile, LockedRegistryBase, LockedWheel
-from nvllm.kernels import layer as kernels
-from nvllm.kernels import stubs
-from nvllm.kernels.layer import KernelSources
+from nvllm.kernels import kernellayer, stubs
+from nvllm.kernels.kernellayer import KernelSources
 from nvllm.kernels.stubs import Platform
 from support import locks
 
@@ -46,7 +45,7 @@ def cubin(target: str) -> bytes:
 def files(**code: str) -> dict[str, bytes]:
     """Return the files of a layer: for each target the code for that target, or for the one that CODE names."""
     targets = {"sm_120a": "sm_120a", "sm_121a": "sm_121a", **code}
-    found = {kernels.KEY: json.dumps({"key": "3.6.0-key"}).encode()}
+    found = {kernellayer.KEY: json.dumps({"key": "3.6.0-key"}).encode()}
     for target, inside in targets.items():
         found[f"{stubs.base32(hashed(target))}/zero.cubin"] = cubin(inside)
     for key in stubs.keys(SOURCE, PLATFORM):

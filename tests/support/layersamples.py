@@ -27,7 +27,7 @@ from nvllm.layers.cache import LayerCache
 from nvllm.patches import unified
 from nvllm.patches.unified import Diff
 from nvllm.sources.store import Store
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import locks, series_samples, specs
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

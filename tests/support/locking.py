@@ -20,15 +20,15 @@ from nvllm.kernels.devicecode import Library
 from nvllm.lock import resolve
 from nvllm.lock.providers import Providers
 from nvllm.models.location import model_cure
+from nvllm.models.modeltree import tree_hash, tree_of
 from nvllm.models.recipes import recipe
-from nvllm.models.tree import tree_hash, tree_of
 from nvllm.patches.series import Series
-from nvllm.sources import git as gitsource
+from nvllm.sources import gitsource
 from nvllm.sources.debian import Selection
 from nvllm.sources.indexes import Sdist
 from nvllm.sources.store import Store
 from nvllm.sources.wheels import Resolved, Target
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import locks
 from support.specs import GOOD as SPEC_TEXT
 from support.specs import SHOWN

@@ -18,7 +18,7 @@ from nvllm.core.lock import (
     LockedWheel,
     ModelFile,
 )
-from nvllm.models.tree import tree_hash
+from nvllm.models.modeltree import tree_hash
 from nvllm.patches.series import Patch, Series, Status, Upstream
 
 COMMIT = "2cf0a6915ce544dc493a0990f2ea38d81601128a"

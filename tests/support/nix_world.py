@@ -19,11 +19,11 @@ from typing import Any
 from nvllm.core.lock import Lock, LockedDebianBase, LockedFile
 from nvllm.core.paths import places
 from nvllm.core.progress import Silent
-from nvllm.lock import document
+from nvllm.lock import lockdoc
 from nvllm.sources import fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support.buildable import IMAGE, Buildable
 from support.layersamples import PYTHON
 
@@ -54,7 +54,7 @@ def missing() -> list[str]:
 def lock(image: str = "cpu", root: Path = ROOT) -> Lock:
     """Return the lock of IMAGE."""
     path = root / f"manifests/{image}.lock.json"
-    return document.read(path, str(path))
+    return lockdoc.read(path, str(path))
 
 
 def user_store() -> Store:
@@ -178,7 +178,7 @@ def small(root: Path, flake: str, stub: Path) -> Buildable:
     text = made.project.spec(IMAGE).read_text().replace(f'python: "{PYTHON}"', f'python: "{base.python}"')
     made.project.spec(IMAGE).write_text(text)
     inputs = specfile.inputs(specfile.load(made.project.spec(IMAGE), IMAGE), made.project.platform)
-    document.write(made.project.lock(IMAGE), replace(made.lock, base=replace(base, packages=packages), inputs=inputs))
+    lockdoc.write(made.project.lock(IMAGE), replace(made.lock, base=replace(base, packages=packages), inputs=inputs))
     (made.project.root / "flake.nix").write_text(
         f'{{ inputs.nixpkgs.url = "path:{stub}"; inputs.nvllm.url = "{flake}"; '
         'inputs.nvllm.inputs.nixpkgs.follows = "nixpkgs"; '

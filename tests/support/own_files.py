@@ -11,9 +11,9 @@ from nvllm.core.lock import LockedModel
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.lock import templates
-from nvllm.models import tree as models
+from nvllm.models import modeltree
 from nvllm.serve.examination import Depth, Examination, examine
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import plansamples
 from support.plansamples import edit, write_lock
 
@@ -34,7 +34,7 @@ class OwnFiles:
     def lock(self) -> None:
         """Write the lock of what is there now."""
         spec = specfile.of(self.project, "demo")
-        trees = {name: models.tree_of(path) for name, path in (("mine", self.model), ("pirate", self.adapter))}
+        trees = {name: modeltree.tree_of(path) for name, path in (("mine", self.model), ("pirate", self.adapter))}
         locked = {name: LockedModel("directory", tree, files) for name, (tree, files) in trees.items()}
         write_lock(self.project, models=locked, templates=templates.of(self.project, spec))
 

@@ -24,14 +24,14 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.spec import ImageSpec, Profile
 from nvllm.host.facts import Gpu
 from nvllm.image.identity import Build
-from nvllm.lock import document as lockdoc
-from nvllm.models import tree as models
+from nvllm.lock import lockdoc
+from nvllm.models import modeltree
 from nvllm.models.local import LocalModel
 from nvllm.patches import seriesfile
 from nvllm.patches.series import Series
 from nvllm.serve import planner
 from nvllm.serve.planner import PlannedImage, PlanRequest
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import locks, series_samples
 from support.host_samples import CPU
 from support.specs import GOOD as SPEC_TEXT
@@ -48,7 +48,7 @@ MODEL_FILES = {"config.json": b"{}", "sub/weights": b"weights"}
 _LOCKED_FILES = tuple(
     ModelFile(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in MODEL_FILES.items()
 )
-MODEL = LockedModel("directory", models.tree_hash(_LOCKED_FILES), _LOCKED_FILES)
+MODEL = LockedModel("directory", modeltree.tree_hash(_LOCKED_FILES), _LOCKED_FILES)
 
 LOCAL = LocalModel(
     MODEL,

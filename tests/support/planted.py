@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from nvllm.cli import main
-from nvllm.layers import tar as tarlayer
-from nvllm.layers import wheel
-from nvllm.layers.tar import TarEntry
+from nvllm.layers import tarlayer, wheel
+from nvllm.layers.tarlayer import TarEntry
 from nvllm.layers.wheel import Scheme
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from nvllm.core.paths import Project
 from nvllm.core.spec import ImageSpec
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from nvllm.serve import planner
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 
 ROOT = Path(__file__).parents[2]
 WRONG: Mapping[str, Sequence[str]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 
 SHOWN = "images/demo.yaml"
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.cache import staging
+from nvllm.cache.cachetree import Tree
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import Tree
 from nvllm.core import durable
 from nvllm.core.refusal import Refused
 from nvllm.runtime import gate

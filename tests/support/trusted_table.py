@@ -24,13 +24,12 @@ from nvllm.core.refusal import Refused
 from nvllm.host import gate_records
 from nvllm.host import locks as hostlocks
 from nvllm.host.locks import Holder, Key
-from nvllm.image import digests
-from nvllm.image import record as buildrecord
+from nvllm.image import buildrecord, digests
+from nvllm.image.buildrecord import Record
 from nvllm.image.digests import BuildDigests, Digests, LayerDigest
-from nvllm.image.record import Record
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from nvllm.models.memo import HashCache
-from nvllm.models.tree import tree_of, verify
+from nvllm.models.modeltree import tree_of, verify
 from nvllm.serve import rundir
 from nvllm.serve.rundir import InstanceState, RunDirectory
 from support import blessings_world, gate_samples, locks

@@ -13,7 +13,7 @@ import pytest
 
 from nvllm.cli.main import main
 from nvllm.core.progress import Silent
-from nvllm.layers import oci, tar
+from nvllm.layers import oci, tarlayer
 from support import cured, cures, readme
 
 LINES = sorted(
@@ -46,7 +46,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         assert main(["--platform", "linux/amd64", *line.split()]) == 0, capsys.readouterr().err
     capsys.readouterr()
     probe.write_text("#!/bin/sh\n# another probe than the bisect began with\n")
-    layer = tar.write("top", [tar.blob("opt/a", b"a")], epoch=1, path=tmp_path / "top.tar", progress=Silent())
+    layer = tarlayer.write("top", [tarlayer.blob("opt/a", b"a")], epoch=1, path=tmp_path / "top.tar", progress=Silent())
     built = oci.assemble([layer], platform="linux/amd64", epoch=1, entrypoint=["x"], environment={}, labels={})
     for name in ("first", "second"):  # two builds that `nvllm build --check` compared and kept
         oci.write_layout(built, "cpu", root / "kept" / name)

@@ -13,7 +13,7 @@ import yaml
 
 from nvllm.core.paths import Places, Project
 from nvllm.image import digests
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from nvllm.patches import seriesfile
 from nvllm.patches.series import Series
 

@@ -31,8 +31,8 @@ from nvllm.host import survey
 from nvllm.host.facts import DiskFacts, EngineProblem
 from nvllm.image import identity, sbom
 from nvllm.layers import oci
-from nvllm.layers.tar import Layer
-from nvllm.lock import document as lockdoc
+from nvllm.layers.tarlayer import Layer
+from nvllm.lock import lockdoc
 from nvllm.serve import examination
 from nvllm.serve.examination import Depth
 from nvllm.serve.servehash import serve_hash

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpu import lay, machine, pack
-from nvllm.lock import document
+from nvllm.lock import lockdoc
 
 ROOT = Path(__file__).parents[2]
-LOCK = document.read(ROOT / "manifests/sm120.lock.json", "manifests/sm120.lock.json")
+LOCK = lockdoc.read(ROOT / "manifests/sm120.lock.json", "manifests/sm120.lock.json")
 
 
 def test_what_the_machine_has_is_not_taken_but_for_what_depends_on_its_version() -> None:

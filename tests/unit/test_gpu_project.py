@@ -11,9 +11,8 @@ from gpu import project
 from gpu.machine import Place
 from gpu.project import GDN, IMAGE, OF, Ground
 from nvllm.core.paths import Project
-from nvllm.image import identity
-from nvllm.image import record as buildrecord
-from nvllm.spec import file as specfile
+from nvllm.image import buildrecord, identity
+from nvllm.spec import specfile
 
 ROOT = Path(__file__).parents[2]
 TREE = f"sha256:{'ab' * 32}"

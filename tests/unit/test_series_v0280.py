@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nvllm.patches import patching, patchset, seriesfile, unified
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import series_samples
 from support.series_samples import MappingTree
 

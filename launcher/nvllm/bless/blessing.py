@@ -22,11 +22,11 @@ from nvllm.bless.preflight import BlessRequest
 from nvllm.bless.replay import Tokens
 from nvllm.cache import manifest, promotion, signature, staging
 from nvllm.cache.blessings import Blessing, Blessings
+from nvllm.cache.cachetree import Tree
 from nvllm.cache.manifest import ColdStart, Coverage, Manifest, PhaseTime, StartCost, TrialRecord
 from nvllm.cache.pins import Pin
 from nvllm.cache.staging import Staged
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import Tree
 from nvllm.core import canonical, clock, durable
 from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan, Workbench

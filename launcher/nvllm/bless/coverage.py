@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from nvllm.cache.cachetree import Tree
 from nvllm.cache.manifest import Coverage, KernelVariants
-from nvllm.cache.tree import Tree
 from nvllm.core import workload
 from nvllm.core.progress import Progress
 from nvllm.core.workload import Request, Step

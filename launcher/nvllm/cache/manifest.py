@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from nvllm.cache import confidence
-from nvllm.cache import tree as cachetree
-from nvllm.cache.tree import Tree
+from nvllm.cache import cachetree, confidence
+from nvllm.cache.cachetree import Tree
 from nvllm.core import canonical, clock, documents, reading
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Positive, Rule, Seconds, Sha256, Word
 from nvllm.core.refusal import refuse

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from nvllm.cache import tree as cachetree
-from nvllm.cache.tree import Consumer, Tree, Unfit
+from nvllm.cache import cachetree
+from nvllm.cache.cachetree import Consumer, Tree, Unfit
 from nvllm.core import durable
 from nvllm.core.durable import writing
 from nvllm.core.paths import ensure

@@ -21,9 +21,8 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.cache import staging
-from nvllm.cache import tree as cachetree
-from nvllm.cache.tree import Tree
+from nvllm.cache import cachetree, staging
+from nvllm.cache.cachetree import Tree
 from nvllm.core import durable
 from nvllm.core.durable import sync_directory, writing
 from nvllm.core.paths import ensure

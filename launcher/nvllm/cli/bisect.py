@@ -45,7 +45,7 @@ from nvllm.host.facts import HostFacts
 from nvllm.image import identity
 from nvllm.patches import seriesfile
 from nvllm.serve import hostclass
-from nvllm.spec.file import named_profile
+from nvllm.spec.specfile import named_profile
 from nvllm.trials import bench, probe
 from nvllm.trials.trial import BisectProbe
 

@@ -20,14 +20,13 @@ from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.engine import engine
 from nvllm.host.facts import EngineProblem, ImageFacts
-from nvllm.image import contents, difference, identity, recording
-from nvllm.image import record as buildrecord
+from nvllm.image import buildrecord, contents, difference, identity, recording
+from nvllm.image.buildrecord import Record
 from nvllm.image.digests import BuildDigests
 from nvllm.image.identity import Build
-from nvllm.image.record import Record
 from nvllm.image.recording import Witness
 from nvllm.layers import oci
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 
 if TYPE_CHECKING:
     from nvllm.image.builder import ImageBuilder, ImagePart

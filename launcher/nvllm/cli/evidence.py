@@ -32,7 +32,7 @@ from nvllm.host.locks import Holder, Key
 from nvllm.image.identity import Build
 from nvllm.patches import patchset
 from nvllm.serve.fresh import FreshInstances
-from nvllm.spec.file import named_profile
+from nvllm.spec.specfile import named_profile
 from nvllm.trials import probe as programs
 
 F = TypeVar("F", bound=Callable[..., None])

@@ -26,7 +26,7 @@ from nvllm.init.newproject import ProjectDraft, ProjectRequest
 from nvllm.lock import providers
 from nvllm.lock.providers import Providers
 from nvllm.patches import proofs
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")

@@ -36,7 +36,7 @@ from nvllm.models.memory import Memory
 from nvllm.serve import overview, servehash
 from nvllm.serve.examination import Depth, examine
 from nvllm.serve.overview import ImageNeeds
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 
 DOCTOR_EXAMPLES = """
 Examples:

@@ -13,8 +13,8 @@ from nvllm.core.refusal import refuse
 from nvllm.image import builder
 from nvllm.image.builder import LayerBuilder
 from nvllm.kernels import check
-from nvllm.kernels.layer import Kernel
-from nvllm.layers.tar import Layer
+from nvllm.kernels.kernellayer import Kernel
+from nvllm.layers.tarlayer import Layer
 
 EXAMPLES = """
 Examples:

@@ -14,7 +14,7 @@ from nvllm.cli.complete import models
 from nvllm.cli.frame import App, Command
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
-from nvllm.lock import document, drift, resolve, updates
+from nvllm.lock import drift, lockdoc, resolve, updates
 from nvllm.lock.drift import Drift
 from nvllm.lock.project import lock_image, proved_digits, read_inputs, read_lock, usable_lock
 from nvllm.lock.updates import Reminder
@@ -91,9 +91,9 @@ def lock(
         inputs, previous, app.places, update, compiled, later, again, offline=app.offline, progress=app.progress
     )
     drifts = drift.compare(previous, new) if previous is not None else ()
-    changed = document.encode(previous) != document.encode(new) if previous is not None else True
+    changed = lockdoc.encode(previous) != lockdoc.encode(new) if previous is not None else True
     if not check:
-        document.write(app.project.lock(image), new)
+        lockdoc.write(app.project.lock(image), new)
     file = app.project.show(app.project.lock(image))
     data = {
         "image": image,

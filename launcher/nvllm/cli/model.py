@@ -19,8 +19,8 @@ from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import DirectoryModel
 from nvllm.image import identity
 from nvllm.image.identity import Build
-from nvllm.lock import document
-from nvllm.models import location, recipes, tree
+from nvllm.lock import lockdoc
+from nvllm.models import location, modeltree, recipes
 from nvllm.models.memo import HashCache
 from nvllm.sources import hub
 
@@ -75,7 +75,7 @@ def make(app: App, image: str, name: str) -> None:
         raise _other_kind(build, name, "a model with a recipe", "one without")
     recipe = recipes.recipe(pinned.recipe)
     files = recipe.files()
-    tree_hash = tree.tree_hash(files)
+    tree_hash = modeltree.tree_hash(files)
     assert pinned.tree is not None  # a spec with a recipe and no tree is refused
     if tree_hash != pinned.tree:
         raise Refused([recipes.other_tree(f"images/{image}.yaml", name, pinned.tree, tree_hash)])
@@ -108,7 +108,7 @@ def make(app: App, image: str, name: str) -> None:
 def fetch(app: App, image: str, name: str) -> None:
     """Download the locked files of a model, and hash them."""
     build = _with_model(app, image, name)
-    refuse_any(document.without_models(build.lock, [name], app.project.show(app.project.lock(image))))
+    refuse_any(lockdoc.without_models(build.lock, [name], app.project.show(app.project.lock(image))))
     locked = build.lock.models[name]
     if locked.kind != "huggingface":
         raise _other_kind(build, name, "a model of the hub", "a directory")
@@ -128,7 +128,7 @@ def check(app: App, image: str, name: str | None) -> None:
     build, stale = identity.load_build(app.project, image, None)
     if name is not None:
         _spec_model(build, name)
-        stale += document.without_models(build.lock, [name], app.project.show(app.project.lock(image)))
+        stale += lockdoc.without_models(build.lock, [name], app.project.show(app.project.lock(image)))
     chosen = [(one, locked) for one, locked in build.lock.models.items() if name in {None, one}]
     refuse_any([*stale, *verify(app, build, chosen)])
     data: Json = {"image": image, "models": [{"model": one, "tree": locked.tree} for one, locked in chosen]}
@@ -140,7 +140,7 @@ def verify(app: App, build: Build, chosen: Sequence[tuple[str, LockedModel]]) ->
     return [
         refusal
         for name, locked in chosen
-        for refusal in tree.verify(
+        for refusal in modeltree.verify(
             locked,
             location.model_directory(build.spec, name, app.places),
             HashCache.none(),

@@ -18,16 +18,16 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.core.spec import ImageSpec
-from nvllm.lock import document
-from nvllm.patches import check, checkout, edit, imported, patching, proofs, seriesfile, source
-from nvllm.patches.check import Counterpart, Report
+from nvllm.lock import lockdoc
+from nvllm.patches import checkout, edit, imported, patchcheck, patching, proofs, seriesfile, source
 from nvllm.patches.imported import Change
+from nvllm.patches.patchcheck import Counterpart, Report
 from nvllm.patches.series import Series
 from nvllm.patches.source import DirectoryTree, Overlay, SourceTree
-from nvllm.sources import fetch, git
+from nvllm.sources import fetch, gitsource
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 
 EXAMPLES = """
 Examples:
@@ -94,9 +94,9 @@ def check_command(app: App, image: str | None, every: bool, against: str | None)
     for spec in _specs(app) if every else [specfile.of(app.project, selected(app))]:
         series = seriesfile.of(app.project, spec.patches.series)
         refuse_any(seriesfile.other_commit(series, spec.vllm.commit, f"patches/{series.base}"))
-        tree, version = _source(app, series, check.paths_read(series), against)
+        tree, version = _source(app, series, patchcheck.paths_read(series), against)
         diffs = seriesfile.diffs(app.project.series(series.base), series.patches, f"patches/{series.base}")
-        report = check.report(series, diffs, spec.patches.enable, tree, version)
+        report = patchcheck.report(series, diffs, spec.patches.enable, tree, version)
         reports.append((spec.name, report, _beside(app, series, version)))
     data: list[Json] = [
         {
@@ -115,7 +115,7 @@ def check_command(app: App, image: str | None, every: bool, against: str | None)
 def _beside(app: App, series: Series, version: str) -> dict[str, tuple[Counterpart, ...]]:
     """Return the other series of the project for VERSION, by name, each compared with SERIES."""
     others = [seriesfile.of(app.project, base) for base in _bases(app) if base != series.base]
-    return {other.base: check.beside(series, other) for other in others if other.version == version}
+    return {other.base: patchcheck.beside(series, other) for other in others if other.version == version}
 
 
 def _check_text(app: App, reports: Sequence[tuple[str, Report, dict[str, tuple[Counterpart, ...]]]]) -> None:
@@ -241,7 +241,7 @@ def _fitted(app: App, series: Series, enabled: Collection[str], change: Change) 
     archive = next((one for one in _locked_sources(app, series.version) if store.has(one.sha256)), None)
     if archive is None:
         return change, False
-    tree = source.archive(store.path(archive.sha256), check.paths_read(series) | {*change.diff.paths})
+    tree = source.archive(store.path(archive.sha256), patchcheck.paths_read(series) | {*change.diff.paths})
     below = [one for one in series.patches if one.id in enabled]
     diffs = seriesfile.diffs(app.project.series(series.base), below, f"patches/{series.base}")
     changed = Overlay(tree, patching.apply_all(tree, [diffs[one.id] for one in below if one.id in diffs]))
@@ -259,7 +259,7 @@ def refresh(app: App, patch_id: str, against: str | None, base: str | None) -> N
     base = _only(app, base)
     app.project.writable(app.project.series(base))
     series = seriesfile.of(app.project, base)
-    tree, version = _source(app, series, check.paths_read(series), against)
+    tree, version = _source(app, series, patchcheck.paths_read(series), against)
     entry = edit.refresh(app.project.series(base), f"patches/{base}", patch_id, tree)
     moved = series.patch(patch_id) != entry
     text = f"patches/{base}/{entry.file}: {'written for' if moved else 'already exact for'} {version}"
@@ -337,7 +337,7 @@ def source_archive(app: App, version: str) -> Path:
 def _locked_sources(app: App, version: str) -> Iterator[LockedFile]:
     """Yield the source archives of VERSION in the locks of this project, where they are pinned."""
     for path in reading.listed(app.project.root / "manifests", "*.lock.json"):
-        locked = document.read(path, app.project.show(path)).vllm
+        locked = lockdoc.read(path, app.project.show(path)).vllm
         if locked.version == version:
             yield locked.source
 
@@ -350,6 +350,6 @@ def _offered(app: App, sources: Sources, version: str) -> LockedFile:
     for spec in _specs(app):
         if spec.vllm.source is not None and spec.vllm.version == version:
             label, store = app.project.show(app.project.spec(spec.name)), Store(app.places.store)
-            return git.bring(spec.vllm, label, store, sources.client(), os.environ, app.progress)
+            return gitsource.bring(spec.vllm, label, store, sources.client(), os.environ, app.progress)
     offered = sources.indexes().sdist("vllm", version)
     return LockedFile(offered.filename, offered.sha256, sources.indexes().size(offered.url), "pypi")

@@ -27,7 +27,7 @@ from nvllm.port.merge import Ported, Sides
 from nvllm.port.written import Release
 from nvllm.sources import commits
 from nvllm.sources.indexes import Sources
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 
 EXAMPLES = """
 Examples:

@@ -25,7 +25,7 @@ from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
 from nvllm.image.recording import Witness
 from nvllm.serve.examination import Depth, examine
-from nvllm.spec.file import named_profile
+from nvllm.spec.specfile import named_profile
 
 PUSH_EXAMPLES = """
 Examples:

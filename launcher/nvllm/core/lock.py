@@ -1,6 +1,6 @@
 """The lock: every byte that enters an image, by sha256. Written only by `nvllm lock`.
 
-Each field is declared here and nowhere else. `lock/resolve.py` makes a lock, `lock/document.py` reads and writes the
+Each field is declared here and nowhere else. `lock/resolve.py` makes a lock, `lock/lockdoc.py` reads and writes the
 file, and `lock/drift.py` compares two of them.
 """
 
@@ -16,7 +16,7 @@ from nvllm.core.paths import AMD64
 SCHEMA = "nvllm.lock/1"
 
 REPOSITORY = "github"
-"""The index alias of the archive of a commit; see `sources/git.py`."""
+"""The index alias of the archive of a commit; see `sources/gitsource.py`."""
 
 COMPILED = "compiled"
 """The index alias of a wheel that was compiled; no index has it."""
@@ -193,7 +193,7 @@ class Lock:
     schema: Annotated[str, Rule(choices=(SCHEMA,))]
     image: Text
     inputs: Sha256
-    """The hash of the part of the image spec that decides the lock; see `spec/file.py`."""
+    """The hash of the part of the image spec that decides the lock; see `spec/specfile.py`."""
     platform: Platform
     epoch: Epoch
     toolchain: Annotated[Mapping[str, Text], Rule(names=("layers", "python"))]

@@ -1,7 +1,8 @@
 """The image spec: what people write in ``images/<name>.yaml``, as frozen values.
 
 Each field is declared here and nowhere else: its type, the rules on it (see `fields.py`) and what it means. Fields
-carry the spec's names with ``-`` written ``_``. `spec/file.py` loads a spec and checks what needs more than one field.
+carry the spec's names with ``-`` written ``_``. `spec/specfile.py` loads a spec and checks what needs more than one
+field.
 """
 
 from __future__ import annotations

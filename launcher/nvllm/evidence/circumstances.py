@@ -17,7 +17,7 @@ from nvllm.evidence import arms
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, ProbeState, RunManifest
 from nvllm.host import survey
-from nvllm.image import presence, record
+from nvllm.image import buildrecord, presence
 from nvllm.image.identity import Build
 
 _GIT = 20.0
@@ -39,7 +39,7 @@ def manifest(
 
     Raises Refused NV302 if BUILD was never built here.
     """
-    built = record.read(places.builds, build.build_hash)
+    built = buildrecord.read(places.builds, build.build_hash)
     if built is None:
         raise Refused([presence.unbuilt(build.spec.name)])
     return RunManifest(

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from nvllm import runtime
-from nvllm.cache.tree import Tree
+from nvllm.cache.cachetree import Tree
 from nvllm.core import canonical, reading
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedModel

@@ -25,10 +25,10 @@ from typing import BinaryIO, cast
 from nvllm.cache import manifest as bless_manifest
 from nvllm.cache import promotion, signature, staging
 from nvllm.cache.blessings import Blessing, Blessings
+from nvllm.cache.cachetree import TOP, Tree, TreeFile
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.pins import Pin, Pins
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import TOP, Tree, TreeFile
 from nvllm.core import archives, canonical, durable, reading
 from nvllm.core.archives import ArchiveName
 from nvllm.core.canonical import Json
@@ -37,9 +37,9 @@ from nvllm.core.paths import Places, ensure
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.fleet.registry import Blob, BlobSource, Repository, layers_of
-from nvllm.layers import oci, tar
+from nvllm.layers import oci, tarlayer
 from nvllm.layers.oci import LAYER, MANIFEST, Descriptor, sha256
-from nvllm.layers.tar import Layer, TarEntry
+from nvllm.layers.tarlayer import Layer, TarEntry
 from nvllm.sources import fetch
 from nvllm.sources.store import Store
 
@@ -144,7 +144,7 @@ def _layer(directory: Path, tree: Tree, path: Path, progress: Progress) -> Layer
     """Write TREE, which is at DIRECTORY, as the layer at PATH, with its modes."""
     entries = [TarEntry(one.path, "directory", 0o755 if one.mode == "0755" else 0o555) for one in tree.directories]
     entries += [_entry(one, directory) for one in tree.files]
-    return tar.write("blessing", entries, epoch=0, path=path, progress=progress)
+    return tarlayer.write("blessing", entries, epoch=0, path=path, progress=progress)
 
 
 def _entry(file: TreeFile, directory: Path) -> TarEntry:

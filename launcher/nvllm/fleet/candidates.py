@@ -10,8 +10,8 @@ task, and what it unpacks has to be that tree, byte for byte.
 
 from __future__ import annotations
 
+from nvllm.cache.cachetree import Tree
 from nvllm.cache.pins import Pin
-from nvllm.cache.tree import Tree
 from nvllm.core.paths import Places
 from nvllm.core.progress import Progress
 from nvllm.fleet import blessings

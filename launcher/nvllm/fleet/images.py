@@ -20,14 +20,14 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.engine.engine import Engine
 from nvllm.fleet.registry import Blob, BlobSource, Repository, described
-from nvllm.image import identity, record, recording
+from nvllm.image import buildrecord, identity, recording
+from nvllm.image.buildrecord import Record
 from nvllm.image.digests import BuildDigests, LayerDigest
 from nvllm.image.identity import Build
-from nvllm.image.record import Record
 from nvllm.layers import oci
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.oci import Descriptor, Image, sha256
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 from nvllm.sources import fetch
 from nvllm.sources.store import Store
 
@@ -131,8 +131,8 @@ def pull_image(
     name, build_hash = offered.name, offered.build_hash
     if tags is None:
         tags = build.tags if build is not None else (identity.tag(name, build_hash),)
-    record.use(places, project, build_hash)
-    return Pulled(record.load(image, name, build_hash, engine, tags, places, progress), sha256(data))
+    buildrecord.use(places, project, build_hash)
+    return Pulled(buildrecord.load(image, name, build_hash, engine, tags, places, progress), sha256(data))
 
 
 def _other(repository: Repository, expected: str, offered: str) -> Refused:
@@ -216,7 +216,7 @@ def _hold(project: Project, build: Build, built: BuildDigests, by_digest: bool, 
 
 def _not_in_place_of_another(offered: _Offered, places: Places, repository: Repository) -> None:
     """Refuse OFFERED, which only its own label gives a build hash, if this host has another image of that hash."""
-    known = record.read(places.builds, offered.build_hash)
+    known = buildrecord.read(places.builds, offered.build_hash)
     if known is not None and known.image_id != sha256(offered.config):
         expected = f"image {known.image_id}, which this host has for build hash {offered.build_hash}"
         cure = f"nvllm pull {repository.name}@{sha256(offered.manifest)} {offered.name}"

@@ -22,7 +22,7 @@ from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import MOST_EVIDENCE, BootAnswer, BootTask, ServedProfile, TrialAnswer, TrialTask
 from nvllm.host.facts import TASK_LABEL
 from nvllm.host.locks import HeldLocks
-from nvllm.image import identity, record
+from nvllm.image import buildrecord, identity
 from nvllm.image.identity import Build
 from nvllm.serve.examination import Depth, Examination
 from nvllm.serve.fresh import FreshInstances
@@ -45,14 +45,14 @@ class TaskRunner:
 
     def pulled(self, named: str, manifest: str, build: Build) -> str:
         """Return the id of the image of BUILD in the engine: the one of MANIFEST in the repository NAMED."""
-        built = record.recorded(build, self.project, self.places, self.engine, build.tags[:1])
+        built = buildrecord.recorded(build, self.project, self.places, self.engine, build.tags[:1])
         if built is None or manifest not in built.ids:
             repository = self.repository(named)
             tags = build.tags[:1]  # not the second tag, which names the newest build: a trial leaves it alone
             built = images.pull_image(
                 repository, manifest, build, self.project, self.places, self.engine, self.progress, tags
             ).record
-        stored = record.in_engine(built, self.engine)
+        stored = buildrecord.in_engine(built, self.engine)
         return built.image_id if stored is None else stored.id
 
     def tried(self, task: TrialTask, build: Build, image: str) -> TrialAnswer:

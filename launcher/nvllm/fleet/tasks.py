@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeAlias, cast
 
 from nvllm.bless.blessing import Compiled
-from nvllm.cache import tree
+from nvllm.cache import cachetree
 from nvllm.cache.manifest import TrialRecord
 from nvllm.core import canonical, catalogue, documents, schemas
 from nvllm.core.canonical import Json
@@ -251,7 +251,7 @@ def task(line: bytes) -> Task:
     if isinstance(carried, BootTask):
         fit = "a path below the top, once, in a directory of the tree"
         compiled = carried.compiled.tree
-        wrong = [Refusal("NV341", f"stdin: {path!r}", fit, why, _CURE) for path, why in tree.problems(compiled)]
+        wrong = [Refusal("NV341", f"stdin: {path!r}", fit, why, _CURE) for path, why in cachetree.problems(compiled)]
         if not compiled.is_sealed:
             wrong.append(Refusal("NV341", "stdin: .compiled.tree", "modes of a sealed tree", "another mode", _CURE))
         refuse_any(wrong)

@@ -33,11 +33,10 @@ from nvllm.gc import sizes
 from nvllm.host import gate_records, gates, locks
 from nvllm.host.facts import TREE_LABEL, ContainerFact, StoredImage
 from nvllm.host.gates import FiledRecord, GateName
-from nvllm.image import builder, dockerfiles, identity
-from nvllm.image import record as buildrecord
+from nvllm.image import builder, buildrecord, dockerfiles, identity
 from nvllm.layers.cache import LayerCache
-from nvllm.lock import document as lockdoc
-from nvllm.spec import file as specfile
+from nvllm.lock import lockdoc
+from nvllm.spec import specfile
 
 Kind = Literal[
     "image",

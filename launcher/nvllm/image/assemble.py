@@ -21,9 +21,8 @@ from typing import IO
 
 from nvllm.core import proc
 from nvllm.core.refusal import refuse
-from nvllm.layers import bytecompile, wheel
-from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import TarEntry
+from nvllm.layers import bytecompile, tarlayer, wheel
+from nvllm.layers.tarlayer import TarEntry
 from nvllm.layers.wheel import Scheme, Wheel
 
 _COMPILE_TIMEOUT = 600.0

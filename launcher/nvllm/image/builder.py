@@ -21,22 +21,18 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.engine.engine import Engine
 from nvllm.host import facts as host
-from nvllm.image import identity, recording, registry_base, sbom
-from nvllm.image import record as buildrecord
+from nvllm.image import buildrecord, identity, recording, registry_base, sbom
+from nvllm.image.buildrecord import Record
 from nvllm.image.identity import Build
-from nvllm.image.record import Record
 from nvllm.image.recording import Witness
-from nvllm.kernels import layer as kernels
-from nvllm.kernels import toolchain
-from nvllm.kernels.layer import KernelCompiler, KernelSources
-from nvllm.layers import bytecode, oci, rootfs, wheel
-from nvllm.layers import patched as patchlayer
-from nvllm.layers import tar as tarlayer
+from nvllm.kernels import kernellayer, toolchain
+from nvllm.kernels.kernellayer import KernelCompiler, KernelSources
+from nvllm.layers import bytecode, oci, patchlayer, rootfs, tarlayer, wheel
 from nvllm.layers.bytecode import BytecodeCompiler, Interpreter, NoBytecode
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.oci import Image, Lower
-from nvllm.layers.patched import Patched
-from nvllm.layers.tar import Layer, TarEntry
+from nvllm.layers.patchlayer import Patched
+from nvllm.layers.tarlayer import Layer, TarEntry
 from nvllm.layers.wheel import Wheel
 from nvllm.patches import seriesfile
 from nvllm.patches.series import Patch
@@ -381,12 +377,12 @@ class LayerBuilder:
 
         def make(path: Path) -> Layer:
             if compiled is None:
-                return self._write("kernels", [kernels.manager(site)], path)
+                return self._write("kernels", [kernellayer.manager(site)], path)
             with self.kernel_compiler() as bench:
                 return self._write("kernels", list(bench.entries(compiled)), path)
 
-        managed: dict[str, Json] = {"manager": kernels.rules(), "site": site}
-        factors = managed if compiled is None else kernels.factors(self.build.lock, compiled)
+        managed: dict[str, Json] = {"manager": kernellayer.rules(), "site": site}
+        factors = managed if compiled is None else kernellayer.factors(self.build.lock, compiled)
         return [self.cache.layer("kernels", self._factors(factors), make)]
 
     def kernel_compiler(self) -> KernelCompiler:
@@ -399,7 +395,7 @@ class LayerBuilder:
 
     def kernel_sources(self) -> KernelSources | None:
         """Return the modules of the patch set that hold kernels, None if there are none."""
-        files = kernels.sources(self._patched.files)
+        files = kernellayer.sources(self._patched.files)
         return KernelSources(self.build.spec.targets, files) if files else None
 
     def identity(self, below: list[Layer]) -> Layer:

@@ -21,7 +21,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.engine.engine import Engine
 from nvllm.layers import oci
 from nvllm.layers.cache import LayerCache
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 
 _CHUNK = 1 << 20
 _DOCUMENT = 16 << 20

@@ -31,10 +31,8 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, refuse_any
 from nvllm.image import assemble
 from nvllm.image.identity import Build
-from nvllm.layers import bytecompile, wheel
-from nvllm.layers import patched as patchlayer
-from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import Layer, TarEntry
+from nvllm.layers import bytecompile, patchlayer, tarlayer, wheel
+from nvllm.layers.tarlayer import Layer, TarEntry
 from nvllm.layers.wheel import Wheel
 from nvllm.patches import patching, seriesfile, source
 from nvllm.patches.unified import Diff

@@ -18,16 +18,13 @@ from nvllm.core.lock import Lock, LockedDebianBase
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, refuse_any
 from nvllm.core.spec import ImageSpec
-from nvllm.kernels import layer as kernels
-from nvllm.layers import bytecode, rootfs, wheel
-from nvllm.layers import patched as patchlayer
-from nvllm.layers import tar as tarlayer
-from nvllm.lock import arguments
-from nvllm.lock import document as lockdoc
+from nvllm.kernels import kernellayer
+from nvllm.layers import bytecode, patchlayer, rootfs, tarlayer, wheel
+from nvllm.lock import arguments, lockdoc
 from nvllm.lock.project import read_lock
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch, Series
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 
 DOMAIN = "nvllm.build/1"
 FORMAT = "1"
@@ -136,7 +133,7 @@ def environment(spec: ImageSpec) -> Mapping[str, str]:
     return {
         "PATH": f"/{scheme(spec.base.python).prefix}/bin:/usr/bin:/bin",
         "PYTHONDONTWRITEBYTECODE": "1",
-        **(kernels.ENVIRONMENT if spec.targets else {}),
+        **(kernellayer.ENVIRONMENT if spec.targets else {}),
         **spec.runtime.environment,
     }
 
@@ -178,7 +175,7 @@ def wheel_factors(lock: Lock) -> dict[str, Json]:
 
 def kernel_factors(lock: Lock) -> Json:
     """Return the factors of the kernels layer that are not among the other factors."""
-    return {"rules": kernels.rules(), "tools": {wheel.name: wheel.version for wheel in lock.tools}}
+    return {"rules": kernellayer.rules(), "tools": {wheel.name: wheel.version for wheel in lock.tools}}
 
 
 def patch_factors(patches: Sequence[Patch]) -> list[Json]:

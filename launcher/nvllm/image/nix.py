@@ -19,7 +19,7 @@ from nvllm.image.builder import ImageBuilder, uncompiled
 from nvllm.image.identity import Build
 from nvllm.kernels import toolchain
 from nvllm.layers.oci import Image, Lower, kind_in
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 
 FLAKE = "flake.nix"
 

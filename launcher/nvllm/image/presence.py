@@ -9,9 +9,9 @@ from nvllm.core.paths import Places
 from nvllm.core.refusal import Refusal
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import EngineProblem
-from nvllm.image import record
+from nvllm.image import buildrecord
+from nvllm.image.buildrecord import Record
 from nvllm.image.identity import IDENTITY_PATH, Build
-from nvllm.image.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ def of_build(build: Build, places: Places, engine: Engine | EngineProblem) -> Im
 
     Raises Refused NV513 if somebody else can have written the record.
     """
-    recorded = record.read(places.builds, build.build_hash)
+    recorded = buildrecord.read(places.builds, build.build_hash)
     problems = [] if isinstance(engine, EngineProblem) else refusals(build, recorded, engine)
     return ImagePresence(recorded.ids if recorded is not None else (), tuple(problems))
 

@@ -14,8 +14,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedDebianBase, LockedRegistryBase
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import refuse
-from nvllm.image import digests, purl, recording
-from nvllm.image import record as buildrecord
+from nvllm.image import buildrecord, digests, purl, recording
 from nvllm.image.digests import BuildDigests
 from nvllm.image.identity import Build
 

@@ -28,7 +28,7 @@ from nvllm.image.contents import Contents
 from nvllm.image.difference import ImageDifference
 from nvllm.image.identity import Build
 from nvllm.kernels import toolchain
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 from nvllm.sources.store import Store
 
 _SCRIPT = Path(__file__).with_name("variation.py")

@@ -21,14 +21,14 @@ from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import EngineProblem
 from nvllm.image import contents, difference, digests, sketch
+from nvllm.image.buildrecord import Record
 from nvllm.image.contents import FileRange, StoredLayer
 from nvllm.image.digests import BuildDigests, Deviation, LayerDigest, Outcome
 from nvllm.image.identity import Build
-from nvllm.image.record import Record
 from nvllm.layers import oci
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.oci import Image
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 
 
 def of_layers(build: Build, layers: Sequence[Layer]) -> BuildDigests:

@@ -23,19 +23,16 @@ from nvllm.core.lock import Lock, LockedFile
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.core.spec import DirectoryModel, ImageSpec
-from nvllm.lock import document as lockdoc
-from nvllm.lock import resolve, wheel_matches_source
+from nvllm.lock import lockdoc, resolve, wheel_matches_source
 from nvllm.lock.project import read_inputs
 from nvllm.lock.providers import Providers
-from nvllm.patches import check as patchcheck
-from nvllm.patches import edit, imported, patching, patchset, proofs, seriesfile, source
+from nvllm.patches import edit, imported, patchcheck, patching, patchset, proofs, seriesfile, source
 from nvllm.patches.imported import Change, Fit
 from nvllm.patches.series import Series
 from nvllm.patches.source import Overlay
 from nvllm.sources import commits
 from nvllm.sources.wheels import Resolved
-from nvllm.spec import file as specfile
-from nvllm.spec import projectfile, template
+from nvllm.spec import projectfile, specfile, template
 
 _NAME = re.compile(r"[^a-z0-9]+")
 _PROOF = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)=(.+)", re.DOTALL)

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.core.refusal import Refusal, refuse_any
-from nvllm.kernels import layer as kernels
-from nvllm.kernels import stubs
-from nvllm.kernels.layer import Kernel, KernelCompiler, KernelSources
+from nvllm.kernels import kernellayer, stubs
+from nvllm.kernels.kernellayer import Kernel, KernelCompiler, KernelSources
 from nvllm.kernels.stubs import Platform
 from nvllm.layers import elf
 
@@ -44,8 +43,8 @@ def content(layer: Path) -> dict[str, bytes]:
     with tarfile.open(layer) as tar:
         for member in tar:
             stream = tar.extractfile(member) if member.isreg() else None
-            if stream is not None and member.name.startswith(f"{kernels.ROOT}/"):
-                files[member.name.removeprefix(f"{kernels.ROOT}/")] = stream.read()
+            if stream is not None and member.name.startswith(f"{kernellayer.ROOT}/"):
+                files[member.name.removeprefix(f"{kernellayer.ROOT}/")] = stream.read()
     return files
 
 
@@ -135,14 +134,14 @@ def _not_needed(
 ) -> Iterator[Refusal]:
     keys = {stubs.base32(launch["hash"]) for launch in launched} | {key for _, key in needed}
     for path in sorted(files):
-        if path != kernels.KEY and path.partition("/")[0] not in keys:
+        if path != kernellayer.KEY and path.partition("/")[0] not in keys:
             yield _refusal(path, "only files that a launch loads", "a file that no launch loads")
 
 
 def _wrong_key(key: str, files: Mapping[str, bytes]) -> Iterator[Refusal]:
-    laid = json.loads(files.get(kernels.KEY, b"{}")).get("key")
+    laid = json.loads(files.get(kernellayer.KEY, b"{}")).get("key")
     if laid != key:
-        yield _refusal(kernels.KEY, f"key {key[:24]}..., as Triton makes it", str(laid)[:24])
+        yield _refusal(kernellayer.KEY, f"key {key[:24]}..., as Triton makes it", str(laid)[:24])
 
 
 def _paths(files: Mapping[str, bytes], directories: Iterable[str]) -> Iterator[Refusal]:

@@ -18,7 +18,7 @@ from typing import Any
 from nvllm.core import archives, canonical
 from nvllm.core.canonical import Json
 from nvllm.layers.oci import LAYER, LAYOUT, Descriptor, Image, blob, sha256
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 
 _CHUNK = 1 << 20
 _DOCUMENT = 4 << 20

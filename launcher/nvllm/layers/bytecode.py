@@ -23,7 +23,7 @@ from nvllm.core import canonical, proc
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import refuse
 from nvllm.layers import bytecompile, elf
-from nvllm.layers.tar import TarEntry, blob
+from nvllm.layers.tarlayer import TarEntry, blob
 
 _SCRIPT = Path(bytecompile.__file__)
 _TIMEOUT = 3600.0

@@ -13,7 +13,7 @@ from typing import Any
 
 from nvllm.core import canonical, paths, reading
 from nvllm.core.canonical import Json
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 from nvllm.sources import store
 
 DOMAIN = "nvllm.layer/1"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nvllm.core import canonical, clock, durable
 from nvllm.core.canonical import Json
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 
 _OCI = "application/vnd.oci.image"
 INDEX, MANIFEST = f"{_OCI}.index.v1+json", f"{_OCI}.manifest.v1+json"

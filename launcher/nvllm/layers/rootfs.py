@@ -18,9 +18,8 @@ from typing import BinaryIO, Literal
 
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
-from nvllm.layers import deb
-from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import TarEntry
+from nvllm.layers import deb, tarlayer
+from nvllm.layers.tarlayer import TarEntry
 
 FORMAT = "1"
 

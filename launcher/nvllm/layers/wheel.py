@@ -20,8 +20,8 @@ from typing import IO, BinaryIO, cast
 from nvllm.core import archives
 from nvllm.core.archives import ArchiveName
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import TarEntry
+from nvllm.layers import tarlayer
+from nvllm.layers.tarlayer import TarEntry
 
 FORMAT = "1"
 

@@ -12,11 +12,11 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import HubModel, ImageSpec
-from nvllm.lock import document, providers, resolve, templates, wheel_matches_source
+from nvllm.lock import lockdoc, providers, resolve, templates, wheel_matches_source
 from nvllm.patches import patchset, seriesfile, source
 from nvllm.patches.series import Series
 from nvllm.sources.store import Store
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 
 _VERSION = "vllm/_version.py"
 
@@ -48,7 +48,7 @@ def read_inputs(project: Project, image: str) -> LockInputs:
 def read_lock(project: Project, image: str) -> Lock:
     """Return the lock of IMAGE for PROJECT's platform. Raises Refused NV201 if it is missing, NV210 if damaged."""
     path = project.lock(image)
-    return document.read(path, project.show(path))
+    return lockdoc.read(path, project.show(path))
 
 
 def proved_digits(lock: Lock, store: Store) -> int | None:

@@ -18,10 +18,8 @@ from nvllm.core.refusal import refuse
 from nvllm.core.spec import DebianBase, HubModel, ImageSpec, VllmPin
 from nvllm.kernels import devicecode
 from nvllm.kernels.devicecode import Library
-from nvllm.models import location
-from nvllm.models import tree as models
-from nvllm.sources import debian, fetch, hub
-from nvllm.sources import git as gitsource
+from nvllm.models import location, modeltree
+from nvllm.sources import debian, fetch, gitsource, hub
 from nvllm.sources import wheels as wheelset
 from nvllm.sources.debian import Selection
 from nvllm.sources.indexes import Sdist, Sources, extra_indexes
@@ -50,7 +48,7 @@ class Providers:
     path: Callable[[str], Path]
     """The path in the store of the file with a sha256."""
     directory_model: Callable[[ImageSpec, str], tuple[ModelFile, ...]]
-    """The files of the directory model of that name on this host: `models/tree.py`."""
+    """The files of the directory model of that name on this host: `models/modeltree.py`."""
     hub: Callable[[HubModel], LockedModel]
     """Resolves a repository of the hub to a revision and its files."""
     libraries: Callable[[LockedFile], tuple[Library, ...]]
@@ -92,7 +90,7 @@ def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: 
 
     def directory_model(of: ImageSpec, name: str) -> tuple[ModelFile, ...]:
         directory = location.model_directory(of, name, places)
-        return models.tree_of(directory, cure=location.model_cure(of, name), progress=progress)[1]
+        return modeltree.tree_of(directory, cure=location.model_cure(of, name), progress=progress)[1]
 
     return Providers(
         debs=lambda base, architecture, kept: resolved("Debian packages", lambda: debs(base, architecture, kept)),

@@ -29,10 +29,9 @@ from nvllm.core.spec import DebianBase, DirectoryModel, HubModel, ImageSpec, Pyt
 from nvllm.kernels import devicecode, toolchain
 from nvllm.lock import arguments, wheel_matches_source
 from nvllm.lock.providers import Providers
-from nvllm.models import recipes
-from nvllm.models import tree as models
+from nvllm.models import modeltree, recipes
 from nvllm.patches.series import Series
-from nvllm.sources import git as gitsource
+from nvllm.sources import gitsource
 from nvllm.sources.wheels import Target
 
 LAYERS = "1"
@@ -379,7 +378,7 @@ def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedMode
         return before
     else:
         files = job.providers.directory_model(job.spec, name)
-    tree = models.tree_hash(files)
+    tree = modeltree.tree_hash(files)
     if model.tree not in {None, tree}:
         raise Refused([recipes.other_tree(job.label, name, model.tree, tree)])
     return LockedModel("directory", tree, files)

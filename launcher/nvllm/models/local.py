@@ -11,7 +11,7 @@ from nvllm.core.paths import Places
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import DirectoryModel, ImageSpec, Model
-from nvllm.models import location, tree
+from nvllm.models import location, modeltree
 from nvllm.models.memo import HashCache
 
 ADAPTER_FILE = "adapter_config.json"
@@ -35,9 +35,9 @@ def verified(
     """
     directory, cure = location.model_directory(spec, name, places), location.model_cure(spec, name)
     changed = location.changed_cure(spec, name)
-    refusals = tree.verify(locked, directory, hashes, cure=cure, changed=changed, progress=progress)
+    refusals = modeltree.verify(locked, directory, hashes, cure=cure, changed=changed, progress=progress)
     try:
-        return LocalModel(locked, tree.located(locked, directory, cure=cure)), refusals
+        return LocalModel(locked, modeltree.located(locked, directory, cure=cure)), refusals
     except Refused as refused:
         # Both functions report a missing file; only one that went between the two is news.
         return LocalModel(locked, ()), refusals or list(refused.refusals)
@@ -76,7 +76,7 @@ def _absent(spec: ImageSpec, name: str, model: LockedModel, places: Places) -> S
     if model.kind == "huggingface" and model.revision is None:
         return ()  # its revision is not known before the lock
     try:
-        tree.located(model, location.model_directory(spec, name, places), cure=location.model_cure(spec, name))
+        modeltree.located(model, location.model_directory(spec, name, places), cure=location.model_cure(spec, name))
     except Refused as refused:
         return refused.refusals
     return ()

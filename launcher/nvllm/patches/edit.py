@@ -18,8 +18,7 @@ from pathlib import Path
 from nvllm.core import canonical, durable, reading, schemas, yamledit, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
-from nvllm.patches import check as patchcheck
-from nvllm.patches import patching, seriesfile, unified
+from nvllm.patches import patchcheck, patching, seriesfile, unified
 from nvllm.patches.series import FORM, Patch, Series
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff, FileDiff

@@ -12,8 +12,7 @@ from pathlib import PurePath
 
 from nvllm.core import yamledit
 from nvllm.core.refusal import Refused, refuse
-from nvllm.patches import check as patchcheck
-from nvllm.patches import edit, patching, unified
+from nvllm.patches import edit, patchcheck, patching, unified
 from nvllm.patches.series import Series
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff

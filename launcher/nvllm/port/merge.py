@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from nvllm.patches import check, patching, unified
+from nvllm.patches import patchcheck, patching, unified
 from nvllm.patches.series import Patch, Series
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff, FileDiff, Hunk
@@ -75,7 +75,7 @@ def port(
 
     DIFFS are those of its carried patches. A patch is merged on top of those that it requires, as these were merged.
     """
-    known = check.report(series, diffs, (), sides.new, sides.version)
+    known = patchcheck.report(series, diffs, (), sides.new, sides.version)
     states = {outcome.id: outcome for outcome in known.outcomes}
     changes: dict[str, dict[str, bytes | None]] = {}
     ported: list[Ported] = []
@@ -88,7 +88,7 @@ def port(
         elif patch.status == "upstream":
             ported.append(Ported(patch.id, "missing", outcome.detail))
         else:
-            below = check.requirements(series, patch)
+            below = patchcheck.requirements(series, patch)
             old = Overlay(sides.old, patching.apply_all(sides.old, [diffs[other.id] for other in below]))
             under: dict[str, bytes | None] = {}
             for other in below:

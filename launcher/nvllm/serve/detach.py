@@ -21,7 +21,7 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.serve import owners
 from nvllm.serve.rundir import private_directory
-from nvllm.spec import file
+from nvllm.spec import specfile
 
 POLL_INTERVAL = 0.2
 """Seconds between two reads of the log of a supervisor in the background."""
@@ -35,8 +35,8 @@ def detached(
     PROGRESS shows the log of the supervisor meanwhile. Raises Refused with the refusals of the supervisor, NV107 if
     there is no such image or profile, and NV703 if the supervisor ends without a result.
     """
-    spec = file.of(project, image)
-    file.named_profile(project, spec, profile)  # from here on both are known to be names, not paths
+    spec = specfile.of(project, image)
+    specfile.named_profile(project, spec, profile)  # from here on both are known to be names, not paths
     named = ["--project", str(project.root)] if project.own else []  # it finds the one that nvllm came with itself
     argv = [sys.executable, "-m", "nvllm", "--json", *named, "--platform", project.platform]
     argv += ["serve", image, "--profile", profile, *(["--paranoid"] if paranoid else [])]

@@ -29,7 +29,7 @@ from nvllm.host.checks import Outcome, Subject
 from nvllm.host.facts import EngineProblem
 from nvllm.image import identity, presence
 from nvllm.image.identity import Build
-from nvllm.lock import document, templates
+from nvllm.lock import lockdoc, templates
 from nvllm.lock.project import read_lock
 from nvllm.lock.templates import LocalTemplate
 from nvllm.models import local
@@ -40,7 +40,7 @@ from nvllm.patches.series import Patch
 from nvllm.serve import access, owners, planner, readable, servehash, stopping
 from nvllm.serve.planner import PlannedImage, PlanRequest
 from nvllm.serve.stopping import Orphan
-from nvllm.spec import file
+from nvllm.spec import specfile
 
 
 class Depth(enum.Enum):
@@ -161,13 +161,13 @@ def examine_build(
 
 def _from_spec(project: Project, places: Places, image: str, name: str, depth: Depth) -> KnownProfile:
     """Return what the spec of IMAGE says of its profile NAME."""
-    spec = file.of(project, image)
-    refusals = tuple(file.other_platform(spec, project.platform))
+    spec = specfile.of(project, image)
+    refusals = tuple(specfile.other_platform(spec, project.platform))
     if refusals and depth is Depth.SHOW:  # what it would be on a platform that it is built for
         project = replace(project, platform=spec.platforms[0])
     else:
         refuse_any(refusals)
-    profile = file.named_profile(project, spec, name)
+    profile = specfile.named_profile(project, spec, name)
     allowed = Access() if depth is Depth.UNBLESSED else profile.access
     instance = Instance(owners.instance_name(project, places, spec.name, name), name, profile.port, allowed)
     return KnownProfile(project, places, instance, _for_instance(spec, instance), refusals=refusals)
@@ -210,7 +210,7 @@ def _with_models(known: KnownProfile, depth: Depth, hashes: HashCache, progress:
     refused so far and NV202 if DEPTH does not allow that.
     """
     spec, names, build = known.spec, known.profile.models, known.build
-    unlocked = document.without_models(build.lock, names, known.shown_lock) if build is not None else []
+    unlocked = lockdoc.without_models(build.lock, names, known.shown_lock) if build is not None else []
     refusals = [*known.refusals, *unlocked]
     if unlocked and depth is not Depth.SHOW:
         raise Refused(refusals)

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import cattrs
 
-from nvllm.cache.tree import Tree
+from nvllm.cache.cachetree import Tree
 from nvllm.core import canonical, durable, reading
 from nvllm.core.paths import ensure
 from nvllm.serve.timeline import MissingKernel

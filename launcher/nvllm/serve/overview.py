@@ -16,10 +16,10 @@ from nvllm.core.spec import ImageSpec
 from nvllm.engine.engine import Engine
 from nvllm.host import checks, engines
 from nvllm.host.facts import EngineProblem, HostFacts
-from nvllm.image import builder, identity, presence, record
+from nvllm.image import builder, buildrecord, identity, presence
 from nvllm.image.identity import Build
 from nvllm.models import local
-from nvllm.spec import file
+from nvllm.spec import specfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ def _needs(
     project: Project, places: Places, image: str, engine: Engine | EngineProblem, facts: HostFacts
 ) -> ImageNeeds:
     try:
-        spec = file.of(project, image)
+        spec = specfile.of(project, image)
     except Refused as refused:
         wrong = tuple(refused.refusals)
         return ImageNeeds(image, built=False, build=wrong, serve=wrong, bless=wrong, next=wrong[0].cure)
-    elsewhere = tuple(file.other_platform(spec, project.platform))
+    elsewhere = tuple(specfile.other_platform(spec, project.platform))
     if elsewhere:
         following = f"nvllm --platform {spec.platforms[0]} doctor"
         return ImageNeeds(image, built=False, build=elsewhere, serve=elsewhere, bless=elsewhere, next=following)
@@ -77,8 +77,8 @@ def _needs(
 
 
 def _built(build: Build, places: Places, engine: Engine) -> bool:
-    recorded = record.read(places.builds, build.build_hash)
-    return recorded is not None and record.in_engine(recorded, engine) is not None
+    recorded = buildrecord.read(places.builds, build.build_hash)
+    return recorded is not None and buildrecord.in_engine(recorded, engine) is not None
 
 
 def _profile(

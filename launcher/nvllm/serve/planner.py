@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from nvllm.cache.tree import Tree
+from nvllm.cache.cachetree import Tree
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedModel

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from nvllm.cache import staging
+from nvllm.cache.cachetree import INDUCTOR, Tree
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.staging import Staged
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import INDUCTOR, Tree
 from nvllm.core.paths import Places
 from nvllm.core.plan import CACHE, LaunchPlan
 from nvllm.core.refusal import Refusal

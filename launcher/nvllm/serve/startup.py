@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.cache.tree import Tree
+from nvllm.cache.cachetree import Tree
 from nvllm.core.lock import LockedModel
 from nvllm.core.plan import LaunchPlan, encode
 from nvllm.core.progress import Progress

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nvllm.core import proc
 from nvllm.core.refusal import refuse
-from nvllm.sources import git as gitsource
+from nvllm.sources import gitsource
 
 REPOSITORY = "vllm-project/vllm"
 """Where vLLM's releases are tagged."""

@@ -1,8 +1,8 @@
 """The hub, through huggingface_hub: resolving a revision, and downloading the locked files of a model.
 
-Only `nvllm lock` and `nvllm model fetch` use it; serving reads the local cache (`models/tree.py`). Without TOKEN the
-client uses the operator's own (``HF_TOKEN``, or the one that `hf auth login` stored); no message shows a token. Without
-ENDPOINT the client's default is used.
+Only `nvllm lock` and `nvllm model fetch` use it; serving reads the local cache (`models/modeltree.py`). Without TOKEN
+the client uses the operator's own (``HF_TOKEN``, or the one that `hf auth login` stored); no message shows a token.
+Without ENDPOINT the client's default is used.
 
 The client neither hashes its downloads nor its cache. So `resolve` checks each file that it hashes itself, and the
 files of `download` must be checked by `models.verify`.
@@ -30,7 +30,7 @@ from nvllm.core import canonical, reading
 from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
-from nvllm.models import tree as models
+from nvllm.models import modeltree
 from nvllm.sources import fetch
 
 _REVISION = re.compile(r"[0-9a-f]{40}")
@@ -72,7 +72,7 @@ def resolve(
     refuse_any(state for state in hashed if isinstance(state, Refusal))
     files = [*large, *(state for state in hashed if isinstance(state, ModelFile))]
     ordered = tuple(sorted(files, key=lambda file: file.path.encode()))
-    return LockedModel("huggingface", models.tree_hash(ordered), ordered, repo=repo, revision=resolved)
+    return LockedModel("huggingface", modeltree.tree_hash(ordered), ordered, repo=repo, revision=resolved)
 
 
 def download(

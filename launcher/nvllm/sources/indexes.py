@@ -28,8 +28,7 @@ from unearth.fetchers import Fetcher
 from nvllm.core import canonical, proc
 from nvllm.core.lock import COMPILED, REPOSITORY, Lock, LockedDebianBase, LockedFile, Offered
 from nvllm.core.refusal import Refusal, Refused, refuse
-from nvllm.sources import fetch, mirrors
-from nvllm.sources import git as gitsource
+from nvllm.sources import fetch, gitsource, mirrors
 from nvllm.sources.client import IndexClient
 from nvllm.sources.fetch import Answer
 from nvllm.sources.mirrors import Mirrors

@@ -14,8 +14,7 @@ from nvllm.core import canonical, schemas, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
-from nvllm.spec import file as specfile
-from nvllm.spec import projectfile
+from nvllm.spec import projectfile, specfile
 
 
 @dataclass(frozen=True, slots=True)

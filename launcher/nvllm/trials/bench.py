@@ -24,7 +24,7 @@ from nvllm.core.spec import Profile
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import HostFacts
 from nvllm.host.locks import HeldLocks
-from nvllm.image import identity, record
+from nvllm.image import buildrecord, identity
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
 from nvllm.patches import patching, patchset, seriesfile, source
@@ -168,11 +168,11 @@ class EngineBench:
     def ensure_image(self, build: Build) -> str:
         """Build the image of BUILD where it is missing, and return the id by which the engine knows it."""
         tags = build.tags[:1]  # not the second tag, which names the newest build: a bisect leaves it alone
-        built = record.recorded(build, self.project, self.places, self.engine, tags)
+        built = buildrecord.recorded(build, self.project, self.places, self.engine, tags)
         if built is None:
             builder = ImageBuilder(self.project, self.places, self.progress, offline=self.offline)
             built = builder.into_engine(build, self.engine, tags)
-        image = record.in_engine(built, self.engine)
+        image = buildrecord.in_engine(built, self.engine)
         return built.image_id if image is None else image.id
 
     def _tree(self, build: Build) -> str:

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from nvllm.cache import manifest
-from nvllm.cache import tree as cachetree
+from nvllm.cache import cachetree, manifest
+from nvllm.cache.cachetree import TreeDirectory
 from nvllm.cache.manifest import Coverage, KernelVariants, Manifest
-from nvllm.cache.tree import TreeDirectory
 from nvllm.core import canonical, fields
 from nvllm.core.refusal import Refused
 from support.blessings_world import TREE, bless, stored, trial

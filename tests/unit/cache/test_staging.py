@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nvllm.cache import staging
+from nvllm.cache.cachetree import Tree
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import Tree
 from nvllm.core import durable
 from nvllm.core.refusal import Refused
 from support.blessings_world import AOT, CURE, FILES, LOCKS, cache, child, read_tree, stored, writable

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.cache import tree as cachetree
+from nvllm.cache import cachetree
 from nvllm.cache.store import TreeStore
 from nvllm.core import durable
 from nvllm.core.refusal import Refused

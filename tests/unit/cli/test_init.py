@@ -15,7 +15,7 @@ from nvllm.cache import signature
 from nvllm.cli.main import main
 from nvllm.core import durable
 from nvllm.core.paths import Project
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 
 ROOT = Path(__file__).parents[3]
 

@@ -28,8 +28,8 @@ from nvllm.host import facts as host
 from nvllm.host import gate_records
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts, StoredImage
 from nvllm.image import identity
-from nvllm.image.record import Record, RecordedLayer
-from nvllm.image.record import write as write_record
+from nvllm.image.buildrecord import Record, RecordedLayer
+from nvllm.image.buildrecord import write as write_record
 from nvllm.serve.rundir import RunDirectory
 from nvllm.sources.store import Store
 from nvllm.trials.trial import Built

@@ -11,8 +11,8 @@ import pytest
 
 from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
+from nvllm.cache.cachetree import Tree
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import Tree
 from nvllm.cli.main import main
 from nvllm.core.refusal import Refused
 from support.blessings_world import FILES, NOW, TREE, as_another_user, bless, cache, other_tree, query, writable

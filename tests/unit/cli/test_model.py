@@ -11,8 +11,8 @@ import pytest
 from nvllm.cli.main import main
 from nvllm.core.lock import LockedModel
 from nvllm.core.paths import Project
-from nvllm.lock import document as lockdoc
-from nvllm.models import tree as models
+from nvllm.lock import lockdoc
+from nvllm.models import modeltree
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,7 +40,7 @@ def test_the_model_of_a_recipe_is_made_without_an_engine(
     assert main(["model", "make", image, "tiny-lfm2", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)["result"]
     pinned = locked(project, image)
-    assert models.tree_of(Path(made["directory"])) == (pinned.tree, pinned.files)
+    assert modeltree.tree_of(Path(made["directory"])) == (pinned.tree, pinned.files)
     assert made["tree"] == pinned.tree
     assert [path.name for path in Path(made["directory"]).parent.iterdir()] == ["tiny-lfm2"]
     assert main(["model", "check", image]) == 0

@@ -14,7 +14,7 @@ import pytest
 
 from nvllm.cli.main import main
 from nvllm.core.lock import LockedFile
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from nvllm.patches import proofs
 from nvllm.sources.store import Store
 from support import gitrepo, locks

@@ -17,7 +17,7 @@ import pytest
 from nvllm.cli.main import main
 from nvllm.core.canonical import sha256_file
 from nvllm.core.paths import places
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from nvllm.patches import seriesfile
 from nvllm.sources.store import Store
 from support import locks

@@ -11,8 +11,8 @@ import pytest
 
 from nvllm.cache import signature
 from nvllm.image import recording
+from nvllm.image.buildrecord import Record, RecordedLayer, write
 from nvllm.image.identity import load_build
-from nvllm.image.record import Record, RecordedLayer, write
 from support.buildable import IMAGE, Buildable
 
 A = f"sha256:{64 * 'a'}"

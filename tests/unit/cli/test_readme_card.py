@@ -16,7 +16,7 @@ from nvllm.core.lock import LockedModel
 from nvllm.core.paths import Project
 from nvllm.core.spec import HubModel
 from nvllm.image import identity
-from nvllm.lock import document
+from nvllm.lock import lockdoc
 from support import readme
 
 ENDS = {
@@ -54,6 +54,6 @@ def test_the_image_stays_when_the_lock_gets_the_model_of_the_hub(tmp_path: Path)
     name, model = next((name, one) for name, one in before.spec.models.items() if isinstance(one, HubModel))
     assert name not in before.lock.models
     locked = LockedModel("huggingface", f"sha256:{'0' * 64}", (), model.repo, None, model.revision)
-    document.write(project.lock("sm120"), replace(before.lock, models={**before.lock.models, name: locked}))
+    lockdoc.write(project.lock("sm120"), replace(before.lock, models={**before.lock.models, name: locked}))
     after, stale = identity.load_build(project, "sm120", None)
     assert (after.build_hash, stale) == (before.build_hash, [])

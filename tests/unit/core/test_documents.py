@@ -1,4 +1,4 @@
-"""Documents as frozen values, and files with one text. What fields of a spec become: tests/unit/spec/test_file.py."""
+"""Documents as frozen values, and files with one text. What fields of a spec become: unit/spec/test_specfile.py."""
 
 from __future__ import annotations
 

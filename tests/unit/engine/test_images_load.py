@@ -22,8 +22,7 @@ import pytest
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.engine import engine
-from nvllm.layers import oci
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import oci, tarlayer
 from nvllm.layers.oci import Image
 from support.engine_socket import Answer, answering
 

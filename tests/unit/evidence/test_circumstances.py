@@ -13,7 +13,7 @@ from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
 from nvllm.evidence import circumstances
 from nvllm.host.facts import EngineFacts
-from nvllm.image import record as buildrecord
+from nvllm.image import buildrecord
 from support.evidence_samples import manifest
 from support.plansamples import SPEC, build, places, project, with_profile
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from nvllm.cache import tree as cachetree
-from nvllm.cache.tree import TreeDirectory, TreeFile
+from nvllm.cache import cachetree
+from nvllm.cache.cachetree import TreeDirectory, TreeFile
 from nvllm.core.plan import PlannedGpu
 from nvllm.export import export, kubernetes
 from nvllm.export.export import ExportSource

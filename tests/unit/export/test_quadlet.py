@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from nvllm.cache import tree as cachetree
-from nvllm.cache.tree import TreeDirectory, TreeFile
+from nvllm.cache import cachetree
+from nvllm.cache.cachetree import TreeDirectory, TreeFile
 from nvllm.core.plan import CACHE, PlannedGpu
 from nvllm.export import quadlet
 from nvllm.export.export import ExportSource

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nvllm.cache.blessings import Blessings
+from nvllm.cache.cachetree import Tree
 from nvllm.cache.pins import Pins
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import Tree
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused

@@ -17,8 +17,7 @@ from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
 from nvllm.fleet import images, registry
 from nvllm.fleet.images import Pulled
-from nvllm.image import identity, recording
-from nvllm.image import record as buildrecord
+from nvllm.image import buildrecord, identity, recording
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
 from nvllm.layers.oci import Image, sha256

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.cache.tree import Tree
+from nvllm.cache.cachetree import Tree
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.fleet import tasks
 from nvllm.fleet.tasks import BootTask, ReadyAnswer, ReadyTask, RefusedAnswer, StatusAnswer, StatusTask, Task

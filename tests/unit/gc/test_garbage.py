@@ -20,8 +20,8 @@ from nvllm.gc import garbage
 from nvllm.gc.garbage import Kind, Piece, References
 from nvllm.host import gate_records
 from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, ImageFacts, StoredImage
-from nvllm.image import record as buildrecord
-from nvllm.image.record import Record
+from nvllm.image import buildrecord
+from nvllm.image.buildrecord import Record
 from nvllm.serve import planner, startup
 from support import blessings_world, gate_samples
 from support.plansamples import PLAN, places

@@ -27,7 +27,7 @@ from nvllm.image.identity import Build
 from nvllm.layers.bytecompile import cached
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.oci import Image
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 from nvllm.patches import unified
 from support import layersamples, locks
 from support.layersamples import CHANGED, PYTHON, Member, Telling, World

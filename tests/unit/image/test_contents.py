@@ -18,10 +18,9 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.image import contents, difference, recording
 from nvllm.image.contents import Contents
-from nvllm.layers import archive, oci
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import archive, oci, tarlayer
 from nvllm.layers.oci import Image
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 
 
 def made(place: Path, kind: str, data: bytes) -> Layer:

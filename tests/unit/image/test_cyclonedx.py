@@ -21,7 +21,7 @@ from nvllm.image import cyclonedx, identity
 from nvllm.image.identity import Build
 from nvllm.layers.wheelmetadata import BundledPart, WheelMetadata
 from nvllm.patches.series import Upstream
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import locks
 from support.specs import GOOD, SHOWN
 

@@ -20,14 +20,14 @@ from nvllm.core.refusal import Refused
 from nvllm.image import assemble, dockerfiles, identity
 from nvllm.image.builder import LayerBuilder
 from nvllm.image.identity import Build
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import tarlayer
 from nvllm.layers.cache import LayerCache
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 from nvllm.patches import unified
 from nvllm.patches.series import Patch, Upstream
 from nvllm.patches.unified import Diff, FileDiff
 from nvllm.sources.store import Store
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import layersamples, locks, specs
 
 ROOT = Path(__file__).parents[3]

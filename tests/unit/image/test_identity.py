@@ -18,12 +18,10 @@ from nvllm.core.lock import CodeFor, Lock, LockedDebianBase, LockedFile, LockedL
 from nvllm.core.spec import DeviceCode, ImageSpec
 from nvllm.image import identity, sbom
 from nvllm.image.identity import Build
-from nvllm.kernels import layer as kernels
-from nvllm.layers import bytecode, rootfs, wheel
-from nvllm.layers import patched as patchlayer
-from nvllm.layers import tar as tarlayer
+from nvllm.kernels import kernellayer
+from nvllm.layers import bytecode, patchlayer, rootfs, tarlayer, wheel
 from nvllm.patches.series import Patch
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import locks
 from support.specs import GOOD, SHOWN
 
@@ -246,4 +244,4 @@ def test_an_image_with_kernels_tells_triton_where_they_are_unless_it_has_none() 
     assert not [name for name in BUILD.environment if name.startswith("TRITON")]
     assert BUILD.factors.keys() & {"targets", "kernels"} == set()
     with_kernels = _spec(BUILD, targets=("sm_120a",))
-    assert kernels.ENVIRONMENT.items() <= with_kernels.environment.items()
+    assert kernellayer.ENVIRONMENT.items() <= with_kernels.environment.items()

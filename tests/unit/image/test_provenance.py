@@ -17,12 +17,11 @@ from in_toto_attestation.v1.statement import Statement
 from nvllm import __version__
 from nvllm.core.lock import LockedRegistryBase
 from nvllm.core.paths import Places, Project
-from nvllm.image import digests, identity, provenance
-from nvllm.image import record as buildrecord
+from nvllm.image import buildrecord, digests, identity, provenance
+from nvllm.image.buildrecord import Record, RecordedLayer
 from nvllm.image.digests import BuildDigests, Digests, LayerDigest
 from nvllm.image.identity import Build
-from nvllm.image.record import Record, RecordedLayer
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import locks
 from support.specs import GOOD, SHOWN
 

@@ -10,7 +10,7 @@ from packageurl import PackageURL
 from nvllm.core.lock import LockedDebianBase, LockedFile
 from nvllm.core.spec import CommitSource
 from nvllm.image import purl
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import locks
 from support.specs import GOOD, SHOWN
 

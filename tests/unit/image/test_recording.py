@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from nvllm.image import digests, recording
-from nvllm.layers import tar as tarlayer
-from nvllm.layers import wheel
-from nvllm.layers.tar import TarEntry
+from nvllm.layers import tarlayer, wheel
+from nvllm.layers.tarlayer import TarEntry
 from support import planted
 from support.buildable import IMAGE, PATCH, Buildable
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nvllm.core.lock import LockedDebianBase, LockedRegistryBase
 from nvllm.image import sbom
 from nvllm.image.identity import Build
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import locks
 from support.specs import GOOD, SHOWN
 

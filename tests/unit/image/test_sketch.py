@@ -16,7 +16,7 @@ from nvllm.core.progress import Silent
 from nvllm.image import sketch
 from nvllm.image.contents import FileRange
 from nvllm.image.sketch import Row
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import tarlayer
 
 
 def row(name: str, content: str = "") -> Row:

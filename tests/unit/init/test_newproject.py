@@ -18,7 +18,7 @@ from nvllm.lock.providers import Providers
 from nvllm.patches import seriesfile
 from nvllm.sources.indexes import Sdist
 from nvllm.sources.wheels import Resolved
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import gitrepo
 from support.locking import PARSER
 from support.wheels import make_sdist, make_wheel

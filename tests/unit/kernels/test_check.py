@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.kernels import check as kernelcheck
-from nvllm.kernels import layer as kernels
-from nvllm.kernels.layer import Kernel
+from nvllm.kernels import kernellayer
+from nvllm.kernels.kernellayer import Kernel
 from support import kernel_samples
 from support.kernel_samples import Bench
 
 
 def test_the_content_of_a_layer_is_what_lies_in_the_cache(tmp_path: Path) -> None:
-    content = {f"{kernels.ROOT}/KEY/a.cubin": b"code", "opt/venv/lib/module.py": b"", "opt/nvllm/gate.py": b""}
+    content = {f"{kernellayer.ROOT}/KEY/a.cubin": b"code", "opt/venv/lib/module.py": b"", "opt/nvllm/gate.py": b""}
     assert kernelcheck.content(kernel_samples.layer(tmp_path / "layer.tar", content)) == {"KEY/a.cubin": b"code"}
 
 

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from nvllm.core.progress import Silent
-from nvllm.layers import archive, oci
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import archive, oci, tarlayer
 from nvllm.layers.oci import Descriptor, Image, Lower
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 
 EPOCH = 1_760_000_000
 PACKED = Descriptor("application/vnd.oci.image.layer.v1.tar+gzip", f"sha256:{64 * '2'}", 9)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import tarlayer
 from nvllm.layers.cache import LayerCache
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 
 
 class _Maker:

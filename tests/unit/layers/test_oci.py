@@ -14,10 +14,9 @@ import pytest
 from hypothesis import strategies as st
 
 from nvllm.core.progress import Silent
-from nvllm.layers import oci
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import oci, tarlayer
 from nvllm.layers.oci import Descriptor, Image, Lower
-from nvllm.layers.tar import Layer
+from nvllm.layers.tarlayer import Layer
 
 EPOCH = 1_760_000_000
 HEX = st.text("0123456789abcdef", min_size=64, max_size=64).map(lambda digits: f"sha256:{digits}")

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.layers import rootfs
-from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import TarEntry
+from nvllm.layers import rootfs, tarlayer
+from nvllm.layers.tarlayer import TarEntry
 from support import layersamples
 from support.layersamples import Member
 
@@ -158,7 +157,7 @@ def test_a_killed_unpacking_leaves_no_tree(tmp_path: Path) -> None:
 LAYER = """
 import sys
 from pathlib import Path
-from nvllm.layers import rootfs, tar as tarlayer
+from nvllm.layers import rootfs, tarlayer
 from nvllm.core.progress import Silent
 tree = Path(sys.argv[2], "tree")
 rootfs.unpack([("demo", Path(sys.argv[1]))], tree, Silent())

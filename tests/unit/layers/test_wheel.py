@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refused
-from nvllm.layers import tar as tarlayer
-from nvllm.layers import wheel
-from nvllm.layers.tar import TarEntry
+from nvllm.layers import tarlayer, wheel
+from nvllm.layers.tarlayer import TarEntry
 from nvllm.layers.wheel import Scheme, Wheel
 from support import layersamples
 from support.layersamples import PYTHON, Packed

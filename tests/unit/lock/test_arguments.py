@@ -11,7 +11,7 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.lock import arguments
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support.specs import GOOD, SHOWN
 
 ENGINE = """

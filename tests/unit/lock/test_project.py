@@ -19,7 +19,7 @@ from nvllm.core.spec import HubModel
 from nvllm.image import identity
 from nvllm.lock.drift import compare
 from nvllm.lock.project import lock_image, proved_digits, read_inputs, read_lock, usable_lock
-from nvllm.models.tree import tree_hash
+from nvllm.models.modeltree import tree_hash
 from nvllm.sources.store import Store
 from support import locks, own_files, plansamples
 from support.specs import COMMIT

@@ -13,7 +13,7 @@ from nvllm.lock import providers
 from nvllm.sources import indexes
 from nvllm.sources.indexes import Configuration
 from nvllm.sources.wheels import Target
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support.specs import GOOD, SHOWN
 from support.wheels import make_wheel
 

@@ -13,10 +13,9 @@ from nvllm.core.refusal import Refused
 from nvllm.core.spec import DebianBase, DeviceCode, DirectoryModel, HubModel, ImageSpec, Omission, RegistryBase
 from nvllm.kernels import toolchain
 from nvllm.kernels.devicecode import Library
-from nvllm.lock import document as lockdoc
-from nvllm.lock import resolve
+from nvllm.lock import lockdoc, resolve
 from nvllm.lock.drift import compare
-from nvllm.models import tree as models
+from nvllm.models import modeltree
 from support import codesamples, locking, locks
 from support.locking import SPEC, World
 
@@ -272,16 +271,16 @@ def test_a_model_that_is_not_the_pinned_one_is_not_locked(world: World, model: D
     with pytest.raises(Refused) as refused:
         world.lock(locking.changed(SPEC, models={"tiny": model}))
     (refusal,) = refused.value.refusals
-    files = locking.TINY if model.recipe else models.tree_of(world.models / "tiny")[1]
+    files = locking.TINY if model.recipe else modeltree.tree_of(world.models / "tiny")[1]
     assert (refusal.code, refusal.where) == ("NV403", "images/demo.yaml: .models.tiny.tree")
-    assert (refusal.expected, refusal.found) == (OTHER, models.tree_hash(files))
+    assert (refusal.expected, refusal.found) == (OTHER, modeltree.tree_hash(files))
 
 
 def test_a_model_of_ones_own_is_locked_file_by_file(world: World) -> None:
     directory = world.models / "tiny"
     directory.mkdir(parents=True)
     (directory / "config.json").write_text("{}")
-    tree, files = models.tree_of(directory)
+    tree, files = modeltree.tree_of(directory)
     spec = locking.changed(SPEC, models={"tiny": DirectoryModel("directory", tree)})
     lock = world.lock(spec)
     assert lock.models["tiny"].files == files
@@ -295,11 +294,11 @@ def test_a_directory_at_a_path_is_pinned_as_it_is(world: World) -> None:
     (directory / "config.json").write_text("{}")
     spec = locking.changed(SPEC, models={"mine": DirectoryModel("directory", path=str(directory))})
     lock = world.lock(spec)
-    assert (lock.models["mine"].tree, lock.models["mine"].files) == models.tree_of(directory)
+    assert (lock.models["mine"].tree, lock.models["mine"].files) == modeltree.tree_of(directory)
     (directory / "config.json").write_text("changed")
     assert world.lock(spec, previous=lock).models["mine"] == lock.models["mine"]
     forgotten = replace(lock, models={})
-    assert world.lock(spec, previous=forgotten).models["mine"].tree == models.tree_of(directory)[0]
+    assert world.lock(spec, previous=forgotten).models["mine"].tree == modeltree.tree_of(directory)[0]
     pinned = locking.changed(
         SPEC, models={"mine": DirectoryModel("directory", lock.models["mine"].tree, path=str(directory))}
     )
@@ -313,7 +312,7 @@ def test_a_first_lock_takes_what_is_known_on_another_platform(world: World) -> N
     directory = world.models / "tiny"
     directory.mkdir(parents=True)
     (directory / "config.json").write_text("{}")
-    tree, files = models.tree_of(directory)
+    tree, files = modeltree.tree_of(directory)
     spec = locking.changed(SPEC, models={**SPEC.models, "tiny": DirectoryModel("directory", tree)})
     first = world.lock(spec)
     shutil.rmtree(directory)

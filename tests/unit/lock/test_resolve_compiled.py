@@ -15,7 +15,7 @@ from nvllm.core.spec import DeviceCode, ImageSpec
 from nvllm.image import dockerfiles
 from nvllm.image.identity import Build
 from nvllm.kernels.devicecode import Library
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from nvllm.sources import wheels as wheelset
 from support import codesamples, gitrepo, locks
 from support.gitrepo import Made

@@ -15,7 +15,7 @@ from nvllm.core.lock import LockedModel
 from nvllm.core.refusal import Refusal
 from nvllm.models import memo
 from nvllm.models.memo import HashCache
-from nvllm.models.tree import tree_of, verify
+from nvllm.models.modeltree import tree_of, verify
 from support import namespaces
 from support.blessings_world import environment
 
@@ -119,7 +119,7 @@ def test_changed_blocks_are_found_although_size_and_times_are_the_same(
 
 def test_each_start_reads_other_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memo, "file_system", lambda _: "ext4")
-    monkeypatch.setattr("nvllm.models.tree.SAMPLED_OF_FILE", 1)
+    monkeypatch.setattr("nvllm.models.modeltree.SAMPLED_OF_FILE", 1)
     locked, offsets = model(tmp_path / "model"), set()
     assert verified(locked, tmp_path / "model") == []
     real = os.pread

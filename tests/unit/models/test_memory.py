@@ -10,7 +10,7 @@ import pytest
 
 from nvllm.models import memory
 from nvllm.models.recipes import RECIPES
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 
 ROOT = Path(__file__).parents[3]
 GIB = 2**30

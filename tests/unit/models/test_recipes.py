@@ -22,10 +22,9 @@ from hypothesis import strategies as st
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import DirectoryModel
-from nvllm.models import recipes
-from nvllm.models import tree as models
+from nvllm.models import modeltree, recipes
 from nvllm.runtime import tiny_models
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = Path(tiny_models.__file__)
@@ -72,7 +71,7 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize("name", TREES)
 def test_a_recipe_makes_the_pinned_tree(name: str) -> None:
-    assert models.tree_hash(recipes.recipe(name).files()) == TREES[name]
+    assert modeltree.tree_hash(recipes.recipe(name).files()) == TREES[name]
 
 
 def test_every_spec_pins_what_its_recipes_make() -> None:
@@ -105,7 +104,7 @@ def test_a_bare_python_makes_it_again(tmp_path: Path, name: str, environment: di
         capture_output=True,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    tree, _ = models.tree_of(tmp_path)
+    tree, _ = modeltree.tree_of(tmp_path)
     assert tree == TREES[name]
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from nvllm.core.refusal import Refused
-from nvllm.patches import check, patching
+from nvllm.patches import patchcheck, patching
 from nvllm.patches.edit import exact
 from nvllm.patches.series import Patch, Series, SourceEvidence, Upstream
 from nvllm.patches.source import ArchiveTree
@@ -157,7 +157,7 @@ def test_evidence_says_upstream_where_the_text_differs() -> None:
     sides = Sides(ArchiveTree({PATH: OLD}), ArchiveTree({PATH: there}), "2.0.0", lambda path: None)
     (result,) = port(series(patch), diffs, sides, gitmerge.merge, lambda name, path: None)
     assert result.state == "upstream"
-    assert check.report(series(patch), diffs, (), sides.new, "2.0.0").outcomes[0].outcome == "already-upstream"
+    assert patchcheck.report(series(patch), diffs, (), sides.new, "2.0.0").outcomes[0].outcome == "already-upstream"
 
 
 def test_a_patch_that_does_not_fit_its_own_source_is_refused() -> None:

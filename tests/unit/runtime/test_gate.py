@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from nvllm.cache.tree import LOCKS
+from nvllm.cache.cachetree import LOCKS
 from nvllm.runtime import gate
 from support import blessings_world
 

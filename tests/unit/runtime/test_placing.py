@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nvllm.cache.tree import INDUCTOR
+from nvllm.cache.cachetree import INDUCTOR
 from nvllm.core.plan import CACHE
 from nvllm.runtime import placing
 from nvllm.serve import planner

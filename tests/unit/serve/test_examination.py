@@ -19,8 +19,8 @@ import pytest
 
 from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
+from nvllm.cache.cachetree import Tree
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import Tree
 from nvllm.core import clock, durable, explain
 from nvllm.core.paths import Places, Project
 from nvllm.core.plan import CACHE, FORCE_LOAD, PlannedCache
@@ -32,7 +32,7 @@ from nvllm.host import facts as host
 from nvllm.host import survey
 from nvllm.host.facts import ImageFacts
 from nvllm.image import identity, presence
-from nvllm.image.record import Record, RecordedLayer
+from nvllm.image.buildrecord import Record, RecordedLayer
 from nvllm.models.memo import HashCache
 from nvllm.serve import examination, planner, servehash, staged_cache
 from nvllm.serve.examination import Depth, Examination, Instance, examine, examine_build

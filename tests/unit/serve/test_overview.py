@@ -11,9 +11,8 @@ import pytest
 from nvllm.core.paths import Project
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import EngineProblem
-from nvllm.image import identity
-from nvllm.image import record as buildrecord
-from nvllm.image.record import Record
+from nvllm.image import buildrecord, identity
+from nvllm.image.buildrecord import Record
 from nvllm.models import local
 from nvllm.serve import overview
 from nvllm.serve.overview import ImageNeeds

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvllm.cache import tree as cachetree
+from nvllm.cache import cachetree
+from nvllm.cache.cachetree import Tree
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import Tree
 from nvllm.core import canonical
 from nvllm.core.plan import CACHE, FORCE_LOAD, LaunchPlan, Mount, PlannedGpu, Workbench
 from nvllm.core.refusal import Refused
@@ -29,7 +29,7 @@ from nvllm.models.local import LocalModel
 from nvllm.runtime import gate
 from nvllm.serve import planner, servehash
 from nvllm.serve.planner import engine_arguments
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from nvllm.spec.waivers import WAIVERS
 from support import blessings_world, locks, plansamples
 from support.plansamples import GPUS, MODEL, PLAN, SPEC, plan, wanted, with_profile

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.cache import staging
-from nvllm.cache import tree as cachetree
+from nvllm.cache import cachetree, staging
+from nvllm.cache.cachetree import TreeFile
 from nvllm.cache.staging import Staged
 from nvllm.cache.store import TreeStore
-from nvllm.cache.tree import TreeFile
 from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused, refuse

@@ -20,7 +20,7 @@ from nvllm.core.lock import LockedModel
 from nvllm.core.progress import Silent, Task, Unit
 from nvllm.core.refusal import Refused
 from nvllm.models.memo import HashCache
-from nvllm.models.tree import located, tree_hash, verify
+from nvllm.models.modeltree import located, tree_hash, verify
 from nvllm.sources import fetch, hub
 from support.hubserver import FIRST, REPO, SECOND, WEIGHTS, Hub, serving
 

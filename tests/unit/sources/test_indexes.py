@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from nvllm.core.lock import LockedFile
 from nvllm.core.refusal import Refused
-from nvllm.sources import git as gitsource
-from nvllm.sources import indexes, mirrors
+from nvllm.sources import gitsource, indexes, mirrors
 from nvllm.sources.indexes import Configuration, Indexes, Sources
 from support.loopback import Page, Site
 from support.wheels import make_wheel

@@ -17,10 +17,10 @@ from nvllm.core.plan import BLESSED_ENVIRONMENT, CACHE, ENGINE_ENVIRONMENT
 from nvllm.core.progress import Silent
 from nvllm.core.spec import RegistryBase
 from nvllm.image import identity
-from nvllm.kernels import layer as kernels
+from nvllm.kernels import kernellayer
 from nvllm.patches import patchset, seriesfile
 from nvllm.serve.examination import Depth, Examination, examine
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support import fork_requirements
 from support.plansamples import places
 
@@ -169,7 +169,9 @@ def test_a_profile_is_what_the_forks_script_serves(bare: Path, name: str) -> Non
     ]  # fmt: skip
     expected = [part for option, value in ARGUMENTS[name].items() for part in (option, value) if part is not None]
     assert command[9:] == expected
-    assert plan.environment == dict(sorted({**ENVIRONMENT[name], **kernels.ENVIRONMENT, **ENGINE_ENVIRONMENT}.items()))
+    assert plan.environment == dict(
+        sorted({**ENVIRONMENT[name], **kernellayer.ENVIRONMENT, **ENGINE_ENVIRONMENT}.items())
+    )
 
 
 def test_triton_has_our_cache_manager_and_the_blessing_a_gpus_layout() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from nvllm.core import yamlnodes
-from nvllm.spec import file as specfile
-from nvllm.spec import template
+from nvllm.spec import specfile, template
 from nvllm.spec.template import Values
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ from nvllm.core.lock import FORM, Lock, LockedDebianBase, command
 from nvllm.core.paths import AMD64, lock_name
 from nvllm.core.refusal import Refusal, refuse
 from nvllm.lock.drift import patch_text
-from nvllm.models import tree as models
+from nvllm.models import modeltree
 from nvllm.patches.series import Series
 
 
@@ -68,8 +68,8 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
         yield ".excluded", "wheels that are not among .wheels", name
     for name, model in sorted(lock.models.items()):
         # A directory model that was not on the host at lock time has a pinned tree and no files.
-        if model.files and models.tree_hash(model.files) != model.tree:
-            yield f".models.{name}.tree", f"the tree hash of its files, {models.tree_hash(model.files)}", model.tree
+        if model.files and modeltree.tree_hash(model.files) != model.tree:
+            yield f".models.{name}.tree", f"the tree hash of its files, {modeltree.tree_hash(model.files)}", model.tree
     ids = [patch.id for patch in lock.series.patches]
     for name in sorted({name for name in ids if ids.count(name) > 1}):
         yield ".series.patches", "each patch once", f"{name} more than once"

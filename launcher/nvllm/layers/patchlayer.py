@@ -19,10 +19,9 @@ from pathlib import Path
 from zipfile import ZipInfo
 
 from nvllm.core.refusal import Refusal, refuse_any
-from nvllm.layers import bytecode
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import bytecode, tarlayer
 from nvllm.layers.bytecode import BytecodeCompiler
-from nvllm.layers.tar import TarEntry
+from nvllm.layers.tarlayer import TarEntry
 from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.patches import patching, source
 from nvllm.patches.unified import Diff

@@ -10,8 +10,8 @@ import pytest
 
 from nvllm.core import canonical
 from nvllm.host.facts import ImageFacts
-from nvllm.image import record as buildrecord
-from nvllm.image.record import Record, RecordedLayer
+from nvllm.image import buildrecord
+from nvllm.image.buildrecord import Record, RecordedLayer
 from support import layersamples
 
 RECORD = Record("demo", 64 * "a", "sha256:1", (RecordedLayer("base", "sha256:2", 3),), "sha256:4")
@@ -53,7 +53,7 @@ def test_an_image_is_known_by_either_id_and_all_its_layers(found: ImageFacts, sa
 ENDING = """
 import os, sys
 from pathlib import Path
-from nvllm.image import record as buildrecord
+from nvllm.image import buildrecord
 pid = os.fork()
 for _ in range(60):
     buildrecord.write(Path(sys.argv[1]), buildrecord.Record("demo", "a", "sha256:1", ()))

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from nvllm.core.plan import ENGINE_ENVIRONMENT
-from nvllm.kernels import layer as kernels
-from nvllm.kernels.layer import KernelSources
+from nvllm.kernels import kernellayer
+from nvllm.kernels.kernellayer import KernelSources
 from support import kernel_samples, locks
 
 KERNEL = b"from vllm.triton_utils import triton\n@triton.jit\ndef zero(): ...\n"
@@ -21,7 +21,7 @@ LOCK = kernel_samples.lock(locks.wheel("triton", "3.6.0"), locks.wheel("ziglang"
 
 @pytest.mark.parametrize(("text", "has"), [(KERNEL, True), (TUNED, True), (METHOD, True), (PLAIN, False), (b"", False)])
 def test_a_kernel_is_known_by_its_decorator(text: bytes, has: bool) -> None:
-    assert kernels.declared({"vllm/a.py": text, "vllm/a.cu": KERNEL, "vllm/gone.py": None}) == (
+    assert kernellayer.declared({"vllm/a.py": text, "vllm/a.cu": KERNEL, "vllm/gone.py": None}) == (
         ("vllm/a.py",) if has else ()
     )
 
@@ -33,29 +33,29 @@ def test_the_modules_beside_a_kernel_decide_too() -> None:
         "vllm/envs.py": PLAIN,
         "vllm/nvllm/old.py": None,
     }
-    assert kernels.sources(files) == {"vllm/nvllm/zero.py": KERNEL, "vllm/nvllm/pages.py": PLAIN}
-    assert kernels.sources({"vllm/envs.py": PLAIN}) == {}
+    assert kernellayer.sources(files) == {"vllm/nvllm/zero.py": KERNEL, "vllm/nvllm/pages.py": PLAIN}
+    assert kernellayer.sources({"vllm/envs.py": PLAIN}) == {}
 
 
 def test_what_decides_a_layer() -> None:
     wanted = KernelSources(("sm_120a",), {"vllm/nvllm/zero.py": KERNEL})
-    plain = kernels.factors(LOCK, wanted)
+    plain = kernellayer.factors(LOCK, wanted)
     others = [
-        kernels.factors(LOCK, replace(wanted, targets=("sm_121a",))),
-        kernels.factors(LOCK, replace(wanted, files={"vllm/nvllm/zero.py": KERNEL + b"\n"})),
-        kernels.factors(replace(LOCK, platform="linux/arm64"), wanted),
-        kernels.factors(replace(LOCK, wheels=(locks.wheel("triton", "3.6.1"),)), wanted),
+        kernellayer.factors(LOCK, replace(wanted, targets=("sm_121a",))),
+        kernellayer.factors(LOCK, replace(wanted, files={"vllm/nvllm/zero.py": KERNEL + b"\n"})),
+        kernellayer.factors(replace(LOCK, platform="linux/arm64"), wanted),
+        kernellayer.factors(replace(LOCK, wheels=(locks.wheel("triton", "3.6.1"),)), wanted),
     ]
     assert all(one != plain for one in others)
     # On which host it is made is no factor: a tool for another host changes nothing.
     more = replace(LOCK, tools=(*LOCK.tools, replace(LOCK.tools[0], file=locks.wheel("ziglang", "0", "other").file)))
-    assert kernels.factors(more, wanted) == plain
+    assert kernellayer.factors(more, wanted) == plain
 
 
 @pytest.mark.parametrize("days", ["Tue_May_27_02:18:05_PDT_2025", "Fri_Nov__7_07:21:27_PM_PST_2025"])
 def test_a_version_is_read_as_it_is_printed(days: str) -> None:
     """With the hours of CUDA 12, and with those of CUDA 13, as in Triton 3.7.1."""
-    assert kernels.version(kernel_samples.ptxas(days=days), "ptxas-blackwell") == (
+    assert kernellayer.version(kernel_samples.ptxas(days=days), "ptxas-blackwell") == (
         "ptxas-blackwell: NVIDIA (R) Ptx optimizing assembler\n"
         "Copyright (c) 2005-2025 NVIDIA Corporation\n"
         f"Built on {days}\n"
@@ -65,5 +65,5 @@ def test_a_version_is_read_as_it_is_printed(days: str) -> None:
 
 
 def test_what_an_engine_compiles_is_kept_where_its_cache_is() -> None:
-    assert kernels.ENVIRONMENT["TRITON_CACHE_DIR"].startswith(ENGINE_ENVIRONMENT["VLLM_CACHE_ROOT"] + "/")
-    assert not kernels.ENVIRONMENT.keys() & ENGINE_ENVIRONMENT.keys()
+    assert kernellayer.ENVIRONMENT["TRITON_CACHE_DIR"].startswith(ENGINE_ENVIRONMENT["VLLM_CACHE_ROOT"] + "/")
+    assert not kernellayer.ENVIRONMENT.keys() & ENGINE_ENVIRONMENT.keys()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nvllm.core import spec
 from nvllm.core.spec import CommitSource, RestartRules
-from nvllm.spec import file as specfile
+from nvllm.spec import specfile
 from support.specs import COMMIT, GOOD, SHOWN, only, refusals, spoiled
 
 IMAGES = Path(__file__).parents[3] / "images"

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.layers import tar as tarlayer
-from nvllm.layers.tar import Layer, TarEntry
+from nvllm.layers import tarlayer
+from nvllm.layers.tarlayer import Layer, TarEntry
 from support import layersamples
 
 _EPOCH = 1_760_000_000
@@ -90,7 +90,7 @@ def test_order_does_not_matter_and_a_tar_reader_sees_what_was_meant(
 GOLDEN = """
 import sys
 from pathlib import Path
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import tarlayer
 from nvllm.core.progress import Silent
 entries = [
     tarlayer.blob("usr/bin/tool", b"#!/bin/sh\\n", executable=True),
@@ -166,7 +166,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
 KILLED = """
 import io, os, signal, sys
 from pathlib import Path
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import tarlayer
 from nvllm.core.progress import Silent
 def content():
     os.kill(os.getpid(), signal.SIGKILL)

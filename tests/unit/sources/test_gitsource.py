@@ -15,7 +15,7 @@ from nvllm.core.lock import LockedFile
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.core.spec import VllmPin
-from nvllm.sources import git as gitsource
+from nvllm.sources import gitsource
 from nvllm.sources.store import Store
 from support import gitrepo
 from support.gitrepo import Made

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nvllm.patches import check as patchcheck
-from nvllm.patches import seriesfile
-from nvllm.patches.check import Counterpart, PatchOutcome, Report
+from nvllm.patches import patchcheck, seriesfile
+from nvllm.patches.patchcheck import Counterpart, PatchOutcome, Report
 from nvllm.patches.series import Patch, Series, Upstream
 from support.series_samples import (
     ONE,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.models import memo
 from nvllm.models.memo import HashCache, Known
-from nvllm.models.tree import located, tree_hash, tree_of, verify
+from nvllm.models.modeltree import located, tree_hash, tree_of, verify
 from nvllm.sources import hub
 from support.hubserver import FIRST, REPO, serving
 

@@ -16,12 +16,10 @@ from hypothesis import strategies as st
 
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
-from nvllm.layers import patched as patchlayer
-from nvllm.layers import rootfs
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import patchlayer, rootfs, tarlayer
 from nvllm.layers.bytecode import Interpreter
-from nvllm.layers.patched import Patched, PatchedPart
-from nvllm.layers.tar import TarEntry
+from nvllm.layers.patchlayer import Patched, PatchedPart
+from nvllm.layers.tarlayer import TarEntry
 from nvllm.layers.wheel import Scheme, Wheel
 from nvllm.patches import unified
 from nvllm.patches.unified import Diff, FileDiff

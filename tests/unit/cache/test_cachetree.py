@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvllm.cache import tree as cachetree
-from nvllm.cache.tree import Tree, TreeDirectory, TreeFile
+from nvllm.cache import cachetree
+from nvllm.cache.cachetree import Tree, TreeDirectory, TreeFile
 from nvllm.core.refusal import Refused
 from support.blessings_world import AOT, CURE, FILES, LOCKS, cache, read_tree
 

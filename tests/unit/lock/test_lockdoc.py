@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.refusal import Refused
-from nvllm.lock import document as lockdoc
+from nvllm.lock import lockdoc
 from support import locks
 
 HEX = st.text("0123456789abcdef", min_size=64, max_size=64)

@@ -32,10 +32,9 @@ from nvllm.core.plan import CACHE
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.kernels import precompile, stubs, toolchain
 from nvllm.kernels.stubs import Platform
-from nvllm.layers import elf
-from nvllm.layers import tar as tarlayer
+from nvllm.layers import elf, tarlayer
 from nvllm.layers.bytecode import Interpreter
-from nvllm.layers.tar import TarEntry
+from nvllm.layers.tarlayer import TarEntry
 from nvllm.sources.store import Store
 
 FORMAT = "1"
