@@ -8,14 +8,11 @@ from collections.abc import Mapping, Sequence, Set
 from nvllm.bisect.answer import Done, Line
 from nvllm.bisect.combinations import PatchSet, halves, minimise
 from nvllm.bisect.problem import Verdict
-from nvllm.bisect.weighing import Search
+from nvllm.bisect.weighing import LOOSE_DOUBT, Search
 from nvllm.trials.trial import TrialOutcome
 
 _MOST_DETOURS = 8
 """Untestable sets between two sets, after which what lies between them counts as one piece."""
-
-_LOOSE_DOUBT = 0.05
-"""The doubt that a set search leaves on its way. Its certificate tries the sets again that the answer rests on."""
 
 
 class SetSearch(Search):
@@ -24,7 +21,7 @@ class SetSearch(Search):
     def located(self) -> Done:
         """Find a minimal set: pin a patch that is needed, drop the patches that are not, and repeat."""
         share = (1 - self.settings.confidence) / (math.ceil(math.log2(self.size + 1)) + 4)
-        doubt = max(share, _LOOSE_DOUBT)
+        doubt = max(share, LOOSE_DOUBT)
         pinned, showing = self.problem.low, self.problem.high
         apart: set[str] = set()  # patches that were pinned together with others, and may not be needed
         while pinned != showing:
@@ -91,7 +88,10 @@ class SetSearch(Search):
             if spare is not None:
                 showing = dropped[spare]
                 continue
-            outcomes = [verdict(chosen, f"without {patch}") for patch, chosen in dropped.items()]
+            outcomes = [
+                self.weigh(chosen, f"without {patch}", share, "certificate", 1, self._lacking(patch, chosen)).outcome
+                for patch, chosen in dropped.items()
+            ]
             if not any(self.problem.effect(outcome) for outcome in outcomes):
                 break
             smaller = minimise(self.combinations, showing, self.problem.low, shows)
@@ -106,8 +106,11 @@ class SetSearch(Search):
         if self._hidden():
             self.notes.append("the failure is not monotone: a set lacks the effect that a part of it shows")
         certificate = (
-            self.line("the set", showing, share, effect=True),
-            *(self.line(f"without {patch}", chosen, share, effect=False) for patch, chosen in dropped.items()),
+            self.line("the set", showing, share, tuple(dropped.values()), effect=True),
+            *(
+                self.line(f"without {patch}", chosen, share, self._lacking(patch, chosen), effect=False)
+                for patch, chosen in dropped.items()
+            ),
             self.line("none of it", self.problem.low, share, effect=False),
         )
         rest = self.everything_else(needed, share)
@@ -122,6 +125,11 @@ class SetSearch(Search):
         in_order = tuple((patch, weights[patch]) for patch in self.items)
         notes = tuple(dict.fromkeys(self.notes))
         return Done(needed, certified, certificate, certified, self.flaky, in_order, notes, along, rest=rest)
+
+    def _lacking(self, patch: str, chosen: PatchSet) -> tuple[PatchSet, ...]:
+        """Return bigger sets than CHOSEN without PATCH: if one lacks the effect, so does CHOSEN."""
+        upper = self.combinations.without(self.problem.high, [patch]) | self.problem.low
+        return self.between(upper, chosen, upper) if chosen < upper else ()
 
     def _hidden(self) -> bool:
         """Return whether a set lacks the effect although a part of it shows it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import PatchSet, split
-from nvllm.bisect.weighing import Search
+from nvllm.bisect.weighing import LOOSE_DOUBT, Search
 
 
 class OrderedSearch(Search):
@@ -20,9 +20,13 @@ class OrderedSearch(Search):
             between = [self.evidence.tally(self.prefix(frozenset(), self.items, m)) for m in range(low + 1, high)]
             why = "cannot be tested" if all(tally.blocked for tally in between) else "took too many trials"
             self.notes.append(f"what lies between these patches {why}: one of them is the culprit")
-        lines = tuple(
-            self.line(role, self.prefix(frozenset(), self.items, length), doubt, effect=length == high)
-            for role, length in (("with the culprit", high), ("without it", low))
+        below, above = (self.prefix(frozenset(), self.items, length) for length in (low, high))
+        alone = self.combinations.closed(self.problem.low | set(culprits))
+        rest_of = self.combinations.without(self.problem.high, culprits) | self.problem.low
+        without = self.between(rest_of, below, rest_of)
+        lines = (
+            self.line("with the culprit", above, doubt, (*self.between(alone, alone, above), *without), effect=True),
+            self.line("without it", below, doubt, without, effect=False),
         )
         rest = self.everything_else(culprits, doubt)
         certified = self.certified(lines) and exact
@@ -44,7 +48,7 @@ class OrderedSearch(Search):
         """Return (low, high): the first LOW patches of REST lack the effect, the first HIGH show it, and no number
         between can be tested. LOW is -1 if it is not known that the pinned patches alone lack the effect."""
         if self.flaky:
-            return self.locate_flaky(pinned, rest, low, share)
+            return self.locate_flaky(pinned, rest, low, max(share, LOOSE_DOUBT))
         high = len(rest)
         blocked: set[int] = set()
         self.narrow(rest, low, high)

@@ -17,7 +17,7 @@ from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.minimal import SetSearch
 from nvllm.bisect.ordered import OrderedSearch
 from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
-from nvllm.bisect.weighing import RateFell, Search, TrialNeeded
+from nvllm.bisect.weighing import BuildsDiffer, RateFell, Search, TrialNeeded
 from nvllm.core.refusal import Refused
 
 
@@ -29,8 +29,8 @@ def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
     """
     try:
         return _run(_search(problem, evidence))
-    except RateFell as fell:
-        return replace(_best(problem, evidence, str(fell)), certified=False)
+    except (RateFell, BuildsDiffer) as stopped:
+        return replace(_best(problem, evidence, str(stopped)), certified=False)
     except TrialNeeded as needed:
         trial = needed.trial
     assert problem.combinations.valid(trial.chosen)
@@ -49,6 +49,7 @@ def _best(problem: Problem, evidence: SearchEvidence, stopped: str) -> Done:
         _with_further(search, search.located())
     if search.complete is not None:
         return replace(search.complete, stopped=stopped)
+    spread = search.spread(search.possible) if search.flaky and search.settings.rates is None else None
     return Done(
         search.possible,
         exact=False,
@@ -58,6 +59,7 @@ def _best(problem: Problem, evidence: SearchEvidence, stopped: str) -> Done:
         posterior=tuple(search.weights.items()),
         notes=tuple(search.notes),
         stopped=stopped,
+        spread=spread,
     )
 
 
@@ -99,8 +101,16 @@ def _run(search: Search) -> Done:
         search.watch(at_the_end=False)
     done = search.located()
     if watched:
-        search.watch(at_the_end=True)
+        done = _if_builds_agree(search, done)
+        if done.certified:
+            search.watch(at_the_end=True)
     return _with_further(search, done)
+
+
+def _if_builds_agree(search: Search, done: Done) -> Done:
+    """Return DONE with the spread of its builds. It is not certified if they differ, or if that cannot be told."""
+    spread = search.spread(done.culprits)
+    return replace(done, spread=spread, certified=done.certified and spread.mixed and not spread.differs)
 
 
 def _with_further(search: Search, done: Done) -> Done:
