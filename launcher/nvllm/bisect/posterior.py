@@ -1,7 +1,7 @@
 """Beliefs about flaky failures: rates with intervals, the position of the culprit, and the most useful next trial.
 
-A *hit* is a trial that shows the effect, a *miss* one that does not. Sets that contain the culprit hit at one mean rate,
-all others at another. Two sets with the same mean need not hit equally often: each set is one build, an *artifact*,
+A *hit* is a trial that shows the effect, a *miss* one that does not. Sets that contain the culprit hit at one mean
+rate, all others at another. Two sets with the same mean need not hit equally often: each set is one build, an *artifact*,
 and artifacts may differ. The rate of an artifact is drawn once, from a beta distribution around its mean, and holds for
 all its trials. With the mean r and the intraclass correlation c of two trials of one artifact, the distribution is
 Beta(r s, (1 - r) s) for s = (1 - c) / c. The probability of h hits and m misses, in one fixed order, is
@@ -189,6 +189,7 @@ def _log_chance(rate: float, alike: float, seen: Count) -> float:
 _NEGLIGIBLE = 25.0
 """How much less likely a triple of rates is than the likeliest one, as a logarithm, when it may be left out."""
 
+
 def _likely_triples(rates: Rates) -> Rates:
     least = max(rates.logs) - _NEGLIGIBLE
     rows = zip(rates.holds, rates.other, rates.alike, rates.logs, strict=True)
@@ -202,8 +203,8 @@ def _total(logs: Iterable[float], top: float) -> float:
 def shows(rates: Rates, seen: Count, above: Sequence[Count] = (), below: Sequence[Count] = ()) -> float:
     """Return the probability that a set with the trials SEEN contains the culprit, from a prior of one half.
 
-    ABOVE are the trials of bigger sets, BELOW those of smaller ones; each set is an artifact of its own. If a bigger set
-    lacks the culprit, so does this one, and if a smaller one contains it, this one does: the failure is taken as
+    ABOVE are the trials of bigger sets, BELOW those of smaller ones; each set is an artifact of its own. If a bigger
+    set lacks the culprit, so does this one, and if a smaller one contains it, this one does: the failure is taken as
     monotone. A bigger set that contains it, or a smaller one that does not, says nothing, so it counts for neither.
     SEEN, ABOVE and BELOW are no part of RATES.
     """
@@ -344,8 +345,8 @@ def _divergence(first: float, second: float) -> float:
 class Spread:
     """How much the artifacts of a search differ, if they have one of two mean rates: with the culprit and without.
 
-    ARTIFACTS were tried TRIALS times. The intraclass correlation of two trials of one artifact is between LOW and HIGH
-    with a probability of 95 %. P is the probability of counts as uneven as these, or more, if artifacts with and without
+    ARTIFACTS were tried TRIALS times. The intraclass correlation of two trials of one artifact is between LOW and
+    HIGH with a probability of 95 %. P is the probability of counts as uneven as these, or more, if artifacts with and without
     the culprit have one rate each. MIXED: some artifact was both good and bad. DIFFERS: the artifacts do differ.
     """
 
@@ -442,3 +443,18 @@ def _unevenness(group: Sequence[Count]) -> float:
         return sum(part * math.log(part / trials) for part in (count.hits, count.misses) if part)
 
     return sum(map(best, group)) - best(sum(group, Count()))
+
+
+def at_most(seen: Count) -> float:
+    """Return the upper bound, at 95 %, of the rate of hits of an artifact with the trials SEEN (Clopper-Pearson)."""
+    return Beta(1.0 + seen.hits, seen.misses).quantile(0.95) if seen.misses else 1.0
+
+
+def more_often(seen: Count, others: Count) -> float:
+    """Return Fisher's exact p-value, one-sided, of SEEN hitting no more often than OTHERS."""
+    trials, hits = seen.hits + seen.misses, seen.hits + others.hits
+    whole = trials + others.hits + others.misses
+    ways = sum(
+        math.comb(trials, k) * math.comb(whole - trials, hits - k) for k in range(seen.hits, min(trials, hits) + 1)
+    )
+    return ways / math.comb(whole, hits)
