@@ -24,12 +24,12 @@ from support.bisect_world import World  # noqa: E402
 class Case:
     """What one search came to. DIFFERS: it says that builds differ, or may. REFUSED: an end was refused."""
 
-    certified: bool
-    right: bool
-    differs: bool
-    refused: bool
     trials: int
     builds: int
+    certified: bool = False
+    right: bool = False
+    differs: bool = False
+    refused: bool = False
 
 
 def search(drawn: tuple[float, int]) -> Case:
@@ -41,11 +41,11 @@ def search(drawn: tuple[float, int]) -> Case:
     with contextlib.suppress(Refused):
         done = world.solve(case.problem)
     if done is None:
-        return Case(False, False, False, True, world.trials, world.builds)
+        return Case(world.trials, world.builds, refused=True)
     spread = done.spread
     differs = spread is not None and (spread.differs or not spread.mixed)
     right = frozenset(done.culprits) == case.cause
-    return Case(done.certified, right, differs, False, world.trials, world.builds)
+    return Case(world.trials, world.builds, certified=done.certified, right=right, differs=differs)
 
 
 def main() -> None:

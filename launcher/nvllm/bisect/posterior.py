@@ -1,10 +1,10 @@
 """Beliefs about flaky failures: rates with intervals, the position of the culprit, and the most useful next trial.
 
 A *hit* is a trial that shows the effect, a *miss* one that does not. Sets that contain the culprit hit at one mean
-rate, all others at another. Two sets with the same mean need not hit equally often: each set is one build, an *artifact*,
-and artifacts may differ. The rate of an artifact is drawn once, from a beta distribution around its mean, and holds for
-all its trials. With the mean r and the intraclass correlation c of two trials of one artifact, the distribution is
-Beta(r s, (1 - r) s) for s = (1 - c) / c. The probability of h hits and m misses, in one fixed order, is
+rate, all others at another. Two sets with the same mean need not hit equally often: each set is one build, an
+*artifact*, and artifacts may differ. The rate of an artifact is drawn once, from a beta distribution around its mean,
+and holds for all its trials. With the mean r and the intraclass correlation c of two trials of one artifact, the
+distribution is Beta(r s, (1 - r) s) for s = (1 - c) / c. The probability of h hits and m misses, in one fixed order, is
 
     B(r s + h, (1 - r) s + m) / B(r s, (1 - r) s),    and r^h (1 - r)^m at c = 0,
 
@@ -12,8 +12,8 @@ which is independent of other artifacts but not a product over its own trials: t
 less about the mean than the first trial of the tenth artifact. At c near 1 all trials of an artifact are one sample.
 
 Neither the two means nor c are known: they are a triple from a grid, narrowed by the trials of all sets, and every
-probability is a sum over the grid. Half the prior is on c = 0 and the rest on c up to 0.9. The trials of a search alone
-seldom exclude a c of 0.1, so this prior decides how many trials a certificate takes. A set of which nothing is known
+probability is a sum over the grid. Most of the prior is on c = 0, the rest on c up to 0.85. The trials of a search
+alone seldom exclude a c of 0.1, so this prior decides how many trials a certificate takes. A set of which nothing is known
 has the one mean or the other with equal chances. To settle on the likelier one first would learn too small a rate of
 false alarms, because a set with a few of them would then count as one with the culprit.
 """
@@ -346,14 +346,16 @@ class Spread:
     """How much the artifacts of a search differ, if they have one of two mean rates: with the culprit and without.
 
     ARTIFACTS were tried TRIALS times. The intraclass correlation of two trials of one artifact is between LOW and
-    HIGH with a probability of 95 %. P is the probability of counts as uneven as these, or more, if artifacts with and without
-    the culprit have one rate each. MIXED: some artifact was both good and bad. DIFFERS: the artifacts do differ.
+    HIGH with a probability of 95 %. CHANCE is the probability of one so high that a certificate is worth little. P is
+    the probability of counts as uneven as these, or more, if artifacts with and without the culprit have one rate each.
+    MIXED: some artifact was both good and bad. DIFFERS: the artifacts do differ.
     """
 
     artifacts: int
     trials: int
     low: float
     high: float
+    chance: float
     p: float
     mixed: bool
     differs: bool
@@ -365,8 +367,8 @@ _UNEVEN = 0.01
 _CLEARLY = 0.1
 """The correlation above which a certificate would be worth little."""
 
-_SURELY = 0.6
-"""The probability of such a correlation from which on artifacts count as different: nothing is certified then."""
+_LIKELY = 0.5
+"""The probability of such a correlation from which on artifacts count as different."""
 
 _SHUFFLES = 600
 
@@ -384,15 +386,15 @@ def spread(rates: Rates, holding: Sequence[Count], lacking: Sequence[Count]) -> 
     RATES are those before any trial.
     """
     after = rates.after([*map(rates.if_holds, holding), *map(rates.if_other, lacking)])
-    top = max(after.logs)
+    top, chance = max(after.logs), differ(after)
     chances: dict[float, float] = {}
     for alike, log in zip(after.alike, after.logs, strict=True):
         chances[alike] = chances.get(alike, 0.0) + math.exp(log - top)
     whole, below, kept = sum(chances.values()), 0.0, []
-    for alike, chance in sorted(chances.items()):
-        if below < 0.975 * whole and below + chance > 0.025 * whole:
+    for alike, part in sorted(chances.items()):
+        if below < 0.975 * whole and below + part > 0.025 * whole:
             kept.append(alike)
-        below += chance
+        below += part
     seen = [*holding, *lacking]
     p = uneven(tuple(sorted(holding, key=_order)), tuple(sorted(lacking, key=_order)))
     return Spread(
@@ -400,9 +402,10 @@ def spread(rates: Rates, holding: Sequence[Count], lacking: Sequence[Count]) -> 
         sum(count.hits + count.misses for count in seen),
         kept[0],
         kept[-1],
+        chance,
         p,
         any(count.hits and count.misses for count in seen),
-        p < _UNEVEN or differ(after) > _SURELY,
+        p < _UNEVEN or chance > _LIKELY,
     )
 
 

@@ -29,6 +29,15 @@ _WIDE = 7
 _WEAKER = 0.05
 """The p-value from which on everything without the culprits is said to fail more often than a set that is good."""
 
+_DIFFER = (
+    "This differs from build to build: an artifact is to blame, not a patch alone. Sets that all have the answer, or"
+    " all lack it, do not fail equally often; the matrix shows which. Try one set in several builds."
+)
+_NEVER_MIXED = (
+    "No build was both good and bad: the failure is steady, which a search without --flaky proves, or this differs from"
+    " build to build: an artifact is to blame, not a patch."
+)
+
 _SHOWN = 0.0005
 """The smallest probability that three digits do not show as 0."""
 
@@ -105,15 +114,7 @@ def _builds(done: Done) -> list[str]:
     spread = done.spread
     if spread is None or not (spread.differs or not spread.mixed):
         return []
-    if not spread.mixed:
-        return [
-            "No build was both good and bad: the failure is steady, which a search without --flaky proves, or this"
-            " differs from build to build: an artifact is to blame, not a patch."
-        ]
-    return [
-        "This differs from build to build: an artifact is to blame, not a patch alone. Sets that all have the answer,"
-        " or all lack it, do not fail equally often; the matrix shows which. Try one set in several builds."
-    ]
+    return [_DIFFER if spread.mixed else _NEVER_MIXED]
 
 
 def spread_text(done: Done) -> str:

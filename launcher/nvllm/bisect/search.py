@@ -20,6 +20,9 @@ from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
 from nvllm.bisect.weighing import BuildsDiffer, RateFell, Search, TrialNeeded
 from nvllm.core.refusal import Refused
 
+_DOUBT, _DOUBLE_DOUBT = 0.2, 0.05
+"""How probable builds that differ may be in a certificate: usually, and if the effect stays without the culprits."""
+
 
 def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
     """Return the next trial to run, or what was found. Raises Refused NV801 if an end does not behave as declared.
@@ -110,7 +113,14 @@ def _run(search: Search) -> Done:
 def _if_builds_agree(search: Search, done: Done) -> Done:
     """Return DONE with the spread of its builds. It is not certified if they differ, or if that cannot be told."""
     spread = search.spread(done.culprits)
-    return replace(done, spread=spread, certified=done.certified and spread.mixed and not spread.differs)
+    rest = done.rest
+    shows = rest is not None and search.problem.effect(
+        rest.verdict.outcome
+    )  # by another cause, or because builds differ
+    agree = spread.mixed and not spread.differs and spread.chance <= (_DOUBLE_DOUBT if shows else _DOUBT)
+    note = "builds may differ too much for a certificate"
+    notes = (*done.notes, note) if done.certified and not agree else done.notes
+    return replace(done, spread=spread, certified=done.certified and agree, notes=notes)
 
 
 def _with_further(search: Search, done: Done) -> Done:

@@ -172,15 +172,15 @@ class Search(ABC):
     ) -> Verdict:
         """Return the verdict on CHOSEN by its trials, after asking for as many as it needs or patience allows.
 
-        A steady failure needs LEAST trials, a flaky one as many as leave at most DOUBT. A set that is given up is
-        judged by the conclusive trials that it has. OTHERS are sets that settle this one too, if the failure is
+        A set needs LEAST trials, and where the failure is flaky as many more as leave at most DOUBT. A set that is given
+        up is judged by the conclusive trials that it has. OTHERS are sets that settle this one too, if the failure is
         monotone: artifacts more, which say more than many trials of one artifact.
         """
         tally = self.evidence.tally(chosen)
         if tally.unknown:
             return Verdict("untestable", tally)
-        if tally.conclusive < (1 if self.flaky else least) and not tally.blocked:
-            nth = f", trial {tally.conclusive + 1} of {least}" if least > 1 and not self.flaky else ""
+        if tally.conclusive < least and not tally.blocked:
+            nth = f", trial {tally.conclusive + 1} of {least}" if least > 1 else ""
             again = f", again after {tally.stage}" if tally.untestable else ""
             self.want(chosen, f"{reason}{nth}{again}", purpose)
         if not self.flaky:
