@@ -111,13 +111,19 @@ def _run(search: Search) -> Done:
 
 
 def _if_builds_agree(search: Search, done: Done) -> Done:
-    """Return DONE with the spread of its builds. It is not certified if they differ, or if that cannot be told."""
+    """Return DONE with the spread of its builds. It is not certified if they differ, or if that cannot be told.
+
+    Raises TrialNeeded while a few trials more of the same builds may tell.
+    """
     spread = search.spread(done.culprits)
     rest = done.rest
     shows = rest is not None and search.problem.effect(
         rest.verdict.outcome
     )  # by another cause, or because builds differ
-    agree = spread.mixed and not spread.differs and spread.chance <= (_DOUBLE_DOUBT if shows else _DOUBT)
+    most = max(_DOUBLE_DOUBT if shows else _DOUBT, 1 - search.settings.confidence)
+    agree = spread.mixed and not spread.differs and spread.chance <= most
+    if done.certified and spread.mixed and not spread.differs and not agree:
+        search.compare_builds()
     note = "builds may differ too much for a certificate"
     notes = (*done.notes, note) if done.certified and not agree else done.notes
     return replace(done, spread=spread, certified=done.certified and agree, notes=notes)

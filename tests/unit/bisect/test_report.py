@@ -126,14 +126,24 @@ def test_the_data_says_why_a_set_has_no_image() -> None:
 
 
 def test_what_is_not_certified_is_not_said_to_be_proved() -> None:
-    log = Log.of(start(free(1), "ordered", flaky=True))
-    done = drive(log, SimulatedBench(sometimes(frozenset({"p01"}), random.Random(1), 0.9)))
+    log = Log.of(start(free(4), "ordered", flaky=True))
+    done = drive(log, SimulatedBench(sometimes(frozenset({"p02"}), random.Random(1), 0.6)))
     assert isinstance(done, Done)
+    assert done.certified
+    assert done.spread is not None
     first = log.entries[0].record
     assert isinstance(first, BisectStart)
     doubtful = replace(done, certified=False)
     assert "certified" not in bisect_report.conclusion(first, done)
-    assert bisect_report.conclusion(first, doubtful).endswith("; not certified.")
+    assert "; not certified." in bisect_report.conclusion(first, doubtful)
+    assert "in at most" in bisect_report.conclusion(first, done)
+    assert "as monotone" in bisect_report.assumptions(done)
+    assert not bisect_report.assumptions(doubtful)
+    assert bisect_report.spread_text(done).startswith(f"{done.spread.artifacts} builds in {done.spread.trials} trials")
+    differing = replace(done, spread=replace(done.spread, differs=True), certified=False)
+    assert "This differs from build to build" in bisect_report.conclusion(first, differing)
+    never = replace(done, spread=replace(done.spread, mixed=False), certified=False)
+    assert "No build was both good and bad" in bisect_report.conclusion(first, never)
     assert "not proved that all are needed" in bisect_report.conclusion(replace(first, mode="set"), doubtful)
 
 
