@@ -271,7 +271,8 @@ def belief(rates: Rates, prior: Sequence[float], seen: Mapping[int, Count]) -> B
     def chance(index: int, hits: Sequence[float]) -> float:
         if totals[index] <= _FAR_FETCHED * whole:
             return sum(hits) / len(hits)
-        return sum(map(operator.mul, shares[index], hits)) / totals[index]
+        weighed = (share * hit for share, hit in zip(shares[index], hits, strict=True))
+        return sum(weighed) / totals[index]
 
     every = range(len(prior))
     return Belief(

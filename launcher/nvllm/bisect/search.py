@@ -32,8 +32,8 @@ def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
     """
     try:
         return _run(_search(problem, evidence))
-    except (RateFell, BuildsDiffer) as stopped:
-        return replace(_best(problem, evidence, str(stopped)), certified=False)
+    except (RateFell, BuildsDiffer) as ended:
+        return replace(_best(problem, evidence, str(ended)), certified=False)
     except TrialNeeded as needed:
         trial = needed.trial
     assert problem.combinations.valid(trial.chosen)
