@@ -130,7 +130,12 @@ class SetSearch(Search):
     def _hidden(self) -> bool:
         """Return whether a set lacks the effect although a part of it shows it."""
         if self.flaky:
-            known: Mapping[PatchSet, bool] = {**self.decided, self.problem.high: True, self.problem.low: False}
+            chances = {one: self._alone(one) for one, tally in self.evidence.tallies.items() if tally.conclusive}
+            sure = {
+                one: chance for one, chance in chances.items() if max(chance, 1 - chance) >= self.settings.confidence
+            }
+            tried = {chosen: chance > 0.5 for chosen, chance in sure.items()}
+            known: Mapping[PatchSet, bool] = {**tried, self.problem.high: True, self.problem.low: False}
         else:
             known = {
                 chosen: self.problem.count(tally).hits > 0

@@ -32,9 +32,18 @@ class OrderedSearch(Search):
         rest = yield from self.everything_else(culprits, doubt)
         certified = self.certified(lines) and exact
         first = exact and all(self._lacks(self.prefix(frozenset(), self.items, m)) for m in range(low + 1))
+        if certified and self.flaky:
+            self.raise_to(culprits[0], 1 - sum(1 - (line.verdict.confidence or 0.0) for line in lines))
         weights = tuple(self.weights.items())
         notes = tuple(self.notes)
         return Done(culprits, exact, lines, certified, self.flaky, weights, notes, first=first, rest=rest)
+
+    def raise_to(self, culprit: str, chance: float) -> None:
+        """Raise the probability of CULPRIT to CHANCE: other builds than those of prefixes count for a certificate."""
+        before = self.weights[culprit]
+        if before < chance:
+            self.weights = {name: weight * (1 - chance) / (1 - before) for name, weight in self.weights.items()}
+            self.weights[culprit] = chance
 
     def _lacks(self, chosen: PatchSet) -> bool:
         """Return whether CHOSEN was tried and lacks the effect."""

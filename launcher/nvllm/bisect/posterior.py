@@ -13,9 +13,9 @@ less about the mean than the first trial of the tenth artifact. At c near 1 all 
 
 Neither the two means nor c are known: they are a triple from a grid, narrowed by the trials of all sets, and every
 probability is a sum over the grid. Most of the prior is on c = 0, the rest on c up to 0.85. The trials of a search
-alone seldom exclude a c of 0.1, so this prior decides how many trials a certificate takes. A set of which nothing is known
-has the one mean or the other with equal chances. To settle on the likelier one first would learn too small a rate of
-false alarms, because a set with a few of them would then count as one with the culprit.
+alone seldom exclude a c of 0.1, so this prior decides how many trials a certificate takes. A set of which nothing is
+known has the one mean or the other with equal chances. To settle on the likelier one first would learn too small a rate
+of false alarms, because a set with a few of them would then count as one with the culprit.
 """
 
 from __future__ import annotations
@@ -271,7 +271,8 @@ def belief(rates: Rates, prior: Sequence[float], seen: Mapping[int, Count]) -> B
     def chance(index: int, hits: Sequence[float]) -> float:
         if totals[index] <= _FAR_FETCHED * whole:
             return sum(hits) / len(hits)
-        return sum(map(operator.mul, shares[index], hits)) / totals[index]
+        weighed = (share * hit for share, hit in zip(shares[index], hits, strict=True))
+        return sum(weighed) / totals[index]
 
     every = range(len(prior))
     return Belief(

@@ -114,20 +114,26 @@ def _run(search: Search) -> Asking[Done]:
         yield from search.watch(at_the_end=False)
     done = yield from search.located()
     if watched:
-        done = _if_builds_agree(search, done)
+        done = yield from _if_builds_agree(search, done)
         if done.certified:
             yield from search.watch(at_the_end=True)
     return (yield from _with_further(search, done))
 
 
-def _if_builds_agree(search: Search, done: Done) -> Done:
-    """Return DONE with the spread of its builds. It is not certified if they differ, or if that cannot be told."""
+def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
+    """Return DONE with the spread of its builds. It is not certified if they differ, or if that cannot be told.
+
+    Raises TrialNeeded while a few trials more of the same builds may tell.
+    """
     spread = search.spread(done.culprits)
     rest = done.rest
     shows = rest is not None and search.problem.effect(
         rest.verdict.outcome
     )  # by another cause, or because builds differ
-    agree = spread.mixed and not spread.differs and spread.chance <= (_DOUBLE_DOUBT if shows else _DOUBT)
+    most = max(_DOUBLE_DOUBT if shows else _DOUBT, 1 - search.settings.confidence)
+    agree = spread.mixed and not spread.differs and spread.chance <= most
+    if done.certified and spread.mixed and not spread.differs and not agree:
+        yield from search.compare_builds()
     note = "builds may differ too much for a certificate"
     notes = (*done.notes, note) if done.certified and not agree else done.notes
     return replace(done, spread=spread, certified=done.certified and agree, notes=notes)

@@ -126,6 +126,13 @@ class Search(ABC):
             [count for chosen, count in tried if not cause <= chosen],
         )
 
+    def compare_builds(self) -> Asking[None]:
+        """Ask for another trial of the build that has the fewest, unless each has enough to show that it differs."""
+        tallies = self.evidence.tallies
+        few = [one for one, tally in tallies.items() if not tally.blocked and tally.conclusive < _EACH]
+        if few:
+            yield from self.want(self._fewest(few), "whether builds differ", "certificate")
+
     def want(self, chosen: PatchSet, reason: str, purpose: Purpose) -> Asking[NoReturn]:
         yield NextTrial(chosen, reason, purpose)
         raise AssertionError("a search goes on after the trial that it lacks")
@@ -176,9 +183,9 @@ class Search(ABC):
     ) -> Asking[Verdict]:
         """Return the verdict on CHOSEN by its trials, after asking for as many as it needs or patience allows.
 
-        A set needs LEAST trials, and where the failure is flaky as many more as leave at most DOUBT. A set that is given
-        up is judged by the conclusive trials that it has. OTHERS are sets that settle this one too, if the failure is
-        monotone: artifacts more, which say more than many trials of one artifact.
+        A set needs LEAST trials, and where the failure is flaky as many more as leave at most DOUBT. A set that is
+        given up is judged by the conclusive trials that it has. OTHERS are sets that settle this one too, if the
+        failure is monotone: their trials say more than many of one artifact.
         """
         tally = self.evidence.tally(chosen)
         if tally.unknown:
@@ -238,7 +245,7 @@ class Search(ABC):
             candidates.append(other)
         return self._fewest(candidates)
 
-    def _fewest(self, candidates: Sequence[PatchSet]) -> PatchSet:
+    def _fewest(self, candidates: Iterable[PatchSet]) -> PatchSet:
         return min(candidates, key=lambda candidate: self.evidence.tally(candidate).conclusive)
 
     def _outcome(self, *, shows: bool) -> TrialOutcome:
@@ -336,7 +343,8 @@ class Search(ABC):
         belief = posterior.belief(self.rates(set(sets.values())), prior, seen)
         self.suspect(rest, cells, belief.weights)
         best = max(range(len(cells)), key=lambda index: belief.weights[index])
-        likely = posterior.likely_range(cells, belief.weights, 1 - share)
+        sure = self.settings.confidence if self.problem.mode == "ordered" else 1 - share
+        likely = posterior.likely_range(cells, belief.weights, sure)
         inside = pinned - self.problem.low
         self.possible = self.combinations.ordered(inside | set(rest[max(likely[0], 0) : likely[1]]))
         if belief.weights[best] >= 1 - share:
