@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import itertools
 import math
 import random
@@ -12,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.bisect import posterior
+from nvllm.bisect import minimal, ordered, posterior, search, weighing
 from nvllm.bisect.answer import Done, NextTrial
 from nvllm.bisect.combinations import Combinations, PatchSet, split
 from nvllm.bisect.problem import Find, Mode, SearchEvidence, Settings, Tally
@@ -475,3 +477,19 @@ def test_it_costs_about_what_is_known_of_ddmin() -> None:
         assert ddmin(found, frozenset(found.order), frozenset(), ask) == culprits
         costs.append(len(tried))
     assert 18 < sum(costs) / len(costs) < 24
+
+
+def test_every_generator_of_a_search_is_run() -> None:
+    """Python ignores a generator that nobody runs: without `yield from` a search would go on without the trial."""
+    trees = [ast.parse(inspect.getsource(module)) for module in (search, weighing, minimal, ordered)]
+    defined = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    asking = {node.name for node in defined if "Asking" in ast.unparse(node.returns or ast.Constant(None))}
+    ignored = [
+        ast.unparse(node)
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr | ast.Assign | ast.Return)
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func).removeprefix("self.").removeprefix("search.") in asking
+    ]
+    assert ignored == []
