@@ -20,6 +20,9 @@ from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
 from nvllm.bisect.weighing import Asking, Search, step
 from nvllm.core.refusal import Refused
 
+_DOUBT, _DOUBLE_DOUBT = 0.2, 0.05
+"""How probable builds that differ may be in a certificate: usually, and if the effect stays without the culprits."""
+
 
 def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
     """Return the next trial to run, or what was found. Raises Refused NV801 if an end does not behave as declared.
@@ -49,6 +52,7 @@ def _best(problem: Problem, evidence: SearchEvidence, stopped: str) -> Done:
         step(_located(search))
     if (complete := _complete(search)) is not None:
         return replace(complete, stopped=stopped)
+    spread = search.spread(search.possible) if search.flaky and search.settings.rates is None else None
     return Done(
         search.possible,
         exact=False,
@@ -58,6 +62,7 @@ def _best(problem: Problem, evidence: SearchEvidence, stopped: str) -> Done:
         posterior=tuple(search.weights.items()),
         notes=tuple(search.notes),
         stopped=stopped,
+        spread=spread,
     )
 
 
@@ -109,8 +114,29 @@ def _run(search: Search) -> Asking[Done]:
         yield from search.watch(at_the_end=False)
     done = yield from search.located()
     if watched:
-        yield from search.watch(at_the_end=True)
+        done = yield from _if_builds_agree(search, done)
+        if done.certified:
+            yield from search.watch(at_the_end=True)
     return (yield from _with_further(search, done))
+
+
+def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
+    """Return DONE with the spread of its builds. It is not certified if they differ, or if that cannot be told.
+
+    Raises TrialNeeded while a few trials more of the same builds may tell.
+    """
+    spread = search.spread(done.culprits)
+    rest = done.rest
+    shows = rest is not None and search.problem.effect(
+        rest.verdict.outcome
+    )  # by another cause, or because builds differ
+    most = max(_DOUBLE_DOUBT if shows else _DOUBT, 1 - search.settings.confidence)
+    agree = spread.mixed and not spread.differs and spread.chance <= most
+    if done.certified and spread.mixed and not spread.differs and not agree:
+        yield from search.compare_builds()
+    note = "builds may differ too much for a certificate"
+    notes = (*done.notes, note) if done.certified and not agree else done.notes
+    return replace(done, spread=spread, certified=done.certified and agree, notes=notes)
 
 
 def _located(search: Search) -> Asking[Done]:
