@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nvllm.bisect.combinations import PatchSet
-from nvllm.bisect.posterior import Spread
+from nvllm.bisect.posterior import BuildSpread
 from nvllm.bisect.problem import Verdict
 
 Purpose = Literal["end", "search", "certificate", "watch"]
@@ -70,7 +70,7 @@ class Done:
     rest: Line | None = None
     further: tuple[Done, ...] = ()
     stopped: str = ""
-    spread: Spread | None = None
+    spread: BuildSpread | None = None
 
     @property
     def whole(self) -> PatchSet:

@@ -343,7 +343,7 @@ def _divergence(first: float, second: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class BuildSpread:
     """How much the artifacts of a search differ, if they have one of two mean rates: with the culprit and without.
 
     ARTIFACTS were tried TRIALS times. The intraclass correlation of two trials of one artifact is between LOW and
@@ -381,7 +381,7 @@ def differ(rates: Rates) -> float:
     return sum(itertools.compress(chances, (alike > _CLEARLY for alike in rates.alike))) / sum(chances)
 
 
-def spread(rates: Rates, holding: Sequence[Count], lacking: Sequence[Count]) -> Spread:
+def spread(rates: Rates, holding: Sequence[Count], lacking: Sequence[Count]) -> BuildSpread:
     """Return how much artifacts differ, of which those HOLDING the culprit and those LACKING it had these trials.
 
     RATES are those before any trial.
@@ -398,7 +398,7 @@ def spread(rates: Rates, holding: Sequence[Count], lacking: Sequence[Count]) -> 
         below += part
     seen = [*holding, *lacking]
     p = uneven(tuple(sorted(holding, key=_order)), tuple(sorted(lacking, key=_order)))
-    return Spread(
+    return BuildSpread(
         len(seen),
         sum(count.hits + count.misses for count in seen),
         kept[0],

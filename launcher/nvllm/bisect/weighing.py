@@ -17,7 +17,7 @@ from typing import NoReturn, TypeAlias, TypeVar
 from nvllm.bisect import judge, posterior
 from nvllm.bisect.answer import Done, Line, NextTrial, Purpose, Stopped
 from nvllm.bisect.combinations import PatchSet, halves
-from nvllm.bisect.posterior import Rates, Spread
+from nvllm.bisect.posterior import BuildSpread, Rates
 from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
 from nvllm.trials.trial import TrialOutcome
 
@@ -114,7 +114,7 @@ class Search(ABC):
                 yield Stopped("the bad end cannot be tested any more, so its failure rate may have changed")
             yield from self.want(ends["bad"], f"whether the failure rate is still the same: {seen}", "watch")
 
-    def spread(self, culprits: Iterable[str]) -> Spread:
+    def spread(self, culprits: Iterable[str]) -> BuildSpread:
         """Return how much builds differ, if CULPRITS are the answer."""
         cause = self.combinations.closed(culprits)
         counts = {self._source(one): (one, self.problem.count(tally)) for one, tally in self.evidence.tallies.items()}
