@@ -50,7 +50,7 @@ def test_neither_home_touches_what_is_the_others(tmp_path: Path, docker_client: 
         # A trial of either home, as its name and labels say; created, and never started.
         docker = engine.require()
         instances = [FreshInstances(made.project, one, docker, "bisect", "nvllm bisect run") for one in (first, second)]
-        names = [f"{one._prefix(IMAGE, 'eager')}1-1" for one in instances]
+        names = [f"{one.prefix(IMAGE, 'eager')}1-1" for one in instances]
         for where, name in zip((first, second), names, strict=True):
             labels = {INSTANCE_LABEL: name, HOME_LABEL: where.id, RUN_LABEL: str(where.runs / name)}
             docker_client.api.create_container(build.tags[0], ["-"], name=name, labels=labels)

@@ -90,7 +90,7 @@ def test_a_start_that_another_process_ended_is_begun_again(made: World) -> None:
     start = made.engine.start
 
     def started(*arguments: object) -> str:
-        container = start(*arguments)  # type: ignore[arg-type]
+        container = start(*arguments)  # type: ignore[arg-type]  # whatever it is called with
         starts.append(container)
         if len(starts) == 1:
             made.engine.status = KILLED

@@ -136,7 +136,7 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
     )
     candidate = None
     if given.candidate is not None:
-        cure = f"nvllm pull REPO {image} --blessing {given.profile}"
+        cure = f"name the repository that has it: nvllm pull REPO {image} --blessing {given.profile}"
         candidate = blessings.candidate(given.candidate, examination.plan.serve_hash, cure)
     asked = BlessRequest(number, given.claim, unsafe, given.rebless, given.extend, given.sign, ends, candidate)
     signers = app.project.signers(examination.profile.bless.signers)

@@ -29,7 +29,7 @@ KEPT = 4000
 """Characters of an answer that are kept."""
 _REPLY = 40
 """Characters of its number that are kept; a model can write endless digits."""
-_LEAST, _TIMES, _SLOWEST = 120.0, 3.0, 0.5
+LEAST, _TIMES, _SLOWEST = 120.0, 3.0, 0.5
 """Without --timeout: the least seconds, how many times the expected ones, and tokens per second if nothing is known."""
 _MEASURED = 3
 """Answers whose rates are measured."""
@@ -93,7 +93,7 @@ class QuestionProbe:
 
         def answer(question: Question) -> Answered:
             limit = self.timeout or patience(self.length, rates)
-            answered = self._ask(plan, run, question, limit)
+            answered = self.answer(plan, run, question, limit)
             if answered.tokens and len(rates) < _MEASURED:
                 rates.append(answered.tokens / max(answered.seconds, 1e-3))
             return answered
@@ -103,7 +103,7 @@ class QuestionProbe:
             halfway()
             return Asked((*first, *pool.map(answer, self.questions[middle:])))
 
-    def _ask(self, plan: LaunchPlan, run: int, question: Question, timeout: float) -> Answered:
+    def answer(self, plan: LaunchPlan, run: int, question: Question, timeout: float) -> Answered:
         fields: dict[str, Json] = {
             "prompt": self.asking.prompt_of(question),
             "max_tokens": self.length,
@@ -135,8 +135,8 @@ def patience(length: int, rates: Sequence[float]) -> float:
     RATES are the tokens per second of the first answers. Before there is one, half a token per second is expected.
     """
     if not rates:
-        return max(_LEAST, length / _SLOWEST)
-    return max(_LEAST, _TIMES * length / min(rates))
+        return max(LEAST, length / _SLOWEST)
+    return max(LEAST, _TIMES * length / min(rates))
 
 
 def _completion(body: str) -> tuple[str, int]:

@@ -316,7 +316,7 @@ def _chosen(
     Whoever may push can add others, which must not hide it. Raises Refused NV332 if there is none, or one of another
     serve hash than SERVE_HASH, and NV909 for the first one if none is signed.
     """
-    cure = "on the host that blessed it: nvllm bless IMAGE --profile PROFILE --rebless --sign KEY, and push it again"
+    cure = "on the host that blessed it, then push it again: nvllm bless IMAGE --profile PROFILE --rebless --sign KEY"
     signed_ones: list[tuple[Manifest, bytes]] = []
     unsigned: list[Refusal] = []
     with question(repository.limits.seconds):  # however many artifacts refer to it

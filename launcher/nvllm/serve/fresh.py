@@ -62,7 +62,7 @@ class FreshInstances:
 
         The caller holds a lock that only one process of this purpose has.
         """
-        prefix = self._prefix(image, profile)
+        prefix = self.prefix(image, profile)
         for container in self.engine.containers():
             if container.name.startswith(prefix) and container.by_nvllm:
                 self.engine.kill(container.id)
@@ -72,9 +72,9 @@ class FreshInstances:
 
     def name(self, image: str, profile: str) -> str:
         """Return a new name for a container of PROFILE of IMAGE, one of those that `clear` removes."""
-        return f"{self._prefix(image, profile)}{os.getpid()}-{next(self._numbers)}"
+        return f"{self.prefix(image, profile)}{os.getpid()}-{next(self._numbers)}"
 
-    def _prefix(self, image: str, profile: str) -> str:
+    def prefix(self, image: str, profile: str) -> str:
         # With project and home: `clear` must not end what another project's bisect, or another home's, has started.
         own = f"{self.project.id[:7]}-{self.places.id[:7]}"
         return f"{planner.instance_name(image, profile)}-{self.purpose}-{own}-"

@@ -109,6 +109,7 @@ FREE_OPTIONS = {
     "bisect run --on",
     "bisect run --registry",
     "bisect start --regress",
+    "bless --candidate",
     "bless --expires",
     "bless --on",
     "bless --registry",

@@ -88,9 +88,9 @@ def stand_in(examination: Any, made_up: FakeEngine, tmp_path: Path, monkeypatch:
     for name in ("bless", "push"):
         monkeypatch.setattr(f"nvllm.cli.{name}.examine", lambda *_, **__: examination)
     monkeypatch.setattr("nvllm.cli.push.fresh_build", lambda *_: examination.build)
-    monkeypatch.setattr("nvllm.cli.push.selected", lambda _: "demo")
+    monkeypatch.setattr("nvllm.cli.image_argument.selected", lambda _: "demo")
     monkeypatch.setattr(engine, "require", lambda: made_up)
-    monkeypatch.setattr(images, "pull_image", lambda *_: Pulled(record, f"sha256:{'c' * 64}"))
+    monkeypatch.setattr(images, "pull_image", lambda *_, **__: Pulled(record, f"sha256:{'c' * 64}"))
     for directory in ("images", "manifests"):
         (tmp_path / "project" / directory).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "project")

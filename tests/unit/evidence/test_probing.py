@@ -146,7 +146,7 @@ def test_a_timeout_follows_the_length_and_the_rate() -> None:
 
 
 def test_without_a_timeout_slow_answers_are_waited_for(front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_LEAST", 0.01)
+    monkeypatch.setattr(probing, "LEAST", 0.01)
     front.body, front.pause = says(" It is #### 2"), 0.05
     answers = ask(front, replace(PROBE, timeout=None, length=1, questions=ASKED[:1]))
     assert [(one.timed_out, one.correct) for one in answers] == [(False, True)]

@@ -170,7 +170,7 @@ def test_a_leg_says_how_many_answers_were_too_late(made: World, monkeypatch: pyt
     def late(_probe: object, _plan: LaunchPlan, run: int, question: Question, _timeout: float) -> Answered:
         return replace(unanswered(run, "no answer in 30 s", question.id), timed_out=True)
 
-    monkeypatch.setattr(QuestionProbe, "_ask", late)
+    monkeypatch.setattr(QuestionProbe, "answer", late)
     compared = made.runner.run()
     verdict = made.directory.verdict("a", 1)
     assert verdict is not None

@@ -105,5 +105,5 @@ def test_the_verdict_is_of_both_runs() -> None:
         ("none", "passed"): "not-run",
         ("failed", "none"): "not-run",
     }
-    answers = {pair: verdict.verdict(Ran(pair[0]), Ran(pair[1])) for pair in table}  # type: ignore[arg-type]
+    answers = {pair: verdict.verdict(Ran(pair[0]), Ran(pair[1])) for pair in table}  # type: ignore[arg-type]  # the table has plain words
     assert answers == table
