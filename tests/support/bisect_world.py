@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import Combinations, PatchSet, minimise, set_hash
 from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings, Tally
-from nvllm.bisect.records import SCHEMA, BisectStart
+from nvllm.bisect.records import MODEL, SCHEMA, BisectStart
 from nvllm.bisect.search import propose
 from nvllm.bisect.weighing import Asking, step
 from nvllm.trials.trial import BisectProbe, Built, Trial
@@ -132,6 +132,7 @@ def start(
         build_price=1.0,
         probe=BisectProbe(("./probe.sh",), "cd" * 32),
         host="cpu-x86_64",
+        model=MODEL,
     )
 
 
