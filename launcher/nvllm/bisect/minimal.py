@@ -89,7 +89,7 @@ class SetSearch(Search):
             outcomes: list[TrialOutcome] = []
             for patch, chosen in dropped.items():
                 others = self._lacking(patch, chosen)
-                verdict = yield from self.weigh(chosen, f"without {patch}", share, "certificate", 1, others)
+                verdict = yield from self.weigh(chosen, f"without {patch}", LOOSE_DOUBT, "certificate", 1, others)
                 outcomes.append(verdict.outcome)
             if not any(self.problem.effect(outcome) for outcome in outcomes):
                 break
@@ -104,7 +104,8 @@ class SetSearch(Search):
             self.notes.append(f"the set without it cannot be tested, so it may not be needed: {unsure}")
         if self._hidden():
             self.notes.append("the failure is not monotone: a set lacks the effect that a part of it shows")
-        certificate = [(yield from self.line("the set", showing, share, tuple(dropped.values()), effect=True))]
+        share = (1 - self.settings.confidence) / (len(needed) + 1)
+        certificate = [(yield from self.line("the set", showing, share, self.with_others(showing), effect=True))]
         for patch, chosen in dropped.items():
             others = self._lacking(patch, chosen)
             certificate.append((yield from self.line(f"without {patch}", chosen, share, others, effect=False)))

@@ -21,12 +21,10 @@ class OrderedSearch(Search):
             why = "cannot be tested" if all(tally.blocked for tally in between) else "took too many trials"
             self.notes.append(f"what lies between these patches {why}: one of them is the culprit")
         below, above = (self.prefix(frozenset(), self.items, length) for length in (low, high))
-        alone = self.combinations.closed(self.problem.low | set(culprits))
         rest_of = self.combinations.without(self.problem.high, culprits) | self.problem.low
         without = self.between(rest_of, below, rest_of)
-        with_it = (*self.between(alone, alone, above), *without)
         lines = (
-            (yield from self.line("with the culprit", above, doubt, with_it, effect=True)),
+            (yield from self.line("with the culprit", above, doubt, self.with_others(above), effect=True)),
             (yield from self.line("without it", below, doubt, without, effect=False)),
         )
         rest = yield from self.everything_else(culprits, doubt)

@@ -123,7 +123,7 @@ _SHOWS_COARSE = (0.05, 0.15, 0.3, 0.45, 0.6, 0.75, 0.88, 0.97)
 _STRAY_COARSE = (0.0005, 0.02, 0.06, 0.15, 0.35)
 """The same where artifacts differ: their spread makes a finer grid useless."""
 
-ALIKE = ((0.0, 0.6), (0.06, 0.12), (0.15, 0.12), (0.35, 0.11), (0.85, 0.05))
+ALIKE = ((0.0, 0.85), (0.06, 0.07), (0.15, 0.04), (0.35, 0.02), (0.85, 0.02))
 """Intraclass correlations of the trials of one artifact, each with its probability before the first trial."""
 
 
@@ -200,13 +200,20 @@ def _total(logs: Iterable[float], top: float) -> float:
     return sum(math.exp(one - top) for one in logs)
 
 
-def shows(rates: Rates, seen: Count, above: Sequence[Count] = (), below: Sequence[Count] = ()) -> float:
+def shows(
+    rates: Rates,
+    seen: Count,
+    above: Sequence[Count] = (),
+    below: Sequence[Count] = (),
+    pairs: Sequence[tuple[Count, Count]] = (),
+) -> float:
     """Return the probability that a set with the trials SEEN contains the culprit, from a prior of one half.
 
     ABOVE are the trials of bigger sets, BELOW those of smaller ones; each set is an artifact of its own. If a bigger
     set lacks the culprit, so does this one, and if a smaller one contains it, this one does: the failure is taken as
     monotone. A bigger set that contains it, or a smaller one that does not, says nothing, so it counts for neither.
-    SEEN, ABOVE and BELOW are no part of RATES.
+    PAIRS are the trials of two bigger sets that have nothing in common but this one: if it lacks a patch that is
+    needed, so does one of them. None of these trials are a part of RATES.
     """
     rates = _likely_triples(rates)
     containing = [rates.logs, rates.if_holds(seen)]
@@ -215,6 +222,11 @@ def shows(rates: Rates, seen: Count, above: Sequence[Count] = (), below: Sequenc
         holds, other = rates.if_holds(bigger), rates.if_other(bigger)
         containing.append(holds)
         lacking.append(tuple(map(max, holds, other)))
+    for first, second in pairs:
+        holds, other = zip(*((rates.if_holds(count), rates.if_other(count)) for count in (first, second)), strict=True)
+        containing.append(tuple(map(operator.add, *holds)))
+        mixed = (map(operator.add, holds[0], other[1]), map(operator.add, other[0], holds[1]))
+        lacking.append(tuple(map(max, *mixed)))
     for smaller in below:
         holds, other = rates.if_holds(smaller), rates.if_other(smaller)
         containing.append(tuple(map(max, holds, other)))
@@ -247,17 +259,47 @@ _FAR_FETCHED = 1e-9
 """The probability of a culprit below which its rates are not worth computing."""
 
 
-def belief(rates: Rates, prior: Sequence[float], seen: Mapping[int, Count]) -> Belief:
-    """Return the belief after SEEN, from PRIOR. SEEN has the trials by the length of the prefix that was tried."""
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The trials SEEN of a set that is no prefix.
+
+    It contains the culprit if that is one of the first HOLDS patches, and lacks it if that is none of the first LACKS.
+    If it is one between, the set may contain it or not.
+    """
+
+    holds: int
+    lacks: int
+    seen: Count
+
+
+def belief(
+    rates: Rates, prior: Sequence[float], seen: Mapping[int, Count], compared: Sequence[Compared] = ()
+) -> Belief:
+    """Return the belief after SEEN and COMPARED, from PRIOR.
+
+    SEEN has the trials by the length of the prefix that was tried, COMPARED those of other sets. RATES has neither.
+    """
     rates = _likely_triples(rates)
-    tried = {length: (rates.if_holds(count), rates.if_other(count)) for length, count in seen.items()}
-    logs = list(rates.after(tried[length][length == 0] for length in seen).logs)
+    changes: dict[int, list[tuple[Sequence[float], Sequence[float]]]] = {}
+    first: list[Sequence[float]] = []
+
+    for other in (*(Compared(length, length, count) for length, count in seen.items()), *compared):
+        starts = (0, other.holds, other.lacks, len(prior))
+        chances = (rates.if_holds(other.seen), rates.if_either(other.seen), rates.if_other(other.seen))
+        steps = [
+            (start, likely)
+            for (start, end), likely in zip(itertools.pairwise(starts), chances, strict=True)
+            if end > start
+        ]
+        first.append(steps[0][1])
+        for (_, before), (start, after) in itertools.pairwise(steps):
+            changes.setdefault(start, []).append((before, after))
+    logs = list(rates.after(first).logs)
     rows: list[list[float]] = []
     for index, before in enumerate(prior):
-        start = math.log(before)
-        rows.append([start + log for log in logs])
-        if index + 1 in tried:  # the next patch is the first that this prefix lacks
-            logs = [log - a + b for log, a, b in zip(logs, *tried[index + 1], strict=True)]
+        for old, new in changes.get(index, ()):
+            logs = [log - a + b for log, a, b in zip(logs, old, new, strict=True)]
+        rows.append([math.log(before) + log for log in logs])
     top = max(map(max, rows))
     totals, shares = [], []
     for row in rows:

@@ -225,9 +225,8 @@ class End:
     certified: bool
 
 
-JournalRecord: TypeAlias = (
-    BisectStart | Built | Sent | Lost | Tried | Judged | Back | Skip | Limits | Continued | Corrected | End
-)
+_OfSearch: TypeAlias = BisectStart | Built | Sent | Lost | Tried | Judged | Back | Skip | Limits | Corrected | End
+JournalRecord: TypeAlias = _OfSearch | Continued
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +306,11 @@ class BisectState:
 
     def after(self, record: JournalRecord) -> BisectState:
         """Return the state after RECORD."""
+        if isinstance(record, Continued):
+            return replace(self, start=replace(self.start, model=record.model))
+        return self._after(record)
+
+    def _after(self, record: _OfSearch) -> BisectState:
         match record:
             case BisectStart():
                 return BisectState(record)
@@ -339,8 +343,6 @@ class BisectState:
             case Limits():
                 start = replace(self.start, max_trials=record.max_trials, max_hours=record.max_hours)
                 return replace(self, start=start, end=None)
-            case Continued():
-                return replace(self, start=replace(self.start, model=record.model))
             case Corrected():
                 return self._corrected(record)
             case Skip():

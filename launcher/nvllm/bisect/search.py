@@ -20,8 +20,12 @@ from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
 from nvllm.bisect.weighing import Asking, Search, step
 from nvllm.core.refusal import Refused
 
-_DOUBT, _DOUBLE_DOUBT = 0.2, 0.05
-"""How probable builds that differ may be in a certificate: usually, and if the effect stays without the culprits."""
+_DOUBT = 0.2
+"""How probable builds that differ may be in a certificate."""
+
+_MAY_DIFFER = "builds may differ too much for a certificate"
+_NOT_CONFIRMED = "another build contradicts the certificate: builds differ, or the failure is not monotone"
+_REST_SHOWS = "everything without it shows the effect too: there is another cause, or builds differ"
 
 
 def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
@@ -126,17 +130,19 @@ def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
     Raises TrialNeeded while a few trials more of the same builds may tell.
     """
     spread = search.spread(done.culprits)
-    rest = done.rest
-    shows = rest is not None and search.problem.effect(
-        rest.verdict.outcome
-    )  # by another cause, or because builds differ
-    most = max(_DOUBLE_DOUBT if shows else _DOUBT, 1 - search.settings.confidence)
-    agree = spread.mixed and not spread.differs and spread.chance <= most
-    if done.certified and spread.mixed and not spread.differs and not agree:
+    if not done.certified:
+        return replace(done, spread=spread)
+    rest, note = done.rest, ""
+    if rest is not None and search.problem.effect(rest.verdict.outcome):
+        note = _REST_SHOWS
+    elif not spread.mixed or spread.differs:
+        note = _MAY_DIFFER
+    elif not (yield from search.confirmed(done)):
+        note = _NOT_CONFIRMED
+    elif spread.chance > max(_DOUBT, 1 - search.settings.confidence):
         yield from search.compare_builds()
-    note = "builds may differ too much for a certificate"
-    notes = (*done.notes, note) if done.certified and not agree else done.notes
-    return replace(done, spread=spread, certified=done.certified and agree, notes=notes)
+        note = _MAY_DIFFER
+    return replace(done, spread=spread, certified=not note, notes=(*done.notes, *filter(None, [note])))
 
 
 def _located(search: Search) -> Asking[Done]:

@@ -17,7 +17,7 @@ from typing import NoReturn, TypeAlias, TypeVar
 from nvllm.bisect import judge, posterior
 from nvllm.bisect.answer import Done, Line, NextTrial, Purpose, Stopped
 from nvllm.bisect.combinations import PatchSet, halves
-from nvllm.bisect.posterior import BuildSpread, Rates
+from nvllm.bisect.posterior import BuildSpread, Compared, Rates
 from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
 from nvllm.trials.trial import TrialOutcome
 
@@ -38,7 +38,7 @@ _ALONE = 0.9
 _EACH = 8
 """Trials of one artifact after which another artifact says more."""
 
-_ARTIFACTS = 4
+_ARTIFACTS = 6
 """The most artifacts that are built to settle one line of a certificate."""
 
 _SURELY_DIFFER = 0.995
@@ -126,6 +126,24 @@ class Search(ABC):
             [count for chosen, count in tried if not cause <= chosen],
         )
 
+    def with_others(self, whole: PatchSet) -> tuple[PatchSet, ...]:
+        """Return WHOLE with either half of the other patches: if it lacks a patch that is needed, so does a half."""
+        others = self.combinations.ordered(self.problem.high - whole)
+        return tuple(itertools.islice(halves(self.combinations, whole, self.problem.high, others), 2))
+
+    def confirmed(self, done: Done) -> Asking[bool]:
+        """Return whether further builds agree with the certificate of DONE: bigger sets that have its culprits show the
+        effect, and those that lack one of several do not."""
+        needed = done.culprits if len(done.culprits) > 1 else ()
+        lacking = [self.combinations.without(self.problem.high, [patch]) | self.problem.low for patch in needed]
+        expected = dict.fromkeys(self.with_others(done.certificate[0].chosen), True)
+        for chosen, shows in (expected | dict.fromkeys(lacking, False)).items():
+            doubt = 1 - self.settings.confidence
+            verdict = yield from self.weigh(chosen, "another build of the same verdict", doubt, "certificate", 1)
+            if verdict.outcome != "untestable" and self.problem.effect(verdict.outcome) != shows:
+                return False
+        return True
+
     def compare_builds(self) -> Asking[None]:
         """Ask for another trial of the build that has the fewest, unless each has enough to show that it differs."""
         tallies = self.evidence.tallies
@@ -155,6 +173,10 @@ class Search(ABC):
     def _source(self, chosen: PatchSet) -> PatchSet | str:
         """Return what stands for the patched source of CHOSEN: sets of one source share their trials."""
         return self.evidence.trees.get(chosen, "") or chosen
+
+    def _by_source(self, sets: Iterable[PatchSet]) -> Sequence[PatchSet]:
+        """Return one of SETS for each source."""
+        return tuple({self._source(chosen): chosen for chosen in sets}.values())
 
     def _heard(self, rates: Rates, chosen: PatchSet) -> Sequence[float]:
         """Return what the trials of CHOSEN say about each pair of RATES."""
@@ -199,7 +221,7 @@ class Search(ABC):
         alone, chance = self._alone(chosen), self._with_comparable(chosen)
         sure, settled = max(chance, 1 - chance), max(alone, 1 - alone) >= min(_ALONE, 1 - doubt)
         tried = sum(self.evidence.tally(other).conclusive for other in others)
-        patient = tally.conclusive < self.settings.patience and tried < 2 * self.settings.patience
+        patient = tally.conclusive < self.settings.patience and tried < self.settings.patience
         if (sure < 1 - doubt or not settled) and patient and not tally.blocked:
             asked = self._artifact(chosen, others) if settled else chosen
             seen = self.evidence.tally(asked)
@@ -219,16 +241,23 @@ class Search(ABC):
         Where its own trials say the opposite, the failure is not monotone, or builds differ, and they alone count.
         """
         alone = self._alone(chosen)
-        comparable: dict[PatchSet | str, PatchSet] = {}
-        for other in self.evidence.tallies:
-            if other not in (self.problem.low, self.problem.high) and (other < chosen or other > chosen):
-                comparable.setdefault(self._source(other), other)
-        comparable.pop(self._source(chosen), None)
-        counts = {other: self.problem.count(self.evidence.tally(other)) for other in comparable.values()}
-        above = [count for other, count in counts.items() if other > chosen]
+        ends = (self.problem.low, self.problem.high)
+        comparable = self._by_source(
+            other for other in self.evidence.tallies if other not in ends and (other < chosen or other > chosen)
+        )
+        counts = {
+            other: self.problem.count(self.evidence.tally(other))
+            for other in comparable
+            if self._source(other) != self._source(chosen)
+        }
+        above = {other: count for other, count in counts.items() if other > chosen}
         below = [count for other, count in counts.items() if other < chosen]
+        pairs = []
+        for first, second in itertools.combinations(list(above), 2):
+            if first & second == chosen and first in above and second in above:
+                pairs.append((above.pop(first), above.pop(second)))
         seen = self.problem.count(self.evidence.tally(chosen))
-        joint = posterior.shows(self.rates([chosen, *counts]), seen, above, below)
+        joint = posterior.shows(self.rates([chosen, *counts]), seen, [*above.values()], below, pairs)
         return alone if (alone > 0.5) != (joint > 0.5) and max(alone, 1 - alone) >= _ALONE else joint
 
     def _artifact(self, chosen: PatchSet, others: Sequence[PatchSet]) -> PatchSet:
@@ -340,7 +369,18 @@ class Search(ABC):
         prior = [(high - low) / (len(rest) - cuts[0]) for low, high in cells]
         index_of = {m: index + 1 for index, m in enumerate(open_to)}
         seen = {index_of[m]: self.problem.count(tallies[m]) for m in open_to if tallies[m].conclusive}
-        belief = posterior.belief(self.rates(set(sets.values())), prior, seen)
+        ends = (self.problem.low, self.problem.high)
+        others = self._by_source(one for one in self.evidence.tallies if one not in (*ends, *sets.values()))
+        lower, upper = ([self.prefix(pinned, rest, max(cell[end], 0)) for cell in cells] for end in (0, 1))
+        compared = [
+            Compared(
+                sum(prefix <= chosen for prefix in upper),
+                sum(m < 0 or not chosen <= prefix for (m, _), prefix in zip(cells, lower, strict=True)),
+                self.problem.count(self.evidence.tally(chosen)),
+            )
+            for chosen in others
+        ]
+        belief = posterior.belief(self.rates({*sets.values(), *others}), prior, seen, compared)
         self.suspect(rest, cells, belief.weights)
         best = max(range(len(cells)), key=lambda index: belief.weights[index])
         sure = self.settings.confidence if self.problem.mode == "ordered" else 1 - share
