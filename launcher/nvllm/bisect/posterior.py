@@ -241,21 +241,37 @@ def shows(
 class Belief:
     """Where in a sequence of patches the culprit is: WEIGHTS[i] is the probability of patch i.
 
-    INSIDE and OUTSIDE are the chances of the next hit of an untried set with and without the culprit, if it is patch i.
-    TRIED has that chance, if it is patch i, for each prefix that was tried: what its artifact did so far counts.
+    SHARES[i] has the probability of each triple of RATES if it is patch i; it is empty where that is far-fetched. SEEN
+    has the trials by the length of the prefix that was tried.
     """
 
     weights: tuple[float, ...]
-    inside: tuple[float, ...]
-    outside: tuple[float, ...]
-    tried: Mapping[int, tuple[float, ...]]
+    rates: Rates
+    shares: tuple[Sequence[float], ...]
+    seen: Mapping[int, Count]
 
-    def chances(self, length: int) -> tuple[float, ...]:
-        """Return the chance of the next hit of the prefix of LENGTH patches, if the culprit is each of the patches."""
-        return self.tried.get(length) or self.inside[:length] + self.outside[length:]
+    def chances(self, lengths: Sequence[int]) -> Iterator[tuple[float, ...]]:
+        """Yield, for the prefix of each of LENGTHS, the chance of its next hit if the culprit is each of the patches.
+
+        What the artifact of a prefix did so far counts.
+        """
+        size = len(self.weights)
+        hits = _next_hits(self.rates, Count())
+        untried = [[self._mean(index, part) for index in range(size)] for part in hits]
+        for length in lengths:
+            if length in self.seen:
+                inside, outside = _next_hits(self.rates, self.seen[length])
+                yield tuple(self._mean(index, inside if index < length else outside) for index in range(size))
+            else:
+                yield (*untried[0][:length], *untried[1][length:])
+
+    def _mean(self, index: int, hits: Sequence[float]) -> float:
+        """Return the mean of HITS, which has the chance for each triple, if the culprit is patch INDEX."""
+        share = self.shares[index]
+        return sum(map(operator.mul, share, hits)) if share else sum(hits) / len(hits)
 
 
-_FAR_FETCHED = 1e-9
+_FAR_FETCHED = 1e-6
 """The probability of a culprit below which its rates are not worth computing."""
 
 
@@ -301,28 +317,14 @@ def belief(
             logs = [log - a + b for log, a, b in zip(logs, old, new, strict=True)]
         rows.append([math.log(before) + log for log in logs])
     top = max(map(max, rows))
-    totals, shares = [], []
-    for row in rows:
-        raw = [math.exp(one - top) for one in row]
-        totals.append(sum(raw))
-        shares.append(raw)
+    raw = [[math.exp(log - top) for log in row] for row in rows]
+    totals = [sum(row) for row in raw]
     whole = sum(totals)
-    inside, outside = _next_hits(rates, Count())
-    again = {length: _next_hits(rates, count) for length, count in seen.items()}
-
-    def chance(index: int, hits: Sequence[float]) -> float:
-        if totals[index] <= _FAR_FETCHED * whole:
-            return sum(hits) / len(hits)
-        weighed = (share * hit for share, hit in zip(shares[index], hits, strict=True))
-        return sum(weighed) / totals[index]
-
-    every = range(len(prior))
-    return Belief(
-        tuple(one / whole for one in totals),
-        tuple(chance(index, inside) for index in every),
-        tuple(chance(index, outside) for index in every),
-        {length: tuple(chance(index, hits[index >= length]) for index in every) for length, hits in again.items()},
+    shares = tuple(
+        tuple(part / total for part in row) if total > _FAR_FETCHED * whole else ()
+        for row, total in zip(raw, totals, strict=True)
     )
+    return Belief(tuple(total / whole for total in totals), rates, shares, seen)
 
 
 def _next_hits(rates: Rates, seen: Count) -> tuple[Sequence[float], Sequence[float]]:
@@ -359,8 +361,10 @@ def choose(believed: Belief, candidates: Sequence[int], built: frozenset[int], b
     the rest, as a search that stops at a confidence needs. A prefix that is not in BUILT also costs BUILD_PRICE trials.
     """
 
+    chances = dict(zip(candidates, believed.chances(candidates), strict=True))
+
     def value(length: int) -> tuple[float, int]:
-        worth = _worth(believed.weights, believed.chances(length))
+        worth = _worth(believed.weights, chances[length])
         return worth / (1.0 if length in built else 1 + build_price / AMORTISED), -length
 
     return max(candidates, key=value)
@@ -413,7 +417,9 @@ _CLEARLY = 0.1
 _LIKELY = 0.5
 """The probability of such a correlation from which on artifacts count as different."""
 
-_SHUFFLES = 600
+_SHUFFLES, _ENOUGH = 600, 20
+"""Shuffles of a test of homogeneity, and those as uneven as the trials after which it ends early (Besag and Clifford,
+"Sequential Monte Carlo p-values", 1991)."""
 
 
 def differ(rates: Rates) -> float:
@@ -466,8 +472,10 @@ def uneven(*groups: tuple[Count, ...]) -> float:
     rng = random.Random(0)  # noqa: S311 - a statistic, which has to be the same on every machine
     observed = sum(_unevenness(group) for group in groups) - 1e-9
     as_uneven = 0
-    for _ in range(_SHUFFLES):
+    for drawn in range(_SHUFFLES):
         as_uneven += sum(_unevenness(_shuffled(group, rng)) for group in groups) >= observed
+        if as_uneven == _ENOUGH:
+            return as_uneven / (1 + drawn)
     return (1 + as_uneven) / (1 + _SHUFFLES)
 
 
