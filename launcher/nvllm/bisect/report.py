@@ -29,6 +29,9 @@ _WIDE = 7
 _WEAKER = 0.05
 """The p-value from which on everything without the culprits is said to fail more often than a set that is good."""
 
+_UNKNOWN = 30
+"""The upper bound, in percent, above which everything without the culprits is not called sound if it failed at all."""
+
 _DIFFER = (
     "This differs from build to build: an artifact is to blame, not a patch alone. Sets that all have the answer, or"
     " all lack it, do not fail equally often; the matrix shows which. Try one set in several builds."
@@ -165,7 +168,8 @@ def _rest(start: BisectStart, done: Done, without: str) -> list[str]:
         kept = "still repaired" if fix else "still broken"
         if not done.further:
             more = "" if start.further else "; start again with --all to find it"
-            return [f"Everything without {without} is {kept}: there is another cause{more}."]
+            differ = ", or builds differ" if done.flaky else ""
+            return [f"Everything without {without} is {kept}: there is another cause{differ}{more}."]
         others = [f"{', '.join(one.culprits)}{'' if one.certified else ' (not certified)'}" for one in done.further]
         return [
             f"Everything without {without} is {kept}. Further causes: {'; '.join(others)}.",
@@ -183,9 +187,10 @@ def _rare(done: Done, rest: Line, without: str, gone: str) -> str:
     counted = Count(tally.bad, tally.good) if gone == "not broken" else Count(tally.good, tally.bad)
     verb = "fails" if gone == "not broken" else "passes"
     most = math.ceil(100 * posterior.at_most(counted))
-    low = next((line.verdict.tally for line in done.certificate if line.role in ("without it", "none of it")), tally)
-    others = Count(low.bad, low.good) if gone == "not broken" else Count(low.good, low.bad)
-    if posterior.more_often(counted, others) < _WEAKER:
+    lacking = [line.verdict.tally for line in done.certificate if line.verdict.outcome == rest.verdict.outcome]
+    bad, good = sum(low.bad for low in lacking), sum(low.good for low in lacking)
+    others = Count(bad, good) if gone == "not broken" else Count(good, bad)
+    if posterior.more_often(counted, others) < _WEAKER or (counted.hits and most > _UNKNOWN):
         return (
             f"Everything without {without} {verb} less often, but not never: {tally}, at most {most} % of boots, 95 %."
             " There may be a weaker cause, or the builds differ."
