@@ -228,7 +228,7 @@ def test_built_and_blessed_on_one_host_served_on_the_other(hosts: TwoHosts, worl
     profile, project_b = world.profile("blessed"), world.directory / "clone"
     a = {"NVLLM_HOME": "", **{name: world.env[name] for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME")}}
 
-    assert hosts.a.nvllm(world.project.root, "build", IMAGE, env=a).result["outcome"] == "loaded"
+    assert hosts.a.nvllm(world.project.root, "build", IMAGE, env=a).result["outcome"] == "built"
     bless = ["bless", IMAGE, "--profile", profile, "--unsafe-trials", "2"]
     assert hosts.a.nvllm(world.project.root, *bless, env=a).code == 0
     shutil.copytree(world.project.root, project_b)
