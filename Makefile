@@ -67,11 +67,11 @@ test-nix: setup ## the flake by a real Nix, in a store of its own, with a stub f
 	$(PYTHON_TOOL) pytest tests/nix -m "nix and not long" --durations=0
 
 .PHONY: test-fleet
-test-fleet: setup engine ## images and blessings through a real registry, to a second engine; trials on a Ray cluster and by Slurm; root
+test-fleet: setup engine ## images and blessings through a real registry, to a second engine; trials on a Ray cluster and by Slurm; TESTS=FILE for one; root
 	@tools/packages.sh fleet docker-registry:docker-registry skopeo:skopeo \
 		slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client
 	$(PYTHON_TOOL) pip install -qq --disable-pip-version-check --require-hashes --no-deps -r requirements-ray.txt
-	$(PYTHON_TOOL) pytest tests/fleet -m fleet --durations=0
+	$(PYTHON_TOOL) pytest tests/fleet$(if $(TESTS),/$(TESTS)) -m fleet --durations=0
 
 .PHONY: demo
 demo: setup engine ## build, serve, one completion, bless, blessed serve, a tampered byte, the refusal

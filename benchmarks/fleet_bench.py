@@ -122,6 +122,7 @@ def discard(registry: RealRegistry) -> None:
 
 def round_of(bench: Bench) -> None:
     """Push and pull the image once in each way."""
+    bench.emptied()
     home, layout = bench.home(layers=True), bench.fresh("layout") / "image"
     bench.done(*NVLLM, "build", IMAGE, "--layout", str(layout), home=home)
     source = f"oci:{layout}"
@@ -161,14 +162,13 @@ def round_of(bench: Bench) -> None:
     daemon = ["--dest-daemon-host", f"unix://{bench.engine.socket}", "--src-tls-verify=false"]
     target = [f"docker://{own.name}@{pulled['manifest']}", "docker-daemon:copied:latest"]
     bench.timed("pull: skopeo copy, the same layers", "skopeo", "copy", "--quiet", *daemon, *target)
-    bench.emptied()
     discard(own)
 
 
 def main(argv: Sequence[str]) -> int:
-    lacking = [name for name in ("docker-registry", "skopeo", "docker", "dockerd") if shutil.which(name) is None]
-    if lacking or os.geteuid() != 0:
-        print(f"needs root and {', '.join(lacking or ['nothing more'])}", file=sys.stderr)
+    needed = ("docker-registry", "skopeo", "docker", "dockerd")
+    if os.geteuid() != 0 or not all(map(shutil.which, needed)):
+        print(f"needs root, {', '.join(needed)}", file=sys.stderr)
         return 1
     with (
         private_engines.engine(Kind("bench", None)) as engine,

@@ -4,7 +4,7 @@ Each host is an engine in namespaces of its own: network, mounts and processes, 
 registry has a network too, with a bridge; each host is joined to it by a pair of virtual interfaces, and to nothing
 else. What is one for all: kernel, processors, disk and clock.
 
-The links are cut, slowed and made to lose packets by the kernel. Its `netem`, which delays packets, is not asked for:
+The links are cut, slowed and made to lose packets by the kernel. Its `netem`, which delays packets, is not used:
 not every kernel has it. A token bucket (`tbf`) delays what waits in its queue, and iptables drops packets at random.
 """
 
