@@ -81,6 +81,10 @@ demo: setup engine ## build, serve, one completion, bless, blessed serve, a tamp
 bench: setup engine ## print the figures of docs/benchmarks.md
 	$(PYTHON_TOOL) benchmarks
 
+.PHONY: bench-bisect
+bench-bisect: setup ## how often a flaky bisect is wrong if builds differ: RUNS=300 simulated searches for each correlation
+	.venv/bin/python benchmarks/artifact_tables.py $(or $(RUNS),300)
+
 .PHONY: lint
 lint: setup ## ruff, mypy and the order of the rooms
 	$(PYTHON_TOOL) ruff check

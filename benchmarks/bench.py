@@ -1,4 +1,4 @@
-"""Measure what the README says: ``python -m benchmarks [SECTION]...``, of `SECTIONS`; without any, all but `full`.
+"""Measure what the README says: ``python -m benchmarks [SECTION]...``, of `SECTIONS`; without any, all but `LONG`.
 
 Every figure is the median of runs of the real command, beside its target, and where there is another way to do
 the same, beside that, in the same run on the same machine. A target that is missed is printed as missed. The
@@ -576,6 +576,12 @@ def attacks(_: Bench) -> list[Row]:
     return []
 
 
+def fleet(_: Bench) -> list[Row]:
+    """Print what a push and a pull take beside skopeo and docker, by the table of its own command."""
+    print(run([sys.executable, str(ROOT / "benchmarks" / "fleet_bench.py")]))
+    return []
+
+
 SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
     "toggle": toggle,
     "builders": builders,
@@ -587,13 +593,19 @@ SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {
     "bisect": bisect,
     "attacks": attacks,
     "full": full,
+    "fleet": fleet,
 }
+
+LONG = ("full", "fleet")
+"""The sections that run only if they are named."""
 
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("section", nargs="*", help=f"of {', '.join(SECTIONS)}; without any: all but full")
-    sections = parser.parse_args(argv).section or [name for name in SECTIONS if name != "full"]
+    parser.add_argument(
+        "section", nargs="*", help=f"of {', '.join(SECTIONS)}; without any: all but {' and '.join(LONG)}"
+    )
+    sections = parser.parse_args(argv).section or [name for name in SECTIONS if name not in LONG]
     for name in sections:
         if name not in SECTIONS:
             parser.error(f"no section {name}; there are {', '.join(SECTIONS)}")

@@ -25,6 +25,7 @@ from nvllm.image import digests
 from nvllm.patches import proved, series
 from nvllm.port import devrecord
 from nvllm.spec import projectfile
+from nvllm.trials import answers
 
 FORMS: tuple[Form[Any], ...] = (
     devrecord.FORM,
@@ -36,7 +37,8 @@ FORMS: tuple[Form[Any], ...] = (
     output.FORM,
     projectfile.FORM,
     proved.FORM,
-    records.FORM_ANSWER,
+    answers.FORM_ANSWER,
+    records.FORM_ARTIFACT,
     records.FORM_COMPARISON,
     records.FORM_KERNELS,
     records.FORM_LEG,

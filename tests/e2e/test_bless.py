@@ -24,17 +24,19 @@ from docker.models.containers import Container
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.store import TreeStore
-from nvllm.core import workload
+from nvllm.core import canonical, workload
 from nvllm.core.canonical import Json
 from nvllm.core.paths import places
 from nvllm.core.plan import CACHE
 from nvllm.host.facts import TREE_LABEL
 from nvllm.serve import health, slow_start, staged_cache
+from support import question_samples
 from support.engine_world import IMAGE, BuiltImage, Done, World, Worlds, another_user, run, until
 from torture import campaign, cases
 
 pytestmark = pytest.mark.engine
 
+EVALUATION = "{evaluation: {kind: questions, file: sums.jsonl, floor: 0%, length: 16}}"
 LOADED = "Directly load AOT compilation from path"
 SAVED = "saved AOT compiled function to"
 GREEDY: dict[str, Json] = {"prompt": "hello world the quick", "max_tokens": 16, "temperature": 0, "ignore_eos": True}
@@ -89,9 +91,31 @@ def nothing_ends_it_or_makes_it_compile(world: World, container: Container, mani
     assert {path.rpartition("/")[2] for path in graphs} <= blessed
 
 
+def is_evaluated(world: World, manifest: Manifest, answers: Path) -> None:
+    """The evaluation was asked; and where the profile asks for more than came out, or for another one, none is served.
+
+    The model has random weights: the floor is 0 %, and all that is shown is that it was asked and counted.
+    """
+    (record,) = manifest.evaluations
+    assert (record.asked, record.floor, record.timeouts) == (3, "0%", 0)
+    rows = [json.loads(line) for line in answers.read_text().splitlines()]
+    assert record.correct == sum(row["correct"] for row in rows)
+    assert [(row["id"], row.get("problem", ""), row["tokens"] > 0) for row in rows] == [
+        (n, "", True) for n in (1, 2, 3)
+    ]
+    assert record.answers == canonical.sha256_file(answers)
+    assert world.serve("--dry-run", profile="blessed").code == 0
+    world.edit({"floor: 0%": "floor: 3/3"})
+    assert world.serve("--dry-run", profile="blessed").codes == ["NV919"]
+    world.edit({"floor: 3/3": "floor: 0%", "length: 16": "length: 17"})
+    assert world.serve("--dry-run", profile="blessed").codes == ["NV919"]
+    world.edit({"length: 17": "length: 16"})
+
+
 def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) -> None:
-    world = worlds.make({"    blessed: true": "    dev: true\n    blessed: true"})
+    world = worlds.make({"    blessed: true": f"    dev: true\n    bless: {EVALUATION}\n    blessed: true"})
     profile = world.profile("blessed")
+    question_samples.write(world.project.root / "sums.jsonl", 3)
     assert world.serve("--dry-run", profile="blessed").codes == ["NV901"]
 
     done = world.nvllm("bless", IMAGE, "--profile", profile, "--unsafe-trials", "2", "--json")
@@ -103,6 +127,7 @@ def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) 
     assert blessing.manifest is not None
     assert [(one.replays, one.compiles) for one in blessing.manifest.trials] == [(12, 0), (12, 0)]
     evidence = world.places.blessing / world.instance("blessed") / "1"
+    is_evaluated(world, blessing.manifest, evidence / "trial-1/answers.jsonl")
     assert SAVED in (evidence / "bootstrap/engine.log").read_text()
     for trial in ("trial-1", "trial-2"):
         log = (evidence / trial / "engine.log").read_text()

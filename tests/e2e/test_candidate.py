@@ -19,7 +19,7 @@ from nvllm.fleet.registry import Repository
 from support import oci_registry
 from support.engine_world import IMAGE, World, Worlds
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def altered(world: World, scratch: Path, repository: Repository) -> Manifest:

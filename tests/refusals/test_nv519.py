@@ -16,13 +16,13 @@ from nvllm.bless.preflight import BlessRequest
 from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.core.spec import MEMORY_FLOOR
 from nvllm.evidence import runner
-from nvllm.evidence.probing import Asked, LegProbe
-from nvllm.evidence.records import ProbeState
 from nvllm.host import facts
 from nvllm.host.facts import ContainerState
 from nvllm.serve import startup, watchdog
 from nvllm.serve.startup import EngineStart
 from nvllm.trials import bench
+from nvllm.trials.answers import ProbeState
+from nvllm.trials.probing import Asked, LegProbe
 from support import bless_world, evidence_world
 from support.evidence_world import World
 from support.plansamples import FrontEnd

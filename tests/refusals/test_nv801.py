@@ -46,6 +46,14 @@ def test_ends_that_fail_equally_often() -> None:
     assert "less often than the bad end" in found.expected
 
 
+def test_a_failure_that_is_too_rare_does_not_blame_the_good_end() -> None:
+    tried = iter(range(200))
+    found = refusal(lambda chosen: BAD if chosen and next(tried) % 8 == 7 else GOOD, flaky=True, patience=32)
+    assert found.where == "the bad end"
+    assert found.found == "too rare for --patience 32: it was seen in 4 of 32"
+    assert found.cure == "start again with `nvllm bisect start --discard` and a higher --patience"
+
+
 def test_an_end_that_cannot_be_tested() -> None:
     found = refusal(lambda chosen: UNTESTABLE if chosen else GOOD)
     assert (found.where, found.found) == ("the bad end", "untestable (build)")

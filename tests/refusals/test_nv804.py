@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,9 @@ import pytest
 from nvllm.bisect import journal, replay_check
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
-from nvllm.bisect.records import End, JournalEntry
+from nvllm.bisect.records import MODEL, Continued, End, JournalEntry, Tried
 from nvllm.core.refusal import Refusal, Refused
-from support.bisect_world import SimulatedBench, all_of, free, start
+from support.bisect_world import SimulatedBench, all_of, free, sometimes, start
 
 Edit = Callable[[list[bytes]], list[bytes]]
 
@@ -111,3 +113,43 @@ def test_a_record_that_is_no_decision_of_the_search() -> None:
     assert found.expected == "the end p03 (exact, certified)"
     assert found.found == "the end p02 (exact, certified)"
     assert found.cure.startswith("copy the journal again from where it was written, or ")
+
+
+def older(path: Path, *, flaky: bool) -> None:
+    """Write the journal of a search that model 1 decided."""
+    begun = replace(start(free(4), "ordered", flaky=flaky, repeats=2), model=1)
+    rng = random.Random(1)
+    judge = sometimes(frozenset({"p02"}), rng, 0.6) if flaky else all_of(frozenset({"p02"}))
+    log = Log.of(begun)
+    drive(log, SimulatedBench(judge))
+    chain, text = "0" * 64, b""
+    for number, entry in enumerate(log.entries):
+        line, chain = journal.line(number, entry, chain)
+        text += line
+    path.write_bytes(text)
+
+
+def test_a_flaky_search_that_an_older_model_decided(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    older(path, flaky=True)
+    with pytest.raises(Refused) as caught:
+        journal.load(path)
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.where) == ("NV804", str(path))
+    assert refusal.expected == "a flaky search that was decided by model 2"
+    assert refusal.found.startswith("model 1, of another version of nvllm")
+    assert "the version of nvllm which wrote it" in refusal.cure
+    assert "--discard" in refusal.cure
+
+
+def test_a_steady_search_of_an_older_model_goes_on_by_the_new_one(tmp_path: Path) -> None:
+    """It replays. Its set that then turns out to be flaky is decided by the new model, and that is loaded again."""
+    path = tmp_path / "journal.jsonl"
+    older(path, flaky=False)
+    replay_check.repeat(journal.load(path).entries, "j")
+    log = journal.load(path)
+    log.append(Tried(("p01", "p02"), "good", "", None, "", 1.0, recalled=False, reason="", by_hand=True))
+    assert log.entries[-2].record == Continued(MODEL)
+    drive(log, SimulatedBench(sometimes(frozenset({"p02"}), random.Random(2), 0.6)))
+    replay_check.repeat(journal.load(path).entries, "j")
+    assert [entry.record for entry in log.entries].count(Continued(MODEL)) == 1

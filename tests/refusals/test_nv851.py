@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refused
-from nvllm.evidence import questions
+from nvllm.trials import questions
 
 LINES = """{"question": "How many?", "answer": "It is\\n#### 3"}
 {"question": "How many?", "answer": "three"}

@@ -13,12 +13,12 @@ import pytest
 
 from nvllm.core.refusal import Refused, refuse
 from nvllm.evidence import runner
-from nvllm.evidence.probing import Asked, LegProbe
-from nvllm.evidence.records import ProbeState
 from nvllm.host.facts import ContainerState
 from nvllm.serve import startup
 from nvllm.serve.startup import EngineStart
 from nvllm.trials import bench
+from nvllm.trials.answers import ProbeState
+from nvllm.trials.probing import Asked, LegProbe
 from support import evidence_world
 from support.evidence_world import World
 from support.plansamples import FrontEnd

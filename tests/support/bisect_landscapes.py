@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import PatchSet
-from nvllm.bisect.problem import Problem, Settings
+from nvllm.bisect.problem import Mode, Problem, Settings
 from nvllm.core.refusal import Refused
 from nvllm.trials.trial import Trial
 from support.bisect_world import BAD, GOOD, Judge, World, all_of, free, layered, problem, sometimes
@@ -149,6 +149,48 @@ def calibration(confidence: float) -> Callable[[random.Random], Case]:
     return make
 
 
+FLAKY_RATES = ((0.5, 0.0), (0.5, 0.05), (0.8, 0.02))
+"""Failure rates with the cause, and without it."""
+
+SHAPES: tuple[tuple[Mode, int], ...] = (("ordered", 1), ("set", 1), ("set", 2))
+"""Modes of a search, and culprits."""
+
+
+def drawn_rate(rng: random.Random, middle: float, correlation: float) -> float:
+    """Return the failure rate of one build, drawn from a beta distribution around MIDDLE.
+
+    CORRELATION is the intraclass correlation of the builds: at 0 all have the rate MIDDLE, at 1 each always fails or
+    never does.
+    """
+    if correlation == 0 or middle in (0, 1):
+        return middle
+    if correlation == 1:
+        return float(rng.random() < middle)
+    size = (1 - correlation) / correlation
+    return rng.betavariate(middle * size, (1 - middle) * size)
+
+
+def builds_differ(correlation: float) -> Callable[[random.Random], Case]:
+    """Return the landscape of 12 patches whose builds differ by CORRELATION: each set keeps the rate that it draws."""
+
+    def make(rng: random.Random) -> Case:
+        (mode, culprits), (rate, stray) = rng.choice(SHAPES), rng.choice(FLAKY_RATES)
+        carried = free(12)
+        cause = frozenset(rng.sample(carried.order, culprits))
+        drawn: dict[PatchSet, float] = {}
+
+        def judge(chosen: PatchSet) -> Trial:
+            if chosen not in drawn:
+                drawn[chosen] = drawn_rate(rng, rate if cause <= chosen else stray, correlation)
+            return BAD if rng.random() < drawn[chosen] else GOOD
+
+        return Case(problem(carried, mode, settings=Settings(flaky=True)), judge, cause)
+
+    return make
+
+
+CORRELATIONS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
+
 CONFIDENCES = (0.80, 0.90, 0.95, 0.99)
 
 LANDSCAPES: Mapping[str, Callable[[random.Random], Case]] = {
@@ -158,6 +200,7 @@ LANDSCAPES: Mapping[str, Callable[[random.Random], Case]] = {
     "untestable": untestable,
     "false alarms": false_alarms,
     "drift": drift,
+    **{f"builds differ {one:g}": builds_differ(one) for one in CORRELATIONS},
     **{f"nothing {one:.2f}": nothing(one) for one in CONFIDENCES},
     **{f"calibration {one:.2f}": calibration(one) for one in CONFIDENCES},
 }

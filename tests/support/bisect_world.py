@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from nvllm.bisect import records
 from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import Combinations, PatchSet, minimise, set_hash
 from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings, Tally
-from nvllm.bisect.records import SCHEMA, BisectStart
+from nvllm.bisect.records import BisectStart
 from nvllm.bisect.search import propose
 from nvllm.bisect.weighing import Asking, step
 from nvllm.trials.trial import BisectProbe, Built, Trial
@@ -113,7 +114,7 @@ def start(
 ) -> BisectStart:
     """Return the first record of a journal that searches all of COMBINATIONS."""
     return BisectStart(
-        schema=SCHEMA,
+        schema=records.SCHEMA,
         image="cpu",
         profile="tiny-eager",
         series="v1",
@@ -132,6 +133,7 @@ def start(
         build_price=1.0,
         probe=BisectProbe(("./probe.sh",), "cd" * 32),
         host="cpu-x86_64",
+        model=records.MODEL,
     )
 
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from nvllm.evidence import probing
 from nvllm.evidence.arms import Arm, name
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.records import (
     LEG_SCHEMA,
     RUN_SCHEMA,
-    Answered,
     ArmState,
     HarnessCheck,
     HostState,
     LegPhase,
     LegVerdict,
     Outcome,
-    ProbeState,
     RunManifest,
 )
+from nvllm.trials import probing
+from nvllm.trials.answers import Answered, ProbeState
 
 Says = Callable[[Arm, int, int], tuple[bool, int, float]]
 """What an arm answers in a run to a question: whether it is correct, its tokens, its seconds."""

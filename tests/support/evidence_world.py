@@ -17,8 +17,6 @@ from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan
 from nvllm.core.progress import Silent
 from nvllm.engine.engine import Engine
 from nvllm.evidence.directory import EvidenceDirectory
-from nvllm.evidence.probing import LegProbe, QuestionProbe
-from nvllm.evidence.questions import Question
 from nvllm.evidence.records import RunManifest
 from nvllm.evidence.runner import Runner
 from nvllm.host import locks
@@ -28,6 +26,8 @@ from nvllm.image.identity import Build
 from nvllm.serve import planner, supervisor
 from nvllm.serve.examination import Depth, Examination
 from nvllm.serve.fresh import FreshInstances
+from nvllm.trials.probing import LegProbe, QuestionProbe
+from nvllm.trials.questions import Question
 from support import bless_world, evidence_samples
 from support.plansamples import MODEL, SPEC, FrontEnd, build, places, wanted, with_profile
 
@@ -52,7 +52,8 @@ class SwitchedEngine(bless_world.FakeEngine):
         on = set(plan.sentinels)
         lines = [f"nvllm.sentinel name={one} enabled={str(one in on).lower()}" for one in ("a", "b")]
         lines += [f"nvllm.sentinel name={one} first_fire" for one in sorted((on - self.dead) | self.stuck)]
-        self.warm = (*lines, *bless_world.READY)
+        loaded = [bless_world.LOADED] if plan.cache is not None else []
+        self.warm = (*lines, *loaded, *bless_world.READY)
         container = super().start(plan, labels)
         if plan.sentinels == self.broken:
             self.status = ContainerState(1, out_of_memory=False)
@@ -76,7 +77,7 @@ class StandInInstances:
     @contextmanager
     def examined(self, of: Build, profile: str, _depth: Depth) -> Iterator[tuple[Examination, HeldLocks]]:
         self.builds.append(of)
-        plan = planner.plan(wanted(of.spec, user=(os.geteuid(), os.getegid())))
+        plan = planner.plan(wanted(of.spec, profile_name=profile, user=(os.geteuid(), os.getegid())))
         plan = replace(plan, user=f"{os.geteuid()}:{os.getegid()}", port=self.front.port)
         found = Examination(of.spec.profiles[profile], plan, (MODEL,), (), (), cast("Engine", self.engine), of)
         holder = Holder(os.getpid(), "2026-11-22T12:00:00Z", "nvllm ablate", plan.instance)
@@ -100,6 +101,19 @@ class World:
 
 def probe(questions: Sequence[Question] = QUESTIONS, floor: float | None = None) -> LegProbe:
     return QuestionProbe("gsm8k", questions, 42, 16, 30.0, 1, floor)
+
+
+COMPILED = with_profile(SPEC, sentinels=("a", "b"), arguments={"max-model-len": 128, "max-num-seqs": 2})
+"""The sample with a profile that compiles; its name is that of the sample all the same."""
+
+
+def artifact_world(tmp_path: Path, front: FrontEnd) -> World:
+    """Return what `world` does, of a profile that compiles and whose arms load what is compiled once."""
+    made = world(tmp_path, front, probe())
+    front.longest = 128
+    made.runner.build = build(COMPILED)
+    made.runner.manifest = replace(made.runner.manifest, cold=False)
+    return made
 
 
 def world(tmp_path: Path, front: FrontEnd, asked: LegProbe) -> World:

@@ -11,14 +11,15 @@ from typing import cast
 from unittest import mock
 
 from nvllm.core import documents
-from nvllm.evidence import analysis, conclusion, harness, lmeval, page, probing, questions, summary, trace
+from nvllm.evidence import analysis, conclusion, harness, lmeval, page, summary, trace
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.load import LoadProbe
-from nvllm.evidence.probing import Asked, QuestionProbe
-from nvllm.evidence.questions import Question
 from nvllm.evidence.records import FORM_COMPARISON, FORM_KERNELS, KERNELS_SCHEMA, KernelTable, KernelTime
 from nvllm.serve import health
 from nvllm.serve.startup import EngineStart
+from nvllm.trials import probing, questions
+from nvllm.trials.probing import Asked, QuestionProbe
+from nvllm.trials.questions import Question
 from support.evidence_samples import benched, legs, manifest, verdict
 from support.fuzzed import Reader
 from support.plansamples import PLAN

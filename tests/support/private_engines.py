@@ -179,7 +179,8 @@ class Namespaces:
             "infinity",
         ]
         self._maker = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
-        self._first = 0
+        self.first = 0
+        """The process that all of it ends with, by its id outside."""
         until(self._begun, "the namespaces are there", 10)
         self.done("mount", "-t", "tmpfs", "tmpfs", "/run")
         self.done("ip", "link", "set", "lo", "up")
@@ -188,11 +189,11 @@ class Namespaces:
         children = Path(f"/proc/{self._maker.pid}/task/{self._maker.pid}/children").read_text().split()
         if not children or Path(f"/proc/{children[0]}/comm").read_text().strip() != "sleep":
             return False
-        self._first = int(children[0])
+        self.first = int(children[0])
         return True
 
     def argv(self, *command: str | Path) -> list[str]:
-        entered = ["nsenter", "--target", str(self._first), "--net", "--mount", "--pid", "--"]
+        entered = ["nsenter", "--target", str(self.first), "--net", "--mount", "--pid", "--"]
         return [*entered, *map(str, command)]
 
     def done(self, *command: str | Path) -> None:
@@ -200,7 +201,7 @@ class Namespaces:
 
     def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._first, signal.SIGKILL)
+            os.kill(self.first, signal.SIGKILL)
         self._maker.wait()
 
 

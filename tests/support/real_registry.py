@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,16 +32,17 @@ def mounted(options: str, directory: Path) -> Wrap:
 
 @dataclass
 class RealRegistry:
-    """A registry whose blobs lie below DIRECTORY; WRAP puts its command into other namespaces."""
+    """A registry at HOST whose blobs lie below DIRECTORY; WRAP puts its command into other namespaces."""
 
     directory: Path
     wrap: Wrap = plain
+    host: str = "127.0.0.1"
     port: int = field(default_factory=free_port)
     read_only: bool = False
 
     @property
     def name(self) -> str:
-        return f"127.0.0.1:{self.port}/nvllm"
+        return f"{self.host}:{self.port}/nvllm"
 
     def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -52,12 +51,12 @@ class RealRegistry:
             "filesystem": {"rootdirectory": str(self.directory / "data")},
             "maintenance": {"readonly": {"enabled": self.read_only}},
         }
-        http = {"addr": f"127.0.0.1:{self.port}"}
+        http = {"addr": f"{self.host}:{self.port}"}
         config.write_text(json.dumps({"version": 0.1, "log": {"level": "error"}, "storage": storage, "http": http}))
         with (self.directory / "log").open("ab") as log:
             argv = self.wrap("docker-registry", "serve", config)
             self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        asking = [*self.wrap("curl", "--silent", "--fail", f"http://127.0.0.1:{self.port}/v2/")]
+        asking = [*self.wrap("curl", "--silent", "--fail", f"http://{self.host}:{self.port}/v2/")]
         until(lambda: subprocess.run(asking, capture_output=True, check=False).returncode == 0, "the registry answers")
 
     def enlarge(self, size: str) -> None:
@@ -71,11 +70,9 @@ class RealRegistry:
 
     def tags(self) -> list[str]:
         """Return the tags of the repository, none if there is no repository."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v2/nvllm/tags/list", timeout=10) as answer:
-                return sorted(json.load(answer)["tags"] or [])
-        except urllib.error.HTTPError:
-            return []
+        url = f"http://{self.host}:{self.port}/v2/nvllm/tags/list"
+        answer = subprocess.run(self.wrap("curl", "--silent", "--fail", url), capture_output=True, check=False)
+        return sorted(json.loads(answer.stdout)["tags"] or []) if answer.returncode == 0 else []
 
     def blob(self, digest: str) -> Path:
         """Return the file in which the registry keeps the blob DIGEST."""

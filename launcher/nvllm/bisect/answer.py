@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nvllm.bisect.combinations import PatchSet
+from nvllm.bisect.posterior import BuildSpread
 from nvllm.bisect.problem import Verdict
 
 Purpose = Literal["end", "search", "certificate", "watch"]
@@ -52,7 +53,8 @@ class Done:
     it is no range. FIRST, in ordered mode: every shorter prefix was tried and lacks the effect.
     CERTIFIED: every line of the certificate holds, and all together leave no more doubt than the confidence allows.
     REST is everything without the culprits: if it shows the effect, there is another cause. FURTHER are the causes
-    found there. STOPPED says why the search ended before its end. POSTERIOR is the probability of each item to be a
+    found there. STOPPED says why the search ended before its end. SPREAD says how much builds differ, None if the
+    failure is steady. POSTERIOR is the probability of each item to be a
     culprit; see `beliefs`.
     """
 
@@ -68,6 +70,7 @@ class Done:
     rest: Line | None = None
     further: tuple[Done, ...] = ()
     stopped: str = ""
+    spread: BuildSpread | None = None
 
     @property
     def whole(self) -> PatchSet:

@@ -6,6 +6,7 @@ still be one after the trials so far.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ _SURE, _RULED_OUT = 0.9, 0.005
 
 _FLAKY_CASES = 2
 """Culprits that a forecast of a flaky search simulates: each takes hundreds of trials."""
+
+_STEADY_CASES = 64
+"""The most culprits that a forecast simulates, evenly spread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ def forecast(
     causes = _causes(problem, evidence, flaky=flaky)
     if flaky:
         causes = causes[len(causes) // 4 :: max(1, len(causes) // _FLAKY_CASES)]
+    causes = causes[:: math.ceil(len(causes) / _STEADY_CASES)]
     costs = [_cost(problem, evidence, cause, rate, stray, rng) for cause in causes]
     mean_builds, mean_trials = (sum(one) / len(costs) for one in zip(*costs, strict=True))
     each_build, each_trial = _mean(builds), _mean(trials)
@@ -83,10 +88,11 @@ def _causes(problem: Problem, evidence: SearchEvidence, *, flaky: bool) -> list[
     and where that explains nothing either, what is known.
     """
     known = search.beliefs(problem, evidence)
+    least = min(_RULED_OUT, 0.5 / len(known))
     needed = frozenset(name for name, chance in known if chance > _SURE)
     seen = [(chosen, problem.count(tally)) for chosen, tally in evidence.tallies.items()]
     for base in (frozenset[str](), needed):
-        left = [name for name, chance in known if chance > _RULED_OUT]
+        left = [name for name, chance in known if chance > least]
         causes = [problem.combinations.closed({*base, name}) - problem.low for name in left]
         fitting = [
             cause

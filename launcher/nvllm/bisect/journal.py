@@ -5,6 +5,9 @@ process that is killed while it writes leaves a torn last line; nothing has foll
 other line that nvllm did not write is refused, because a search that believes a damaged verdict finds the wrong patch.
 Each line has a chained hash: the sha256 of the hash of the line before and of its own text. So one changed bit is
 noticed wherever it is. Journals of the first format, which have none, are still read and continued.
+
+A journal of another model of flaky failures (`records.MODEL`) is refused if its failure was ever flaky, because this
+nvllm would have decided otherwise. If it was steady, the first record that is appended is preceded by `Continued`.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ from typing import Any, cast
 
 from nvllm.bisect.records import (
     FIRST,
+    MODEL,
     SCHEMA,
     Back,
     BisectStart,
     BisectState,
+    Continued,
     Corrected,
     End,
     JournalEntry,
@@ -43,7 +48,7 @@ from nvllm.core import canonical, documents, durable, paths, reading, schemas
 from nvllm.core.canonical import Json
 from nvllm.core.fields import Count, Form, Seconds, Tagged
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
-from nvllm.trials.trial import Built
+from nvllm.trials.trial import Built, Ids, TrialOutcome
 
 _KINDS: Mapping[str, type[JournalRecord]] = {
     "start": BisectStart,
@@ -55,6 +60,7 @@ _KINDS: Mapping[str, type[JournalRecord]] = {
     "back": Back,
     "skip": Skip,
     "limits": Limits,
+    "model": Continued,
     "probe": Corrected,
     "end": End,
 }
@@ -107,12 +113,16 @@ class Journal(Log):
         self.path = path
         self._chain = chain
         self._clock = clock
+        self._model = self.state.start.model
 
     def append(self, record: JournalRecord) -> None:
         """Append RECORD. When this returns, it is on the disk.
 
         Raises Refused NV806 if it cannot be written; the journal is then as it was before.
         """
+        if self._model != MODEL:
+            self._model = MODEL
+            self.append(Continued(MODEL))
         entry = JournalEntry(round(self._clock(), 3), record)
         text, chain = line(len(self._entries), entry, self._chain)
         _append(self.path, text)
@@ -165,7 +175,47 @@ def _place(path: Path, text: bytes, start: BisectStart, aside: Path | None) -> N
 
 
 def load(path: Path, clock: Callable[[], float] = time.time) -> Journal:
-    """Return the journal at PATH. Raises Refused NV107 if there is none, NV804 with each line that is damaged."""
+    """Return the journal at PATH, of a search that this nvllm can repeat and continue.
+
+    Raises Refused as `read` does, and NV804 if another model decided a flaky search.
+    """
+    log = read(path, clock)
+    refusal = outdated(log)
+    if refusal is not None:
+        raise Refused([refusal])
+    return log
+
+
+def outdated(log: Journal) -> Refusal | None:
+    """Return NV804 if another model than that of this nvllm decided the flaky search of LOG."""
+    model = log.state.start.model
+    if model == MODEL or not _ever_flaky(entry.record for entry in log.entries):
+        return None
+    cure = "use the version of nvllm which wrote it, or start again with --discard; the cache keeps the trials"
+    actual = f"model {model}, of another version of nvllm: this one would have decided otherwise"
+    return Refusal("NV804", str(log.path), f"a flaky search that was decided by model {MODEL}", actual, cure)
+
+
+def _ever_flaky(written: Iterable[JournalRecord]) -> bool:
+    """Return whether the failure was declared flaky, or one source was ever both good and bad."""
+    trees: dict[Ids, str] = {}
+    outcomes: set[tuple[Ids | str, TrialOutcome]] = set()
+    for record in written:
+        if isinstance(record, BisectStart) and record.flaky:
+            return True
+        if isinstance(record, Built):
+            trees[record.chosen] = record.tree
+        elif isinstance(record, Tried) and record.outcome != "untestable":
+            source = trees.get(record.chosen) or record.chosen
+            outcomes.add((source, record.outcome))
+    return len(outcomes) > len({source for source, _ in outcomes})
+
+
+def read(path: Path, clock: Callable[[], float] = time.time) -> Journal:
+    """Return the journal at PATH, whatever decided it, to list it and to keep its images.
+
+    Raises Refused NV107 if there is none, NV804 with each line that is damaged.
+    """
     if not path.exists() or not (data := _whole(read_bytes(path))):
         cure = "start one: nvllm bisect start IMAGE --bad SET --good SET --test PROBE"
         raise refuse("NV107", str(path), "the journal of a bisect", "none", cure)
@@ -202,7 +252,7 @@ def unfinished(directory: Path) -> Iterator[BisectState]:
     """Yield the state of every unfinished bisect below DIRECTORY, except those with a damaged journal."""
     for path in sorted(directory.glob("*/journal.jsonl")):
         with contextlib.suppress(Refused):
-            state = load(path).state
+            state = read(path).state
             if state.end is None:
                 yield state
 
@@ -286,7 +336,7 @@ def _fit(start: JournalRecord, record: JournalRecord) -> None:
     elif isinstance(record, End):
         if not record.culprits or order(high.intersection(record.culprits) - low) != record.culprits:
             raise ValueError(f"culprits that are not between the ends: {', '.join(record.culprits) or 'none'}")
-    elif not isinstance(record, BisectStart | Limits | Corrected):
+    elif not isinstance(record, BisectStart | Limits | Continued | Corrected):
         chosen = frozenset(record.chosen)
         between = low <= chosen <= high and problem.combinations.valid(chosen)
         if not between or order(chosen) != record.chosen:

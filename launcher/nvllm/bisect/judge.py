@@ -20,6 +20,9 @@ from nvllm.core.refusal import Refusal, Refused, refuse_any
 ENOUGH = 3
 """Failures from which a rate is estimated; with fewer, its interval spans almost everything."""
 
+_RARER = 4
+"""The good end is not to blame if it fails so many times more rarely than the bad one."""
+
 _AGAIN = "start again with `nvllm bisect start --discard` and"
 _OR_FLAKY = ", or with --flaky if it fails only sometimes"
 
@@ -193,8 +196,16 @@ def _next_flaky(bad: Tally, good: Tally, settings: Settings) -> EndTrial | None:
     if tally.conclusive < settings.patience and not tally.blocked:
         odds = f"{measured.value:.3g} of {1 / (1 - settings.confidence):.3g}"
         return EndTrial(shorter, f"the ends differ: evidence {odds}")
+    if _RARER * good.bad * bad.conclusive <= bad.bad * good.conclusive:
+        raise Refused([_too_rare(bad, settings)])
     expected = f"bad less often than the bad end ({bad}), at confidence {settings.confidence:g}"
     raise Refused([_refusal("good", expected, good, ", or a higher --patience")])
+
+
+def _too_rare(bad: Tally, settings: Settings) -> Refusal:
+    expected = f"bad often enough to prove it at confidence {settings.confidence:g}"
+    actual = f"too rare for --patience {settings.patience}: it was seen in {bad.bad} of {bad.conclusive}"
+    return Refusal("NV801", "the bad end", expected, actual, f"{_AGAIN} a higher --patience")
 
 
 def _untestable(name: EndName, tally: Tally) -> Refusal:

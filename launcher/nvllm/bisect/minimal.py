@@ -8,14 +8,11 @@ from collections.abc import Mapping, Sequence, Set
 from nvllm.bisect.answer import Done, Line
 from nvllm.bisect.combinations import PatchSet, first_showing, halves, minimise
 from nvllm.bisect.problem import Verdict
-from nvllm.bisect.weighing import Asking, Search
+from nvllm.bisect.weighing import LOOSE_DOUBT, Asking, Search
 from nvllm.trials.trial import TrialOutcome
 
 _MOST_DETOURS = 8
 """Untestable sets between two sets, after which what lies between them counts as one piece."""
-
-_LOOSE_DOUBT = 0.05
-"""The doubt that a set search leaves on its way. Its certificate tries the sets again that the answer rests on."""
 
 
 class SetSearch(Search):
@@ -24,7 +21,7 @@ class SetSearch(Search):
     def located(self) -> Asking[Done]:
         """Find a minimal set: pin a patch that is needed, drop the patches that are not, and repeat."""
         share = (1 - self.settings.confidence) / (math.ceil(math.log2(self.size + 1)) + 4)
-        doubt = max(share, _LOOSE_DOUBT)
+        doubt = max(share, LOOSE_DOUBT)
         pinned, showing = self.problem.low, self.problem.high
         apart: set[str] = set()  # patches that were pinned together with others, and may not be needed
         while pinned != showing:
@@ -91,7 +88,8 @@ class SetSearch(Search):
                 continue
             outcomes: list[TrialOutcome] = []
             for patch, chosen in dropped.items():
-                verdict = yield from self.verdict(chosen, f"without {patch}", share, "certificate")
+                others = self._lacking(patch, chosen)
+                verdict = yield from self.weigh(chosen, f"without {patch}", LOOSE_DOUBT, "certificate", 1, others)
                 outcomes.append(verdict.outcome)
             if not any(self.problem.effect(outcome) for outcome in outcomes):
                 break
@@ -106,9 +104,11 @@ class SetSearch(Search):
             self.notes.append(f"the set without it cannot be tested, so it may not be needed: {unsure}")
         if self._hidden():
             self.notes.append("the failure is not monotone: a set lacks the effect that a part of it shows")
-        certificate = [(yield from self.line("the set", showing, share, effect=True))]
+        share = (1 - self.settings.confidence) / (len(needed) + 1)
+        certificate = [(yield from self.line("the set", showing, share, self.with_others(showing), effect=True))]
         for patch, chosen in dropped.items():
-            certificate.append((yield from self.line(f"without {patch}", chosen, share, effect=False)))
+            others = self._lacking(patch, chosen)
+            certificate.append((yield from self.line(f"without {patch}", chosen, share, others, effect=False)))
         certificate.append((yield from self.line("none of it", self.problem.low, share, effect=False)))
         rest = yield from self.everything_else(needed, share)
         certified = self.certified(certificate)
@@ -123,10 +123,20 @@ class SetSearch(Search):
         notes = tuple(dict.fromkeys(self.notes))
         return Done(needed, certified, tuple(certificate), certified, self.flaky, in_order, notes, along, rest=rest)
 
+    def _lacking(self, patch: str, chosen: PatchSet) -> tuple[PatchSet, ...]:
+        """Return bigger sets than CHOSEN without PATCH: if one lacks the effect, so does CHOSEN."""
+        upper = self.combinations.without(self.problem.high, [patch]) | self.problem.low
+        return self.between(upper, chosen, upper) if chosen < upper else ()
+
     def _hidden(self) -> bool:
         """Return whether a set lacks the effect although a part of it shows it."""
         if self.flaky:
-            known: Mapping[PatchSet, bool] = {**self.decided, self.problem.high: True, self.problem.low: False}
+            chances = {one: self._alone(one) for one, tally in self.evidence.tallies.items() if tally.conclusive}
+            sure = {
+                one: chance for one, chance in chances.items() if max(chance, 1 - chance) >= self.settings.confidence
+            }
+            tried = {chosen: chance > 0.5 for chosen, chance in sure.items()}
+            known: Mapping[PatchSet, bool] = {**tried, self.problem.high: True, self.problem.low: False}
         else:
             known = {
                 chosen: self.problem.count(tally).hits > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import PatchSet, split
-from nvllm.bisect.weighing import Asking, Search
+from nvllm.bisect.weighing import LOOSE_DOUBT, Asking, Search
 
 
 class OrderedSearch(Search):
@@ -20,17 +20,28 @@ class OrderedSearch(Search):
             between = [self.evidence.tally(self.prefix(frozenset(), self.items, m)) for m in range(low + 1, high)]
             why = "cannot be tested" if all(tally.blocked for tally in between) else "took too many trials"
             self.notes.append(f"what lies between these patches {why}: one of them is the culprit")
-        with_it, without = (self.prefix(frozenset(), self.items, length) for length in (high, low))
+        below, above = (self.prefix(frozenset(), self.items, length) for length in (low, high))
+        rest_of = self.combinations.without(self.problem.high, culprits) | self.problem.low
+        without = self.between(rest_of, below, rest_of)
         lines = (
-            (yield from self.line("with the culprit", with_it, doubt, effect=True)),
-            (yield from self.line("without it", without, doubt, effect=False)),
+            (yield from self.line("with the culprit", above, doubt, self.with_others(above), effect=True)),
+            (yield from self.line("without it", below, doubt, without, effect=False)),
         )
         rest = yield from self.everything_else(culprits, doubt)
         certified = self.certified(lines) and exact
         first = exact and all(self._lacks(self.prefix(frozenset(), self.items, m)) for m in range(low + 1))
+        if certified and self.flaky:
+            self.raise_to(culprits[0], 1 - sum(1 - (line.verdict.confidence or 0.0) for line in lines))
         weights = tuple(self.weights.items())
         notes = tuple(self.notes)
         return Done(culprits, exact, lines, certified, self.flaky, weights, notes, first=first, rest=rest)
+
+    def raise_to(self, culprit: str, chance: float) -> None:
+        """Raise the probability of CULPRIT to CHANCE: other builds than those of prefixes count for a certificate."""
+        before = self.weights[culprit]
+        if before < chance:
+            self.weights = {name: weight * (1 - chance) / (1 - before) for name, weight in self.weights.items()}
+            self.weights[culprit] = chance
 
     def _lacks(self, chosen: PatchSet) -> bool:
         """Return whether CHOSEN was tried and lacks the effect."""
@@ -45,7 +56,7 @@ class OrderedSearch(Search):
         """Return (low, high): the first LOW patches of REST lack the effect, the first HIGH show it, and no number
         between can be tested. LOW is -1 if it is not known that the pinned patches alone lack the effect."""
         if self.flaky:
-            return (yield from self.locate_flaky(pinned, rest, low, share))
+            return (yield from self.locate_flaky(pinned, rest, low, max(share, LOOSE_DOUBT)))
         high = len(rest)
         blocked: set[int] = set()
         self.narrow(rest, low, high)

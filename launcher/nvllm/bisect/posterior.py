@@ -1,19 +1,33 @@
 """Beliefs about flaky failures: rates with intervals, the position of the culprit, and the most useful next trial.
 
-A *hit* is a trial that shows the effect, a *miss* one that does not. Sets that contain the culprit hit at one rate, all
-others at another. Neither rate is known: they are a pair from a grid, narrowed by the trials of both ends and of all
-other sets, and every probability is a sum over the grid. A set of which nothing is known is one or the other with equal
-chances. To settle on the likelier one first would learn too small a rate of false alarms, because a set with a few of
-them would then count as one with the culprit.
+A *hit* is a trial that shows the effect, a *miss* one that does not. Sets that contain the culprit hit at one mean
+rate, all others at another. Two sets with the same mean need not hit equally often: each set is one build, an
+*artifact*, and artifacts may differ. The rate of an artifact is drawn once, from a beta distribution around its mean,
+and holds for all its trials. With the mean r and the intraclass correlation c of two trials of one artifact, the
+distribution is Beta(r s, (1 - r) s) for s = (1 - c) / c. The probability of h hits and m misses, in one fixed order, is
+
+    B(r s + h, (1 - r) s + m) / B(r s, (1 - r) s),    and r^h (1 - r)^m at c = 0,
+
+which is independent of other artifacts but not a product over its own trials: the tenth trial of one artifact says much
+less about the mean than the first trial of the tenth artifact. At c near 1 all trials of an artifact are one sample.
+
+Neither the two means nor c are known: they are a triple from a grid, narrowed by the trials of all sets, and every
+probability is a sum over the grid. Most of the prior is on c = 0, the rest on c up to 0.85. The trials of a search
+alone seldom exclude a c of 0.1, so this prior decides how many trials a certificate takes. A set of which nothing is
+known has the one mean or the other with equal chances. To settle on the likelier one first would learn too small a rate
+of false alarms, because a set with a few of them would then count as one with the culprit.
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from nvllm.core.statistics import cumulative
 
@@ -61,135 +75,269 @@ class Beta:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Pairs of rates: of hits of a set that contains the culprit (HOLDS), and of any OTHER set.
+    """Triples: the mean rate of hits of a set that contains the culprit (HOLDS), that of any OTHER set, and the
+    correlation of two trials of one artifact (ALIKE).
 
     LOGS are the logarithms of their weights, up to a constant.
     """
 
     holds: tuple[float, ...]
     other: tuple[float, ...]
+    alike: tuple[float, ...]
     logs: tuple[float, ...]
 
     def after(self, seen: Iterable[Sequence[float]]) -> Rates:
-        """Return the rates after evidence, of which each of SEEN has the logarithm for each pair."""
-        return Rates(self.holds, self.other, tuple(map(sum, zip(self.logs, *seen, strict=True))))
+        """Return the rates after evidence, of which each of SEEN has the logarithm for each triple."""
+        return replace(self, logs=tuple(map(sum, zip(self.logs, *seen, strict=True))))
 
     def but(self, seen: Sequence[float]) -> Rates:
         """Return the rates without the evidence SEEN, which is in them."""
-        return Rates(self.holds, self.other, tuple(map(operator.sub, self.logs, seen)))
+        return replace(self, logs=tuple(map(operator.sub, self.logs, seen)))
+
+    def if_holds(self, seen: Count) -> Sequence[float]:
+        """Return the logarithm of the probability of SEEN, of a set that contains the culprit, for each triple."""
+        return likelihood(self.holds, self.alike, seen)
+
+    def if_other(self, seen: Count) -> Sequence[float]:
+        """Return the logarithm of the probability of SEEN, of a set that lacks the culprit, for each triple."""
+        return likelihood(self.other, self.alike, seen)
+
+    def if_either(self, seen: Count) -> Sequence[float]:
+        """Return the logarithm of the probability of SEEN, of a set that may contain the culprit or not."""
+        return _either(self.holds, self.other, self.alike, seen)
 
 
 def known(holds: float, other: float) -> Rates:
-    """Return the rates HOLDS and OTHER, known exactly: for simulations."""
-    return Rates((holds,), (other,), (0.0,))
+    """Return the rates HOLDS and OTHER, known exactly, of artifacts that do not differ: for simulations."""
+    return Rates((holds,), (other,), (0.0,), (0.0,))
 
 
-_SHOWS = (
-    0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55,
-    0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99, 0.998,
-)  # fmt: skip
-"""Failure rates of a set that is bad; each is as likely before the first trial."""
+_SHOWS = (0.04, 0.1, 0.18, 0.26, 0.34, 0.42, 0.5, 0.58, 0.66, 0.74, 0.82, 0.89, 0.94, 0.97, 0.99, 0.998)
+"""Failure rates of a set that is bad, before the first trial: all as likely, but those near 1 less: nobody calls them
+flaky."""
 
-_STRAY = (0.0005, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)
+_STRAY = (0.0005, 0.01, 0.03, 0.06, 0.1, 0.15, 0.22, 0.32, 0.45, 0.6)
 """Failure rates of a set that is good: of false alarms. The declared failure seldom shows where its cause is absent."""
+
+_SHOWS_COARSE = (0.05, 0.15, 0.3, 0.45, 0.6, 0.75, 0.88, 0.97)
+_STRAY_COARSE = (0.0005, 0.02, 0.06, 0.15, 0.35)
+"""The same where artifacts differ: their spread makes a finer grid useless."""
+
+ALIKE = ((0.0, 0.85), (0.06, 0.07), (0.15, 0.04), (0.35, 0.02), (0.85, 0.02))
+"""Intraclass correlations of the trials of one artifact, each with its probability before the first trial."""
+
+
+def _shows_weight(rate: float) -> float:
+    return 1.0 if rate < 0.95 else 0.3
 
 
 def _stray_weight(rate: float) -> float:
     return 4.0 if rate == _STRAY[0] else 1 / (1 + 10 * rate)
 
 
-_PAIRS = tuple((bad, good, math.log(_stray_weight(good))) for bad in _SHOWS for good in _STRAY if bad > good)
+def _triples() -> Iterator[tuple[float, float, float, float]]:
+    """Yield each mean rate of bad and of good sets, the correlation, and the logarithm of their probability."""
+    for alike, chance in ALIKE:
+        shows_at, stray_at = (_SHOWS_COARSE, _STRAY_COARSE) if alike else (_SHOWS, _STRAY)
+        pairs = [(bad, good) for bad in shows_at for good in stray_at if bad > good]
+        whole = sum(_shows_weight(bad) * _stray_weight(good) for bad, good in pairs)
+        for bad, good in pairs:
+            yield bad, good, alike, math.log(chance * _shows_weight(bad) * _stray_weight(good) / whole)
+
+
+_TRIPLES = tuple(_triples())
 
 
 def unknown(*, fix: bool = False) -> Rates:
     """Return the rates before any trial. FIX: a hit is a pass."""
-    holds, other, logs = zip(*_PAIRS, strict=True)
+    holds, other, alike, logs = zip(*_TRIPLES, strict=True)
     if fix:
         holds, other = (tuple(1 - one for one in rates) for rates in (other, holds))
-    return Rates(holds, other, logs)
-
-
-@functools.lru_cache(maxsize=16384)
-def likelihood(rates: tuple[float, ...], seen: Count) -> tuple[float, ...]:
-    """Return the logarithm of the probability of SEEN, in one fixed order, at each of RATES."""
-    at = {rate: seen.hits * math.log(rate) + seen.misses * math.log1p(-rate) for rate in set(rates)}
-    return tuple(at[rate] for rate in rates)
-
-
-@functools.lru_cache(maxsize=16384)
-def either(holds: tuple[float, ...], other: tuple[float, ...], seen: Count) -> tuple[float, ...]:
-    """Return the logarithm of the probability of SEEN, of a set that may contain the culprit or not."""
-    return tuple(
-        max(one, two) + math.log1p(math.exp(-abs(one - two))) - _LOG_2
-        for one, two in zip(likelihood(holds, seen), likelihood(other, seen), strict=True)
-    )
+    return Rates(holds, other, alike, logs)
 
 
 _LOG_2 = math.log(2)
+
+
+@functools.lru_cache(maxsize=16384)
+def likelihood(rates: tuple[float, ...], alike: tuple[float, ...], seen: Count) -> tuple[float, ...]:
+    """Return the logarithm of the probability of SEEN, in one fixed order, of an artifact with each mean of RATES.
+
+    ALIKE has the correlation of two trials of the artifact, for each of RATES.
+    """
+    return tuple(_log_chance(rate, same, seen) for rate, same in zip(rates, alike, strict=True))
+
+
+@functools.lru_cache(maxsize=16384)
+def _either(
+    holds: tuple[float, ...], other: tuple[float, ...], alike: tuple[float, ...], seen: Count
+) -> tuple[float, ...]:
+    both = zip(likelihood(holds, alike, seen), likelihood(other, alike, seen), strict=True)
+    return tuple(max(one, two) + math.log1p(math.exp(-abs(one - two))) - _LOG_2 for one, two in both)
+
+
+@functools.lru_cache(maxsize=65536)
+def _log_chance(rate: float, alike: float, seen: Count) -> float:
+    if not alike:
+        return seen.hits * math.log(rate) + seen.misses * math.log1p(-rate)
+    size = (1 - alike) / alike
+    hit, miss, log = rate * size, (1 - rate) * size, math.lgamma
+    drawn = log(hit + seen.hits) + log(miss + seen.misses) - log(size + seen.hits + seen.misses)
+    return drawn - log(hit) - log(miss) + log(size)
+
+
+_NEGLIGIBLE = 25.0
+"""How much less likely a triple of rates is than the likeliest one, as a logarithm, when it may be left out."""
+
+
+def _likely_triples(rates: Rates) -> Rates:
+    least = max(rates.logs) - _NEGLIGIBLE
+    rows = zip(rates.holds, rates.other, rates.alike, rates.logs, strict=True)
+    return Rates(*zip(*[row for row in rows if row[3] >= least], strict=True))
 
 
 def _total(logs: Iterable[float], top: float) -> float:
     return sum(math.exp(one - top) for one in logs)
 
 
-def shows(rates: Rates, seen: Count) -> float:
+def shows(
+    rates: Rates,
+    seen: Count,
+    above: Sequence[Count] = (),
+    below: Sequence[Count] = (),
+    pairs: Sequence[tuple[Count, Count]] = (),
+) -> float:
     """Return the probability that a set with the trials SEEN contains the culprit, from a prior of one half.
 
-    SEEN is no part of RATES.
+    ABOVE are the trials of bigger sets, BELOW those of smaller ones; each set is an artifact of its own. If a bigger
+    set lacks the culprit, so does this one, and if a smaller one contains it, this one does: the failure is taken as
+    monotone. A bigger set that contains it, or a smaller one that does not, says nothing, so it counts for neither.
+    PAIRS are the trials of two bigger sets that have nothing in common but this one: if it lacks a patch that is
+    needed, so does one of them. None of these trials are a part of RATES.
     """
-    containing = [log + more for log, more in zip(rates.logs, likelihood(rates.holds, seen), strict=True)]
-    lacking = [log + more for log, more in zip(rates.logs, likelihood(rates.other, seen), strict=True)]
-    top = max(*containing, *lacking)
-    holds = _total(containing, top)
-    return holds / (holds + _total(lacking, top))
+    rates = _likely_triples(rates)
+    containing = [rates.logs, rates.if_holds(seen)]
+    lacking = [rates.logs, rates.if_other(seen)]
+    for bigger in above:
+        holds, other = rates.if_holds(bigger), rates.if_other(bigger)
+        containing.append(holds)
+        lacking.append(tuple(map(max, holds, other)))
+    for first, second in pairs:
+        holds, other = zip(*((rates.if_holds(count), rates.if_other(count)) for count in (first, second)), strict=True)
+        containing.append(tuple(map(operator.add, *holds)))
+        mixed = (map(operator.add, holds[0], other[1]), map(operator.add, other[0], holds[1]))
+        lacking.append(tuple(map(max, *mixed)))
+    for smaller in below:
+        holds, other = rates.if_holds(smaller), rates.if_other(smaller)
+        containing.append(tuple(map(max, holds, other)))
+        lacking.append(other)
+    sums = [[sum(row) for row in zip(*columns, strict=True)] for columns in (containing, lacking)]
+    top = max(map(max, sums))
+    chances = [_total(logs, top) for logs in sums]
+    return chances[0] / (chances[0] + chances[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
     """Where in a sequence of patches the culprit is: WEIGHTS[i] is the probability of patch i.
 
-    INSIDE and OUTSIDE are the chances of the next hit of a set with and without the culprit, if it is patch i.
+    SHARES[i] has the probability of each triple of RATES if it is patch i; it is empty where that is far-fetched. SEEN
+    has the trials by the length of the prefix that was tried.
     """
 
     weights: tuple[float, ...]
-    inside: tuple[float, ...]
-    outside: tuple[float, ...]
+    rates: Rates
+    shares: tuple[Sequence[float], ...]
+    seen: Mapping[int, Count]
+
+    def chances(self, lengths: Sequence[int]) -> Iterator[tuple[float, ...]]:
+        """Yield, for the prefix of each of LENGTHS, the chance of its next hit if the culprit is each of the patches.
+
+        What the artifact of a prefix did so far counts.
+        """
+        size = len(self.weights)
+        hits = _next_hits(self.rates, Count())
+        untried = [[self._mean(index, part) for index in range(size)] for part in hits]
+        for length in lengths:
+            if length in self.seen:
+                inside, outside = _next_hits(self.rates, self.seen[length])
+                yield tuple(self._mean(index, inside if index < length else outside) for index in range(size))
+            else:
+                yield (*untried[0][:length], *untried[1][length:])
+
+    def _mean(self, index: int, hits: Sequence[float]) -> float:
+        """Return the mean of HITS, which has the chance for each triple, if the culprit is patch INDEX."""
+        share = self.shares[index]
+        return sum(map(operator.mul, share, hits)) if share else sum(hits) / len(hits)
 
 
-_NEGLIGIBLE = 25.0
-"""How much less likely a pair of rates is than the likeliest one, as a logarithm, when it may be left out."""
+_FAR_FETCHED = 1e-6
+"""The probability of a culprit below which its rates are not worth computing."""
 
 
-def _likely_pairs(rates: Rates) -> Rates:
-    least = max(rates.logs) - _NEGLIGIBLE
-    kept = [one for one in zip(rates.holds, rates.other, rates.logs, strict=True) if one[2] >= least]
-    return Rates(*zip(*kept, strict=True))
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The trials SEEN of a set that is no prefix.
+
+    It contains the culprit if that is one of the first HOLDS patches, and lacks it if that is none of the first LACKS.
+    If it is one between, the set may contain it or not.
+    """
+
+    holds: int
+    lacks: int
+    seen: Count
 
 
-def belief(rates: Rates, prior: Sequence[float], seen: Mapping[int, Count]) -> Belief:
-    """Return the belief after SEEN, from PRIOR. SEEN has the trials by the length of the prefix that was tried."""
-    rates = _likely_pairs(rates)
-    prefixes = [count for length, count in seen.items() if length > 0]
-    containing, lacking = sum(prefixes, Count()), seen.get(0, Count())
-    logs: list[list[float]] = []
+def belief(
+    rates: Rates, prior: Sequence[float], seen: Mapping[int, Count], compared: Sequence[Compared] = ()
+) -> Belief:
+    """Return the belief after SEEN and COMPARED, from PRIOR.
+
+    SEEN has the trials by the length of the prefix that was tried, COMPARED those of other sets. RATES has neither.
+    """
+    rates = _likely_triples(rates)
+    changes: dict[int, list[tuple[Sequence[float], Sequence[float]]]] = {}
+    first: list[Sequence[float]] = []
+
+    for other in (*(Compared(length, length, count) for length, count in seen.items()), *compared):
+        starts = (0, other.holds, other.lacks, len(prior))
+        chances = (rates.if_holds(other.seen), rates.if_either(other.seen), rates.if_other(other.seen))
+        steps = [
+            (start, likely)
+            for (start, end), likely in zip(itertools.pairwise(starts), chances, strict=True)
+            if end > start
+        ]
+        first.append(steps[0][1])
+        for (_, before), (start, after) in itertools.pairwise(steps):
+            changes.setdefault(start, []).append((before, after))
+    logs = list(rates.after(first).logs)
+    rows: list[list[float]] = []
     for index, before in enumerate(prior):
-        start, hold = math.log(before), likelihood(rates.holds, containing)
-        other = likelihood(rates.other, lacking)
-        logs.append([start + log + a + b for log, a, b in zip(rates.logs, hold, other, strict=True)])
-        if (passed := seen.get(index + 1)) is not None:  # the next patch is the first that this prefix lacks
-            containing = Count(containing.hits - passed.hits, containing.misses - passed.misses)
-            lacking += passed
-    top = max(map(max, logs))
-    totals, inside, outside = [], [], []
-    for row in logs:
-        own = max(row)
-        raw = [math.exp(one - own) for one in row]
-        total = sum(raw)
-        totals.append(total * math.exp(own - top))
-        inside.append(sum(map(operator.mul, raw, rates.holds)) / total)
-        outside.append(sum(map(operator.mul, raw, rates.other)) / total)
+        for old, new in changes.get(index, ()):
+            logs = [log - a + b for log, a, b in zip(logs, old, new, strict=True)]
+        rows.append([math.log(before) + log for log in logs])
+    top = max(map(max, rows))
+    raw = [[math.exp(log - top) for log in row] for row in rows]
+    totals = [sum(row) for row in raw]
     whole = sum(totals)
-    return Belief(tuple(one / whole for one in totals), tuple(inside), tuple(outside))
+    shares = tuple(
+        tuple(part / total for part in row) if total > _FAR_FETCHED * whole else ()
+        for row, total in zip(raw, totals, strict=True)
+    )
+    return Belief(tuple(total / whole for total in totals), rates, shares, seen)
+
+
+def _next_hits(rates: Rates, seen: Count) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the chance that the next trial of an artifact with the trials SEEN is a hit, for each triple of RATES:
+    if its set contains the culprit, and if not."""
+    count = seen.hits + seen.misses
+    known_for = [same * count / (1 + same * (count - 1)) if count else 0.0 for same in rates.alike]
+    so_far = seen.hits / count if count else 0.0
+    first, second = (
+        [rate + (so_far - rate) * weight for rate, weight in zip(means, known_for, strict=True)]
+        for means in (rates.holds, rates.other)
+    )
+    return first, second
 
 
 def likely_range(cells: Sequence[tuple[int, int]], weights: Sequence[float], probability: float) -> tuple[int, int]:
@@ -213,8 +361,10 @@ def choose(believed: Belief, candidates: Sequence[int], built: frozenset[int], b
     the rest, as a search that stops at a confidence needs. A prefix that is not in BUILT also costs BUILD_PRICE trials.
     """
 
+    chances = dict(zip(candidates, believed.chances(candidates), strict=True))
+
     def value(length: int) -> tuple[float, int]:
-        worth = _worth(believed.weights, believed.inside[:length] + believed.outside[length:])
+        worth = _worth(believed.weights, chances[length])
         return worth / (1.0 if length in built else 1 + build_price / AMORTISED), -length
 
     return max(candidates, key=value)
@@ -236,3 +386,129 @@ def _divergence(first: float, second: float) -> float:
     if not (least < first < most and least < second < most):  # seldom, and a search spends a third of its time here
         first, second = min(max(first, least), most), min(max(second, least), most)
     return first * math.log(first / second) + (1 - first) * math.log((1 - first) / (1 - second))
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSpread:
+    """How much the artifacts of a search differ, if they have one of two mean rates: with the culprit and without.
+
+    ARTIFACTS were tried TRIALS times. The intraclass correlation of two trials of one artifact is between LOW and
+    HIGH with a probability of 95 %. CHANCE is the probability of one so high that a certificate is worth little. P is
+    the probability of counts as uneven as these, or more, if artifacts with and without the culprit have one rate each.
+    MIXED: some artifact was both good and bad. DIFFERS: the artifacts do differ.
+    """
+
+    artifacts: int
+    trials: int
+    low: float
+    high: float
+    chance: float
+    p: float
+    mixed: bool
+    differs: bool
+
+
+_UNEVEN = 0.01
+"""The p-value of the test of homogeneity from which on artifacts count as different."""
+
+_CLEARLY = 0.1
+"""The correlation above which a certificate would be worth little."""
+
+_LIKELY = 0.5
+"""The probability of such a correlation from which on artifacts count as different."""
+
+_SHUFFLES, _ENOUGH = 600, 20
+"""Shuffles of a test of homogeneity, and those as uneven as the trials after which it ends early (Besag and Clifford,
+"Sequential Monte Carlo p-values", 1991)."""
+
+
+def differ(rates: Rates) -> float:
+    """Return the probability that artifacts differ so much that a certificate would be worth little."""
+    top = max(rates.logs)
+    chances = [math.exp(log - top) for log in rates.logs]
+    return sum(itertools.compress(chances, (alike > _CLEARLY for alike in rates.alike))) / sum(chances)
+
+
+def spread(rates: Rates, holding: Sequence[Count], lacking: Sequence[Count]) -> BuildSpread:
+    """Return how much artifacts differ, of which those HOLDING the culprit and those LACKING it had these trials.
+
+    RATES are those before any trial.
+    """
+    after = rates.after([*map(rates.if_holds, holding), *map(rates.if_other, lacking)])
+    top, chance = max(after.logs), differ(after)
+    chances: dict[float, float] = {}
+    for alike, log in zip(after.alike, after.logs, strict=True):
+        chances[alike] = chances.get(alike, 0.0) + math.exp(log - top)
+    whole, below, kept = sum(chances.values()), 0.0, []
+    for alike, part in sorted(chances.items()):
+        if below < 0.975 * whole and below + part > 0.025 * whole:
+            kept.append(alike)
+        below += part
+    seen = [*holding, *lacking]
+    p = uneven(tuple(sorted(holding, key=_order)), tuple(sorted(lacking, key=_order)))
+    return BuildSpread(
+        len(seen),
+        sum(count.hits + count.misses for count in seen),
+        kept[0],
+        kept[-1],
+        chance,
+        p,
+        any(count.hits and count.misses for count in seen),
+        p < _UNEVEN or chance > _LIKELY,
+    )
+
+
+def _order(count: Count) -> tuple[int, int]:
+    return count.hits, count.misses
+
+
+@functools.lru_cache(maxsize=1024)
+def uneven(*groups: tuple[Count, ...]) -> float:
+    """Return the p-value of the hypothesis that all artifacts of each of GROUPS have the same rate.
+
+    It is that of the likelihood ratio statistic G, summed over the groups, against its distribution if the hits of a
+    group are shuffled over its trials, which needs no large numbers. The shuffles are drawn by a fixed seed.
+    """
+    rng = random.Random(0)  # noqa: S311 - a statistic, which has to be the same on every machine
+    observed = sum(_unevenness(group) for group in groups) - 1e-9
+    as_uneven = 0
+    for drawn in range(_SHUFFLES):
+        as_uneven += sum(_unevenness(_shuffled(group, rng)) for group in groups) >= observed
+        if as_uneven == _ENOUGH:
+            return as_uneven / (1 + drawn)
+    return (1 + as_uneven) / (1 + _SHUFFLES)
+
+
+def _shuffled(group: Sequence[Count], rng: random.Random) -> list[Count]:
+    hits = sum(count.hits for count in group)
+    trials = hits + sum(count.misses for count in group)
+    hit_at = sorted(rng.sample(range(trials), hits))
+    ends = list(itertools.accumulate(count.hits + count.misses for count in group))
+    passed = [bisect.bisect_left(hit_at, end) for end in ends]
+    drawn = [after - before for before, after in itertools.pairwise([0, *passed])]
+    return [Count(hit, count.hits + count.misses - hit) for hit, count in zip(drawn, group, strict=True)]
+
+
+def _unevenness(group: Sequence[Count]) -> float:
+    """Return half of G: how much better the rate of each artifact explains its hits than the rate of the GROUP."""
+
+    def best(count: Count) -> float:
+        trials = count.hits + count.misses
+        return sum(part * math.log(part / trials) for part in (count.hits, count.misses) if part)
+
+    return sum(map(best, group)) - best(sum(group, Count()))
+
+
+def at_most(seen: Count) -> float:
+    """Return the upper bound, at 95 %, of the rate of hits of an artifact with the trials SEEN (Clopper-Pearson)."""
+    return Beta(1.0 + seen.hits, seen.misses).quantile(0.95) if seen.misses else 1.0
+
+
+def more_often(seen: Count, others: Count) -> float:
+    """Return Fisher's exact p-value, one-sided, of SEEN hitting no more often than OTHERS."""
+    trials, hits = seen.hits + seen.misses, seen.hits + others.hits
+    whole = trials + others.hits + others.misses
+    ways = sum(
+        math.comb(trials, k) * math.comb(whole - trials, hits - k) for k in range(seen.hits, min(trials, hits) + 1)
+    )
+    return ways / math.comb(whole, hits)

@@ -31,6 +31,12 @@ SCHEMA = "nvllm.journal/2"
 FIRST = "nvllm.journal/1"
 """The format without chained hashes."""
 
+MODEL = 2
+"""The number of the model by which a flaky search decides. A change of its decisions raises it.
+
+1: all sets of one verdict fail equally often. 2: builds may differ (`posterior`).
+"""
+
 Withdrawn = Literal["all", "trials", "last", "untestable", "skip"]
 """What `back` withdraws of a set: its trials, the last of them, the untestable ones, its skip, or trials and skip."""
 
@@ -55,8 +61,8 @@ class PatchSummary:
 class BisectStart:
     """The search and its inputs. INPUTS is the hash of the lock and the series, without the patch set.
 
-    MAX_HOURS 0: no limit. FURTHER: search for other causes after the first. VERSION and COMMIT of vLLM and the
-    SUMMARIES of the patches are for reports; journals of earlier versions of nvllm lack them.
+    MAX_HOURS 0: no limit. FURTHER: search for other causes after the first. MODEL: see `MODEL`. VERSION and COMMIT of
+    vLLM and the SUMMARIES of the patches are for reports. Journals of earlier versions of nvllm lack these four.
     """
 
     schema: Annotated[str, Rule(choices=(SCHEMA, FIRST))]
@@ -84,6 +90,7 @@ class BisectStart:
     version: str = ""
     commit: str = ""
     summaries: Mapping[str, PatchSummary] = field(default_factory=dict)
+    model: Positive = 1
 
     @property
     def problem(self) -> Problem:
@@ -195,6 +202,13 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Continued:
+    """The search goes on by MODEL. The failure was steady so far, and all models decide a steady search alike."""
+
+    model: Positive
+
+
+@dataclass(frozen=True, slots=True)
 class Corrected:
     """The user has corrected the probe, and says that of the verdicts of the one before the KEPT ones still hold."""
 
@@ -211,7 +225,8 @@ class End:
     certified: bool
 
 
-JournalRecord: TypeAlias = BisectStart | Built | Sent | Lost | Tried | Judged | Back | Skip | Limits | Corrected | End
+_OfSearch: TypeAlias = BisectStart | Built | Sent | Lost | Tried | Judged | Back | Skip | Limits | Corrected | End
+JournalRecord: TypeAlias = _OfSearch | Continued
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +306,11 @@ class BisectState:
 
     def after(self, record: JournalRecord) -> BisectState:
         """Return the state after RECORD."""
+        if isinstance(record, Continued):
+            return replace(self, start=replace(self.start, model=record.model))
+        return self._after(record)
+
+    def _after(self, record: _OfSearch) -> BisectState:
         match record:
             case BisectStart():
                 return BisectState(record)

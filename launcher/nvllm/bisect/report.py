@@ -5,12 +5,14 @@ The matrix has a column for each set that was tried: its patches, and the outcom
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from nvllm.bisect import judge, search
+from nvllm.bisect import judge, posterior, search
 from nvllm.bisect.answer import Done, Line, NextTrial
 from nvllm.bisect.combinations import PatchSet, set_hash
+from nvllm.bisect.posterior import Count
 from nvllm.bisect.records import BisectStart, BisectState, Tried
 from nvllm.core.canonical import Json
 from nvllm.trials.trial import Built, TrialOutcome
@@ -23,6 +25,21 @@ _PAINT: dict[TrialOutcome, str] = {"good": "\x1b[32m", "bad": "\x1b[31m", "untes
 _PLAIN = "\x1b[0m"
 _WIDE = 7
 """The most trials in one row of a column: the name of a set is as wide."""
+
+_WEAKER = 0.05
+"""The p-value from which on everything without the culprits is said to fail more often than a set that is good."""
+
+_UNKNOWN = 30
+"""The upper bound, in percent, above which everything without the culprits is not called sound if it failed at all."""
+
+_DIFFER = (
+    "This differs from build to build: an artifact is to blame, not a patch alone. Sets that all have the answer, or"
+    " all lack it, do not fail equally often; the matrix shows which. Try one set in several builds."
+)
+_NEVER_MIXED = (
+    "No build was both good and bad: the failure is steady, which a search without --flaky proves, or this differs from"
+    " build to build: an artifact is to blame, not a patch."
+)
 
 _SHOWN = 0.0005
 """The smallest probability that three digits do not show as 0."""
@@ -79,7 +96,7 @@ def conclusion(start: BisectStart, done: Done) -> str:
     """Return what was found, in a few sentences."""
     names, fix = ", ".join(done.culprits), start.find == "fix"
     if done.stopped:
-        return f"open: {done.stopped}. Best answer so far: among {names}."
+        return " ".join([f"open: {done.stopped}. Best answer so far: among {names}.", *_builds(done)])
     verb = "repairs it" if fix else "breaks it"
     if start.mode == "set":
         if len(done.culprits) != 1:
@@ -92,7 +109,48 @@ def conclusion(start: BisectStart, done: Done) -> str:
         sentence = f"{names} {verb}{sure}; {order}" + ("." if done.certified else "; not certified.")
     else:
         sentence = f"one of {names} {verb}; what lies between them cannot be told apart."
-    return " ".join([sentence, *_along(done), *_rest(start, done, "it")])
+    return " ".join([sentence, *_along(done), *_rest(start, done, "it"), *_builds(done)])
+
+
+def _builds(done: Done) -> list[str]:
+    """Return what builds that differ mean for the answer, and what to do."""
+    spread = done.spread
+    if spread is None or not (spread.differs or not spread.mixed):
+        return []
+    return [_DIFFER if spread.mixed else _NEVER_MIXED]
+
+
+def spread_text(done: Done) -> str:
+    """Return how many builds the answer of a flaky search rests on, and how much they differ; empty if steady."""
+    spread = done.spread
+    if spread is None:
+        return ""
+    return (
+        f"{spread.artifacts} builds in {spread.trials} trials; trials of one build are correlated by {spread.low:g} to"
+        f" {spread.high:g} at 95 %; equal builds would be as uneven with p = {spread.p:.3f}"
+    )
+
+
+def remarks(done: Done) -> tuple[str, ...]:
+    """Return the notes of DONE, how much builds differ, and what its certificate takes for granted."""
+    return (*done.notes, *filter(None, (spread_text(done), assumptions(done))))
+
+
+def assumptions(done: Done) -> str:
+    """Return what a certificate takes for granted, and what would break it; empty if nothing is certified."""
+    if not done.certified:
+        return ""
+    if not done.flaky:
+        return (
+            "The certificate takes the failure as steady: a set always fails or never does, in each of its builds. A"
+            " failure rate below 1, or another build of a set that behaves otherwise, would break it."
+        )
+    return (
+        "The certificate takes builds of different sets as independent; the mean failure rate of all sets with the"
+        " answer as equal, and that of all without it; and the failure as monotone: a set fails at least as often as"
+        " its parts. A rate that changes with time, a patch that hides the failure, or one that only makes it rarer"
+        " would break it."
+    )
 
 
 def _along(done: Done) -> list[str]:
@@ -110,14 +168,34 @@ def _rest(start: BisectStart, done: Done, without: str) -> list[str]:
         kept = "still repaired" if fix else "still broken"
         if not done.further:
             more = "" if start.further else "; start again with --all to find it"
-            return [f"Everything without {without} is {kept}: there is another cause{more}."]
+            differ = ", or builds differ" if done.flaky else ""
+            return [f"Everything without {without} is {kept}: there is another cause{differ}{more}."]
         others = [f"{', '.join(one.culprits)}{'' if one.certified else ' (not certified)'}" for one in done.further]
         return [
             f"Everything without {without} is {kept}. Further causes: {'; '.join(others)}.",
             *_rest(start, done.further[-1], "any of these causes"),
         ]
     gone = "not repaired" if fix else "not broken"
+    if done.flaky:
+        return [_rare(done, rest, without, gone)]
     return [f"Everything without {without} is {gone}."]
+
+
+def _rare(done: Done, rest: Line, without: str, gone: str) -> str:
+    """Return how often REST, everything WITHOUT the culprits, shows the effect that is GONE."""
+    tally = rest.verdict.tally
+    counted = Count(tally.bad, tally.good) if gone == "not broken" else Count(tally.good, tally.bad)
+    verb = "fails" if gone == "not broken" else "passes"
+    most = math.ceil(100 * posterior.at_most(counted))
+    lacking = [line.verdict.tally for line in done.certificate if line.verdict.outcome == rest.verdict.outcome]
+    bad, good = sum(low.bad for low in lacking), sum(low.good for low in lacking)
+    others = Count(bad, good) if gone == "not broken" else Count(good, bad)
+    if posterior.more_often(counted, others) < _WEAKER or (counted.hits and most > _UNKNOWN):
+        return (
+            f"Everything without {without} {verb} less often, but not never: {tally}, at most {most} % of boots, 95 %."
+            " There may be a weaker cause, or the builds differ."
+        )
+    return f"Everything without {without} is {gone}: it {verb} in at most {most} % of boots, 95 % ({tally})."
 
 
 def certificate_text(state: BisectState, done: Done) -> str:
@@ -197,7 +275,7 @@ def text(state: BisectState, done: Done | None, *, color: bool, width: int | Non
     ]
     parts += filter(None, [corrections_text(state), given_up_text(state)])
     if done is not None:
-        parts += filter(None, [conclusion(start, done), certificate_text(state, done), *done.notes])
+        parts += filter(None, [conclusion(start, done), certificate_text(state, done), *remarks(done)])
     return "\n\n".join(parts) + "\n"
 
 
@@ -217,6 +295,8 @@ def data(state: BisectState, done: Done | None) -> dict[str, Json]:
             "rest": None if done.rest is None else _line_data(state, done.rest),
             "further": [list(one.culprits) for one in done.further],
             "stopped": done.stopped,
+            "builds": _spread_data(done),
+            "assumptions": assumptions(done),
         }
     return {
         "image": state.start.image,
@@ -238,6 +318,20 @@ def _line_data(state: BisectState, line: Line) -> Json:
         "outcome": line.verdict.outcome,
         "confidence": line.verdict.confidence,
         "holds": line.holds,
+    }
+
+
+def _spread_data(done: Done) -> Json:
+    spread = done.spread
+    if spread is None:
+        return None
+    return {
+        "builds": spread.artifacts,
+        "trials": spread.trials,
+        "correlation": {"low": spread.low, "high": spread.high, "level": 0.95},
+        "p": spread.p,
+        "mixed": spread.mixed,
+        "differ": spread.differs,
     }
 
 

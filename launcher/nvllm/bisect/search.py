@@ -20,6 +20,13 @@ from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
 from nvllm.bisect.weighing import Asking, Search, step
 from nvllm.core.refusal import Refused
 
+_DOUBT = 0.2
+"""How probable builds that differ may be in a certificate."""
+
+_MAY_DIFFER = "builds may differ too much for a certificate"
+_NOT_CONFIRMED = "another build contradicts the certificate: builds differ, or the failure is not monotone"
+_REST_SHOWS = "everything without it shows the effect too: there is another cause, or builds differ"
+
 
 def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
     """Return the next trial to run, or what was found. Raises Refused NV801 if an end does not behave as declared.
@@ -49,6 +56,7 @@ def _best(problem: Problem, evidence: SearchEvidence, stopped: str) -> Done:
         step(_located(search))
     if (complete := _complete(search)) is not None:
         return replace(complete, stopped=stopped)
+    spread = search.spread(search.possible) if search.flaky and search.settings.rates is None else None
     return Done(
         search.possible,
         exact=False,
@@ -58,6 +66,7 @@ def _best(problem: Problem, evidence: SearchEvidence, stopped: str) -> Done:
         posterior=tuple(search.weights.items()),
         notes=tuple(search.notes),
         stopped=stopped,
+        spread=spread,
     )
 
 
@@ -109,8 +118,31 @@ def _run(search: Search) -> Asking[Done]:
         yield from search.watch(at_the_end=False)
     done = yield from search.located()
     if watched:
-        yield from search.watch(at_the_end=True)
+        done = yield from _if_builds_agree(search, done)
+        if done.certified:
+            yield from search.watch(at_the_end=True)
     return (yield from _with_further(search, done))
+
+
+def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
+    """Return DONE with the spread of its builds. It is not certified if they differ, or if that cannot be told.
+
+    Raises TrialNeeded while a few trials more of the same builds may tell.
+    """
+    spread = search.spread(done.culprits)
+    if not done.certified:
+        return replace(done, spread=spread)
+    rest, note = done.rest, ""
+    if rest is not None and search.problem.effect(rest.verdict.outcome):
+        note = _REST_SHOWS
+    elif not spread.mixed or spread.differs:
+        note = _MAY_DIFFER
+    elif not (yield from search.confirmed(done)):
+        note = _NOT_CONFIRMED
+    elif spread.chance > max(_DOUBT, 1 - search.settings.confidence):
+        yield from search.compare_builds()
+        note = _MAY_DIFFER
+    return replace(done, spread=spread, certified=not note, notes=(*done.notes, *filter(None, [note])))
 
 
 def _located(search: Search) -> Asking[Done]:

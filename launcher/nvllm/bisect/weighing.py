@@ -16,8 +16,8 @@ from typing import NoReturn, TypeAlias, TypeVar
 
 from nvllm.bisect import judge, posterior
 from nvllm.bisect.answer import Done, Line, NextTrial, Purpose, Stopped
-from nvllm.bisect.combinations import PatchSet
-from nvllm.bisect.posterior import Rates
+from nvllm.bisect.combinations import PatchSet, halves
+from nvllm.bisect.posterior import BuildSpread, Compared, Rates
 from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
 from nvllm.trials.trial import TrialOutcome
 
@@ -27,6 +27,22 @@ _ENDLESS = 10
 _BETWEEN_WATCHES = 6
 """Trials of a flaky search for each further trial of the bad end, which shows whether the rate is still the same."""
 
+
+LOOSE_DOUBT = 0.1
+"""The doubt that a flaky search leaves on its way. Its certificate tries the sets again that the answer rests on, and
+others where these do not suffice, because builds may differ."""
+
+_ALONE = 0.9
+"""How sure a set must be by its own trials before those of comparable sets count for it."""
+
+_EACH = 8
+"""Trials of one artifact after which another artifact says more."""
+
+_ARTIFACTS = 6
+"""The most artifacts that are built to settle one line of a certificate."""
+
+_SURELY_DIFFER = 0.995
+"""The probability of builds that differ at which a search ends: more trials of the same builds prove nothing."""
 
 T = TypeVar("T")
 Asking: TypeAlias = Generator[NextTrial | Stopped, None, T]
@@ -90,11 +106,50 @@ class Search(ABC):
         if seen.fallen:
             yield Stopped(f"the failure rate has fallen: {seen}")
         others = self.evidence.trials - bad.trials - good.trials
+        if posterior.differ(self.rates()) > _SURELY_DIFFER:
+            yield Stopped("this differs from build to build")
         due = (bad.conclusive - pairs) * _BETWEEN_WATCHES <= others - _BETWEEN_WATCHES
         if due or (at_the_end and not seen.steady):
             if bad.blocked:
                 yield Stopped("the bad end cannot be tested any more, so its failure rate may have changed")
             yield from self.want(ends["bad"], f"whether the failure rate is still the same: {seen}", "watch")
+
+    def spread(self, culprits: Iterable[str]) -> BuildSpread:
+        """Return how much builds differ, if CULPRITS are the answer."""
+        cause = self.combinations.closed(culprits)
+        counts = {self._source(one): (one, self.problem.count(tally)) for one, tally in self.evidence.tallies.items()}
+        tried = [(chosen, count) for chosen, count in counts.values() if count.hits + count.misses]
+        before = posterior.unknown(fix=self.problem.find == "fix")
+        return posterior.spread(
+            before,
+            [count for chosen, count in tried if cause <= chosen],
+            [count for chosen, count in tried if not cause <= chosen],
+        )
+
+    def with_others(self, whole: PatchSet) -> tuple[PatchSet, ...]:
+        """Return WHOLE with either half of the other patches: if it lacks a patch that is needed, so does a half."""
+        others = self.combinations.ordered(self.problem.high - whole)
+        return tuple(itertools.islice(halves(self.combinations, whole, self.problem.high, others), 2))
+
+    def confirmed(self, done: Done) -> Asking[bool]:
+        """Return whether further builds agree with the certificate of DONE: bigger sets that have its culprits show the
+        effect, and those that lack one of several do not."""
+        needed = done.culprits if len(done.culprits) > 1 else ()
+        lacking = [self.combinations.without(self.problem.high, [patch]) | self.problem.low for patch in needed]
+        expected = dict.fromkeys(self.with_others(done.certificate[0].chosen), True)
+        for chosen, shows in (expected | dict.fromkeys(lacking, False)).items():
+            doubt = 1 - self.settings.confidence
+            verdict = yield from self.weigh(chosen, "another build of the same verdict", doubt, "certificate", 1)
+            if verdict.outcome != "untestable" and self.problem.effect(verdict.outcome) != shows:
+                return False
+        return True
+
+    def compare_builds(self) -> Asking[None]:
+        """Ask for another trial of the build that has the fewest, unless each has enough to show that it differs."""
+        tallies = self.evidence.tallies
+        few = [one for one, tally in tallies.items() if not tally.blocked and tally.conclusive < _EACH]
+        if few:
+            yield from self.want(self._fewest(few), "whether builds differ", "certificate")
 
     def want(self, chosen: PatchSet, reason: str, purpose: Purpose) -> Asking[NoReturn]:
         yield NextTrial(chosen, reason, purpose)
@@ -119,14 +174,18 @@ class Search(ABC):
         """Return what stands for the patched source of CHOSEN: sets of one source share their trials."""
         return self.evidence.trees.get(chosen, "") or chosen
 
+    def _by_source(self, sets: Iterable[PatchSet]) -> Sequence[PatchSet]:
+        """Return one of SETS for each source."""
+        return tuple({self._source(chosen): chosen for chosen in sets}.values())
+
     def _heard(self, rates: Rates, chosen: PatchSet) -> Sequence[float]:
         """Return what the trials of CHOSEN say about each pair of RATES."""
         seen = self.problem.count(self.evidence.tally(chosen))
         if chosen == self.problem.high:
-            return posterior.likelihood(rates.holds, seen)
+            return rates.if_holds(seen)
         if chosen == self.problem.low:
-            return posterior.likelihood(rates.other, seen)
-        return posterior.either(rates.holds, rates.other, seen)
+            return rates.if_other(seen)
+        return rates.if_either(seen)
 
     def verdict(self, chosen: PatchSet, reason: str, doubt: float, purpose: Purpose = "search") -> Asking[Verdict]:
         """Return the verdict on CHOSEN for the search. The ends have the outcomes that were proved."""
@@ -135,28 +194,88 @@ class Search(ABC):
         tally = self.evidence.tally(chosen)
         return Verdict(self._outcome(shows=chosen == self.problem.high), tally, self._sure(chosen))
 
-    def weigh(self, chosen: PatchSet, reason: str, doubt: float, purpose: Purpose, least: int) -> Asking[Verdict]:
+    def weigh(
+        self,
+        chosen: PatchSet,
+        reason: str,
+        doubt: float,
+        purpose: Purpose,
+        least: int,
+        others: Sequence[PatchSet] = (),
+    ) -> Asking[Verdict]:
         """Return the verdict on CHOSEN by its trials, after asking for as many as it needs or patience allows.
 
-        A steady failure needs LEAST trials, a flaky one as many as leave at most DOUBT. A set that is given up is
-        judged by the conclusive trials that it has.
+        A set needs LEAST trials, and where the failure is flaky as many more as leave at most DOUBT. A set that is
+        given up is judged by the conclusive trials that it has. OTHERS are sets that settle this one too, if the
+        failure is monotone: their trials say more than many of one artifact.
         """
         tally = self.evidence.tally(chosen)
         if tally.unknown:
             return Verdict("untestable", tally)
-        if tally.conclusive < (1 if self.flaky else least) and not tally.blocked:
-            nth = f", trial {tally.conclusive + 1} of {least}" if least > 1 and not self.flaky else ""
+        if tally.conclusive < least and not tally.blocked:
+            nth = f", trial {tally.conclusive + 1} of {least}" if least > 1 else ""
             again = f", again after {tally.stage}" if tally.untestable else ""
             yield from self.want(chosen, f"{reason}{nth}{again}", purpose)
         if not self.flaky:
             return Verdict("bad" if tally.bad else "good", tally)
-        chance = posterior.shows(self.rates([chosen]), self.problem.count(tally))
-        sure = max(chance, 1 - chance)
-        if sure < 1 - doubt and tally.conclusive < self.settings.patience and not tally.blocked:
-            yield from self.want(chosen, f"{reason}: {tally}, {sure:.3f} sure", purpose)
+        alone, chance = self._alone(chosen), self._with_comparable(chosen)
+        sure, settled = max(chance, 1 - chance), max(alone, 1 - alone) >= min(_ALONE, 1 - doubt)
+        tried = sum(self.evidence.tally(other).conclusive for other in others)
+        patient = tally.conclusive < self.settings.patience and tried < self.settings.patience
+        if (sure < 1 - doubt or not settled) and patient and not tally.blocked:
+            asked = self._artifact(chosen, others) if settled else chosen
+            seen = self.evidence.tally(asked)
+            about = "" if asked == chosen else ", by another build,"
+            yield from self.want(asked, f"{reason}{about}: {seen}, {sure:.3f} sure", purpose)
         if sure >= 1 - doubt:
             self.decided[chosen] = chance > 0.5
         return Verdict(self._outcome(shows=chance > 0.5), tally, sure)
+
+    def _alone(self, chosen: PatchSet) -> float:
+        """Return the probability that CHOSEN shows the effect, by its own trials."""
+        return posterior.shows(self.rates([chosen]), self.problem.count(self.evidence.tally(chosen)))
+
+    def _with_comparable(self, chosen: PatchSet) -> float:
+        """Return the probability that CHOSEN shows the effect, by its trials and those of bigger and smaller sets.
+
+        Where its own trials say the opposite, the failure is not monotone, or builds differ, and they alone count.
+        """
+        alone = self._alone(chosen)
+        ends = (self.problem.low, self.problem.high)
+        comparable = self._by_source(
+            other for other in self.evidence.tallies if other not in ends and (other < chosen or other > chosen)
+        )
+        counts = {
+            other: self.problem.count(self.evidence.tally(other))
+            for other in comparable
+            if self._source(other) != self._source(chosen)
+        }
+        above = {other: count for other, count in counts.items() if other > chosen}
+        below = [count for other, count in counts.items() if other < chosen]
+        pairs = []
+        for first, second in itertools.combinations(list(above), 2):
+            if first & second == chosen and first in above and second in above:
+                pairs.append((above.pop(first), above.pop(second)))
+        seen = self.problem.count(self.evidence.tally(chosen))
+        joint = posterior.shows(self.rates([chosen, *counts]), seen, [*above.values()], below, pairs)
+        return alone if (alone > 0.5) != (joint > 0.5) and max(alone, 1 - alone) >= _ALONE else joint
+
+    def _artifact(self, chosen: PatchSet, others: Sequence[PatchSet]) -> PatchSet:
+        """Return the set whose next trial is worth most to settle CHOSEN: of those with trials the one with the
+        fewest, or the next of OTHERS if each has enough."""
+        candidates = [chosen]
+        for other in others:
+            tally = self.evidence.tally(other)
+            if tally.blocked:
+                continue
+            if not tally.conclusive:
+                fewest = min(self.evidence.tally(candidate).conclusive for candidate in candidates)
+                return other if fewest >= _EACH else self._fewest(candidates)
+            candidates.append(other)
+        return self._fewest(candidates)
+
+    def _fewest(self, candidates: Iterable[PatchSet]) -> PatchSet:
+        return min(candidates, key=lambda candidate: self.evidence.tally(candidate).conclusive)
 
     def _outcome(self, *, shows: bool) -> TrialOutcome:
         return "bad" if shows == (self.problem.find == "break") else "good"
@@ -164,21 +283,25 @@ class Search(ABC):
     def _sure(self, chosen: PatchSet) -> float | None:
         if not self.flaky:
             return None
-        chance = posterior.shows(self.rates([chosen]), self.problem.count(self.evidence.tally(chosen)))
+        chance = self._with_comparable(chosen)
         return max(chance, 1 - chance)
 
-    def line(self, role: str, chosen: PatchSet, doubt: float, *, effect: bool | None) -> Asking[Line]:
+    def line(
+        self, role: str, chosen: PatchSet, doubt: float, others: Sequence[PatchSet] = (), *, effect: bool | None
+    ) -> Asking[Line]:
         """Return the certificate's line about CHOSEN, after asking for trials until it leaves at most DOUBT.
 
         EFFECT: the set must show the effect; None: it may or not. These trials need no new build, and they reveal a
         flaky failure that was taken for a steady one before it makes the answer wrong.
         """
-        verdict = yield from self.weigh(chosen, f"the certificate, {role}", doubt, "certificate", self.settings.repeats)
+        verdict = yield from self.weigh(
+            chosen, f"the certificate, {role}", doubt, "certificate", self.settings.repeats, others
+        )
         tally = verdict.tally
         sure = (
             tally.conclusive >= self.settings.repeats
             if verdict.confidence is None
-            else verdict.confidence >= self.settings.confidence
+            else verdict.confidence >= 1 - max(doubt, 1 - self.settings.confidence)
         )
         fits = effect is None or self.problem.effect(verdict.outcome) == effect
         return Line(role, chosen, verdict, verdict.outcome != "untestable" and fits and sure)
@@ -188,12 +311,19 @@ class Search(ABC):
         rest = self.combinations.without(self.problem.high, culprits) | self.problem.low
         if rest == self.problem.low:
             return None
-        line = yield from self.line("everything without it", rest, doubt, effect=None)
+        line = yield from self.line("everything without it", rest, LOOSE_DOUBT if self.flaky else doubt, effect=None)
         if line.verdict.outcome == "untestable":
             self.notes.append("everything without it cannot be tested, so there may be another cause")
         elif not line.holds:
             self.notes.append("whether everything without it shows the effect is not sure: there may be another cause")
         return line
+
+    def between(self, first: PatchSet, lower: PatchSet, upper: PatchSet) -> tuple[PatchSet, ...]:
+        """Return FIRST and further closed sets between LOWER and UPPER: artifacts that settle what they settle."""
+        items = self.combinations.ordered(upper - lower)
+        ends = (self.problem.low, self.problem.high)
+        sets = [first, *itertools.islice(halves(self.combinations, lower, upper, items), _ARTIFACTS)]
+        return tuple(dict.fromkeys(one for one in sets if one not in ends))[: _ARTIFACTS - 1]
 
     def certified(self, lines: Sequence[Line]) -> bool:
         """Return whether LINES prove the result, and note what they lack."""
@@ -239,10 +369,22 @@ class Search(ABC):
         prior = [(high - low) / (len(rest) - cuts[0]) for low, high in cells]
         index_of = {m: index + 1 for index, m in enumerate(open_to)}
         seen = {index_of[m]: self.problem.count(tallies[m]) for m in open_to if tallies[m].conclusive}
-        belief = posterior.belief(self.rates(set(sets.values())), prior, seen)
+        ends = (self.problem.low, self.problem.high)
+        others = self._by_source(one for one in self.evidence.tallies if one not in (*ends, *sets.values()))
+        lower, upper = ([self.prefix(pinned, rest, max(cell[end], 0)) for cell in cells] for end in (0, 1))
+        compared = [
+            Compared(
+                sum(prefix <= chosen for prefix in upper),
+                sum(m < 0 or not chosen <= prefix for (m, _), prefix in zip(cells, lower, strict=True)),
+                self.problem.count(self.evidence.tally(chosen)),
+            )
+            for chosen in others
+        ]
+        belief = posterior.belief(self.rates({*sets.values(), *others}), prior, seen, compared)
         self.suspect(rest, cells, belief.weights)
         best = max(range(len(cells)), key=lambda index: belief.weights[index])
-        likely = posterior.likely_range(cells, belief.weights, 1 - share)
+        sure = self.settings.confidence if self.problem.mode == "ordered" else 1 - share
+        likely = posterior.likely_range(cells, belief.weights, sure)
         inside = pinned - self.problem.low
         self.possible = self.combinations.ordered(inside | set(rest[max(likely[0], 0) : likely[1]]))
         if belief.weights[best] >= 1 - share:

@@ -18,11 +18,13 @@ from pathlib import Path
 
 from nvllm.bless import coverage, evidence, replay
 from nvllm.bless.coverage import Covered, Rounds
+from nvllm.bless.evaluation import ANSWERS, Asker
 from nvllm.bless.preflight import BlessRequest
 from nvllm.bless.replay import Tokens
 from nvllm.cache import manifest, promotion, signature, staging
 from nvllm.cache.blessings import Blessing, Blessings
 from nvllm.cache.cachetree import Tree
+from nvllm.cache.evaluation import EvaluationRecord
 from nvllm.cache.manifest import ColdStart, Coverage, Manifest, PhaseTime, StartCost, TrialRecord
 from nvllm.cache.pins import Pin
 from nvllm.cache.staging import Staged
@@ -43,6 +45,9 @@ from nvllm.serve.timeline import Timeline
 
 _ANSWER = 120.0
 """Seconds that a ready engine may take for one answer."""
+
+EVALUATED = 1
+"""The trial that is asked the evaluation: it runs on the host that compiled, and an early end costs least."""
 
 _COLUMNS = ("boot", "state", "start", "answers", "KV tokens", "peak memory", "compiled")
 
@@ -71,6 +76,18 @@ class Compiled:
     answer: Tokens
     cold: ColdStart
     coverage: Coverage | None
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Where a bless keeps what it makes: trees in STORE, the logs of its starts in EVIDENCE.
+
+    CURE is what to do about a start that is rejected, and about a tree that is not fit to be loaded.
+    """
+
+    store: TreeStore
+    evidence: Path
+    cure: str
 
 
 class _TableRow(Silent):
@@ -118,10 +135,19 @@ class Bless:
     """One bless of the profile of EXAMINATION, which refused nothing. The caller holds HELD_LOCKS.
 
     It holds PIN too, until the manifest is in force: until then nothing else keeps tree and evidence from `gc`.
+    ASKER asks the evaluation that the profile demands. KEEPING is where tree and logs go, if that is not the tree store
+    and the state, as for a run of evidence.
     """
 
     def __init__(
-        self, examination: Examination, places: Places, held_locks: HeldLocks, progress: Progress, pin: Pin
+        self,
+        examination: Examination,
+        places: Places,
+        held_locks: HeldLocks,
+        progress: Progress,
+        pin: Pin,
+        asker: Asker | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         assert examination.engine is not None  # without an engine the examination was refused
         self.engine = examination.engine
@@ -131,14 +157,12 @@ class Bless:
         self.held_locks = held_locks
         self.progress = progress
         self.places = places
-        self.store = TreeStore(places.trees)
-        private_directory(places.blessing)
         self.pin = pin
-        self.evidence = evidence.begin(places.blessing / examination.plan.instance)
-        pin.keep(f"{self.evidence.parent.name}/{self.evidence.name}")
-        self.cure = (
-            f"ls {shlex.quote(str(self.evidence))} && nvllm bless {self.plan.image} --profile {self.plan.profile}"
-        )
+        self.asker = asker
+        if keeping is None:
+            keeping = _of_state(self.plan, places)
+            pin.keep(f"{keeping.evidence.parent.name}/{keeping.evidence.name}")
+        self.store, self.evidence, self.cure = keeping.store, keeping.evidence, keeping.cure
 
     def run(self, request: BlessRequest, base: Manifest | None = None) -> BlessResult:
         """Compile a cache, run as many trials on it as REQUEST asks for, and return the result; see `begin`."""
@@ -276,6 +300,10 @@ class Bless:
             warm = self._cost(start)
             answers = replay.replays(lambda prompt: self._ask(start, prompt), plan.probe.prompt)
             self._cover_again(start, made.coverage)
+            evaluated = None
+            if self.asker is not None and number == EVALUATED:
+                progress.note(f"asking {self.asker.demand.file}")
+                evaluated = self.asker.ask(start, number)
             # Before the context ends: its container is removed then, and so are its cgroup and its scratch.
             memory, scratch = self.engine.usage(start.container).peak_memory, start.scratch()
         timeline, problems = start.timeline, staged_cache.reuse(start.timeline, scratch, tree)
@@ -288,7 +316,10 @@ class Bless:
         again = slow_start.compiled_again(warm, made.cold)
         problems += [again] if again is not None else []
         touched = self._touched(tree, copy)
-        refuse_any([*(self._rejected(f"trial {number}", *one) for one in problems), *touched])
+        rejected = [self._rejected(f"trial {number}", *one) for one in problems]
+        if evaluated is not None and not evaluated.passed:
+            rejected.append(self._wrong_answers(evaluated, run))
+        refuse_any([*rejected, *touched])
         trial = TrialRecord(
             number=number,
             boot=start.container,
@@ -305,6 +336,7 @@ class Bless:
             processor=warm.processor,
             phases=warm.phases,
             log=canonical.sha256_file(run.log),
+            evaluation=evaluated,
         )
         return trial, answers.alone[0]
 
@@ -353,8 +385,22 @@ class Bless:
         except NotReady as error:
             raise Refused([self._rejected(start.run.path.name, "an answer", error.found)]) from error
 
+    def _wrong_answers(self, record: EvaluationRecord, run: RunDirectory) -> Refusal:
+        """Return that too few of the answers of the evaluation of RECORD, in RUN, are correct."""
+        where, expected = f"{self.plan.instance}: {run.path.name}", f"at least {record.floor} correct of {record.file}"
+        cure = shlex.join(["less", str(run.path / ANSWERS)])
+        return Refusal("NV918", where, expected, record.text, cure)
+
     def _rejected(self, what: str, expected: str, observed: str) -> Refusal:
         return Refusal("NV912", f"{self.plan.instance}: {what}", expected, observed, self.cure)
+
+
+def _of_state(plan: LaunchPlan, places: Places) -> Keeping:
+    """Return where a bless of PLAN keeps what it makes."""
+    private_directory(places.blessing)
+    kept = evidence.begin(places.blessing / plan.instance)
+    cure = f"ls {shlex.quote(str(kept))} && nvllm bless {plan.image} --profile {plan.profile}"
+    return Keeping(TreeStore(places.trees), kept, cure)
 
 
 def new_manifest(

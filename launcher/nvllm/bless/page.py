@@ -63,5 +63,6 @@ def _facts(manifest: Manifest, state: str) -> Iterator[tuple[str, str]]:
         "answers",
         f"{manifest.claim.replays} to {manifest.claim.prompts} prompts; repeats in a boot add nothing to the claim",
     )
+    yield from (("evaluation", one.summary) for one in manifest.evaluations)
     yield "bootstrap", f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"
     yield "KV tokens", str(manifest.kv_tokens or "unknown")

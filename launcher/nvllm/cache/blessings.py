@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nvllm.cache import manifest, seen_versions, signature
+from nvllm.cache import evaluation, manifest, seen_versions, signature
+from nvllm.cache.evaluation import Demand
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.revocations import Revocations
 from nvllm.cache.seen_versions import Versions
@@ -55,6 +56,8 @@ class BlessingQuery:
     valid_days: int | None = None
     image_id: str = ""
     """The image that is served; empty if none is known."""
+    evaluation: Demand | None = None
+    """The evaluation that the profile demands, if any."""
 
     @property
     def cure(self) -> str:
@@ -232,7 +235,7 @@ class Blessings:
 
         Raises Refused with every reason not to serve it: NV901 none, NV910 none but a similar one, NV902 more than one,
         NV903 revoked, NV904 unsafe, NV905 expired, NV906 older, NV908 damaged, NV909 not signed as required, NV916 of
-        another image.
+        another image, NV919 without the evaluation that is demanded.
         """
         blessings = self.of(query.serve_hash)
         refusals = [refusal for one in blessings for refusal in one.refusals]
@@ -277,6 +280,8 @@ class Blessings:
         if blessed.image_id is not None and query.image_id and blessed.image_id != query.image_id:
             cure = f"{query.cure} --rebless"
             refusals.append(Refusal("NV916", str(path), f"a bless of image {query.image_id}", blessed.image_id, cure))
+        if query.evaluation is not None:
+            refusals += evaluation.against(path, query.evaluation, blessed.evaluations, blessed.cure)
         if query.signers is not None:
             try:
                 self.signer(path, blessed, query.signers)

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from nvllm.cache import cachetree, confidence
 from nvllm.cache.cachetree import Tree
+from nvllm.cache.evaluation import EvaluationRecord
 from nvllm.core import canonical, clock, documents, reading
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Positive, Rule, Seconds, Sha256, Word
 from nvllm.core.refusal import refuse
@@ -88,11 +89,13 @@ class TrialRecord:
     log: Sha256
     machine: TrialMachine | None = None
     """The machine that it was sent to; None if it ran on the host that compiled."""
+    evaluation: EvaluationRecord | None = None
+    """What the profile's evaluation came to; None in a trial that was not asked it."""
 
     @property
     def good(self) -> bool:
         """Whether the trial passed: coherent answers, all three signals of reuse, and nothing compiled."""
-        answers = self.coherent and self.independent
+        answers = self.coherent and self.independent and (self.evaluation is None or self.evaluation.passed)
         return answers and self.loaded and not self.saved and self.unchanged and self.compiles == 0
 
 
@@ -189,6 +192,11 @@ class Manifest:
     a host (`presence.judged`), so a factor would only end the blessings that there are. Two hosts whose builds differ
     without recorded digests have one serve hash, and this tells them apart.
     """
+
+    @property
+    def evaluations(self) -> list[EvaluationRecord]:
+        """What its trials were asked besides the probe, and how it came out."""
+        return [one.evaluation for one in self.trials if one.evaluation is not None]
 
     @property
     def cure(self) -> str:

@@ -17,7 +17,7 @@ from nvllm.bisect.forecast import Forecast
 from nvllm.bisect.inputs import check_unchanged, inputs_now
 from nvllm.bisect.journal import Journal
 from nvllm.bisect.lookahead import MOST_MACHINES
-from nvllm.bisect.records import BisectStart, BisectState, Corrected, Kept, Limits, PatchSummary
+from nvllm.bisect.records import BisectStart, BisectState, Corrected, End, Kept, Limits, PatchSummary
 from nvllm.cli import bisect_sets, image_argument, terminal
 from nvllm.cli.bisect_journals import (
     IMAGE,
@@ -180,6 +180,7 @@ def start_command(app: App, image: str, words: tuple[str, ...], given: StartOpti
             for one in series.patches
             if one.id in combined.order
         },
+        model=records.MODEL,
     )
     path = path_of(app, image)
     with locked(app, image):
@@ -430,10 +431,10 @@ def list_command(app: App) -> None:
         app.progress.note(f"{refusal.where}: {refusal.found}. To take it over: {refusal.cure}")
     rows: list[tuple[str, str, str, int, str]] = []
     for path in all_journals(app):
-        log = journal.load(path)
+        log = journal.read(path)
         state, begun = log.state, time.strftime("%Y-%m-%d %H:%M", time.gmtime(log.entries[0].when))
-        answer = replay_check.answer(state)
-        done = answer if isinstance(answer, Done) and not answer.stopped else None
+        answer = state.end if journal.outdated(log) is not None else replay_check.answer(state)
+        done = answer if isinstance(answer, End) or (isinstance(answer, Done) and not answer.stopped) else None
         result = "not finished" if done is None else ", ".join(done.culprits)
         rows.append((path.parent.name, begun, state.start.series, len(state.sequence), result))
     names = ["image", "started", "series", "trials", "found"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
-from nvllm.bless import blessing, preflight
+from nvllm.bless import blessing, evaluation, preflight
 from nvllm.bless.blessing import Bless, BlessResult
+from nvllm.bless.evaluation import Asker
 from nvllm.bless.preflight import BlessRequest
 from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
@@ -134,6 +135,8 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
         paranoid=given.paranoid,
         progress=app.progress,
     )
+    asker, problems = evaluation.prepared(app.project, app.places, examination)
+    examination = replace(examination, refusals=(*examination.refusals, *problems))
     candidate = None
     if given.candidate is not None:
         cure = f"name the repository that has it: nvllm pull REPO {image} --blessing {given.profile}"
@@ -158,10 +161,10 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
         pin = stack.enter_context(Pins(app.places.pins).pin())
         if pool is None or given.registry is None:
             held_locks = stack.enter_context(supervisor.hold_locks(examination, app.places, _command(examination)))
-            work = Bless(examination, app.places, held_locks, app.progress, pin)
+            work = Bless(examination, app.places, held_locks, app.progress, pin, asker)
             result = work.run(asked, base) if candidate is None else work.prove(number, candidate)
         else:
-            result = _spread(app, examination, asked, base, pool, repository(app, given.registry), pin)
+            result = _spread(app, examination, asked, base, pool, repository(app, given.registry), pin, asker)
         new = blessing.new_manifest(examination, blessings, result, asked, time.time())
         file = app.project.show(blessing.promote(blessings, new, old, given.sign))
         kept = f"Commit {file}" if app.project.own else f"It holds on this host: {file}"
@@ -211,6 +214,7 @@ def _spread(
     pool: MachinePool,
     registry: Repository,
     pin: Pin,
+    asker: Asker | None,
 ) -> BlessResult:
     """Return the result of a bless whose compile and first trial run here, and the others on the machines of POOL.
 
@@ -226,7 +230,7 @@ def _spread(
     ready = boots.check_ready(pool, served)
     app.progress.note(f"{len(ready)} machines have the image and the models")
     with supervisor.hold_locks(examination, app.places, _command(examination)) as held_locks:
-        work = Bless(examination, app.places, held_locks, app.progress, pin)
+        work = Bless(examination, app.places, held_locks, app.progress, pin, asker)
         made, trials = work.begin(1, asked.boots, base)
     # Without these locks: this host may be one of the machines.
     label, platform = f"{plan.image}-{plan.profile}", build.lock.platform
@@ -251,6 +255,7 @@ def _data(image: str, new: Manifest, file: str, *, signed: bool) -> Json:
         "kv_tokens": new.kv_tokens,
         "expires": new.expires,
         "signed": signed,
+        "evaluation": [f"{one.file}: {one.text}" for one in new.evaluations],
         "machines": [one.machine.name if one.machine is not None else None for one in new.trials],
     }
 
@@ -258,7 +263,8 @@ def _data(image: str, new: Manifest, file: str, *, signed: bool) -> Json:
 def _text(new: Manifest, kept: str) -> str:
     unsafe = " UNSAFE: no production profile serves it." if new.unsafe else ""
     ends = f" Until {new.expires}." if new.expires is not None else ""
+    evaluated = "".join(f" {one.file}: {one.text}." for one in new.evaluations)
     return (
         f"blessed: {new.label} v{new.version}, {new.claim.boots} of {new.claim.boots} fresh boots good: at least "
-        f"{int(new.claim.bound * 100)} % of boots are, at 95 % confidence.{unsafe}{ends} {kept}"
+        f"{int(new.claim.bound * 100)} % of boots are, at 95 % confidence.{evaluated}{unsafe}{ends} {kept}"
     )

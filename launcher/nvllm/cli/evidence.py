@@ -16,16 +16,15 @@ from nvllm.cli.complete import images, probes, profiles, sentinels, several_prof
 from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, typed, with_app
 from nvllm.cli.image_argument import HELP, IMAGE, with_image
 from nvllm.cli.webpage import OPTIONS, WebPage
-from nvllm.core import clock, proc
+from nvllm.core import clock, parts, proc
 from nvllm.core.canonical import Json
+from nvllm.core.evaluation import PROMPT, Extraction
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
-from nvllm.evidence import analysis, arms, circumstances, conclusion, grading, lmeval, page, questions, summary, tworuns
+from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, summary, tworuns
 from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
-from nvllm.evidence.grading import Extraction
 from nvllm.evidence.load import LoadProbe, LoadThenQuestions
-from nvllm.evidence.probing import LegProbe, ProgramProbe, QuestionProbe
 from nvllm.evidence.records import FORM_COMPARISON, MARGINS, ArmState, Comparison, Kind, Margins, RunManifest
 from nvllm.evidence.runner import Runner
 from nvllm.evidence.tworuns import Run
@@ -36,6 +35,8 @@ from nvllm.patches import patchset
 from nvllm.serve.fresh import FreshInstances
 from nvllm.spec.specfile import named_profile
 from nvllm.trials import probe as programs
+from nvllm.trials import questions
+from nvllm.trials.probing import LegProbe, ProgramProbe, QuestionProbe
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -127,10 +128,17 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ComparedOptions(RunOptions):
+    """Those of a run that compares. With COLD each leg compiles for itself, unless its profile is blessed."""
+
+    cold: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Campaign:
     """The legs of ARMS, each on BUILD and asked by PROBE, as the options of RUN say.
 
-    With TRACED each arm has one more leg, under a profiler.
+    With TRACED each arm has one more leg, under a profiler. Unless it is COLD, its legs load what was compiled once.
     """
 
     kind: Kind
@@ -140,6 +148,7 @@ class Campaign:
     run: RunOptions
     margins: Margins = MARGINS
     traced: LoadProbe | None = None
+    cold: bool = True
 
 
 class Part(click.ParamType[float]):
@@ -155,7 +164,7 @@ class Part(click.ParamType[float]):
             return value
         option = param.opts[0] if param is not None else "a part"
         try:
-            return questions.part(value)
+            return parts.part(value)
         except ValueError as error:
             expected = f"a part such as {self.counted} or {self.percent}"
             cure = f"{option} {self.counted}, or {option} {self.percent}"
@@ -186,7 +195,7 @@ _QUESTIONS = (
     click.option(
         "--prompt",
         metavar="TEXT",
-        default=grading.PROMPT.replace("\n", "\\n"),
+        default=PROMPT.replace("\n", "\\n"),
         show_default=True,
         help=r"What stands around a {question}; \n ends a line.",
     ),
@@ -238,6 +247,7 @@ _RUN = (
     click.option("--dry-run", is_flag=True, help="Show the legs in their order; start and write nothing."),
     click.option("--until-decided", is_flag=True, help="End before --runs, once all is found."),
 )
+_COMPARED = (*_RUN, click.option("--cold", is_flag=True, help="Each leg compiles for itself, unless it is blessed."))
 
 
 def _runs(default: int, what: str) -> Callable[[F], F]:
@@ -261,7 +271,7 @@ def _runs(default: int, what: str) -> Callable[[F], F]:
 )
 @packed("asked", QuestionOptions, _QUESTIONS)
 @packed("margins", MarginOptions, _MARGINS)
-@packed("run", RunOptions, (_runs(5, "Fresh containers for each arm."), *_RUN))
+@packed("run", ComparedOptions, (_runs(5, "Fresh containers for each arm."), *_COMPARED))
 @with_image()
 def ablate(
     app: App,
@@ -273,7 +283,7 @@ def ablate(
     probe: str,
     asked: QuestionOptions,
     margins: MarginOptions,
-    run: RunOptions,
+    run: ComparedOptions,
 ) -> None:
     """Nothing is built: an arm is a set of sentinel files. An arm whose harness fails is invalid, never passed."""
     if named is not None and design is not None:
@@ -283,7 +293,7 @@ def ablate(
     compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
     leg = _probe(app, build, profile, probe, asked)
     states = circumstances.ablated_arms(build, profile, compared)
-    _campaign(app, Campaign("ablate", build, states, leg, run, margins.chosen))
+    _campaign(app, Campaign("ablate", build, states, leg, run, margins.chosen, cold=run.cold))
 
 
 @click.command("eval", cls=Command, epilog=EVAL_EXAMPLES)
@@ -336,7 +346,7 @@ def eval_command(
 @click.option(
     "--margin", type=_PART, metavar="PART", default=0.03, help="Figures this close are the same.  [default: 3%]"
 )
-@packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
+@packed("run", ComparedOptions, (_runs(5, "Fresh containers for each profile."), *_COMPARED))
 @click.option(
     "--trace", is_flag=True, help="Run each profile once more under PyTorch's profiler, and list its kernels."
 )
@@ -350,7 +360,7 @@ def bench(
     concurrency: int,
     seed: int,
     margin: float,
-    run: RunOptions,
+    run: ComparedOptions,
     trace: bool,
 ) -> None:
     """The load is that of `vllm bench serve` from the image itself. With --vs, ratios have intervals over runs."""
@@ -359,7 +369,7 @@ def bench(
         named_profile(app.project, build.spec, vs)
     states = circumstances.profile_arms(build, [profile] if vs is None else [profile, vs])
     leg = _load(build, load, concurrency, seed)
-    _campaign(app, Campaign("bench", build, states, leg, run, Margins(margin), leg if trace else None))
+    _campaign(app, Campaign("bench", build, states, leg, run, Margins(margin), leg if trace else None, run.cold))
 
 
 @click.command("sweep", cls=Command, epilog=SWEEP_EXAMPLES)
@@ -378,7 +388,7 @@ def bench(
 @packed("load", LoadOptions, _LOAD)
 @packed("asked", QuestionOptions, _QUESTIONS)
 @packed("margins", MarginOptions, _MARGINS)
-@packed("run", RunOptions, (_runs(5, "Fresh containers for each profile."), *_RUN))
+@packed("run", ComparedOptions, (_runs(5, "Fresh containers for each profile."), *_COMPARED))
 @with_image()
 def sweep(
     app: App,
@@ -388,7 +398,7 @@ def sweep(
     load: LoadOptions,
     asked: QuestionOptions,
     margins: MarginOptions,
-    run: RunOptions,
+    run: ComparedOptions,
 ) -> None:
     """A leg is a bench and then an evaluation of a profile. The first profile has two arms: that shows the noise."""
     names = list(dict.fromkeys(one.strip() for one in listed.split(",")))
@@ -398,7 +408,7 @@ def sweep(
     states = circumstances.profile_arms(build, [*names, names[0]])
     questions_asked = _probe(app, build, names[0], probe, asked)
     leg = LoadThenQuestions(_load(build, load, asked.concurrency, asked.seed), questions_asked)
-    _campaign(app, Campaign("sweep", build, states, leg, run, margins.chosen))
+    _campaign(app, Campaign("sweep", build, states, leg, run, margins.chosen, cold=run.cold))
 
 
 @click.command("report", cls=Command, epilog=REPORT_EXAMPLES)
@@ -514,6 +524,7 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
         campaign.margins,
         traced=traced is not None,
         until_decided=campaign.run.until_decided,
+        cold=campaign.cold,
     )
     began = clock.now()
     where = campaign.run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{clock.compact(began)}"
@@ -556,6 +567,8 @@ def _say(app: App, manifest: RunManifest, comparison: Comparison, where: Path) -
             app.out.table(summary.COMMON_COLUMNS, summary.common_rows(comparison)[:_SHOWN_KERNELS])
         for finding in comparison.findings:
             app.out.line(f"{finding.factor}: {finding.finding}: {finding.text}")
+            if finding.artifacts:
+                app.out.line(f"    compiled code: {finding.artifacts}")
         for note in comparison.notes:
             app.out.line(note)
         if comparison.flipped:

@@ -148,6 +148,7 @@ def _show_text(app: App, manifest: Manifest, state: str, signed: str) -> None:
         ("tree", f"{manifest.tree_hash}, {len(manifest.tree.files)} files, {manifest.tree.size} bytes"),
         ("version", f"{manifest.version}, {manifest.created}, expires {manifest.expires or 'never'}"),
         ("signature", signed),
+        *(("evaluation", one.summary) for one in manifest.evaluations),
         (
             "fresh boots",
             f"{claim.boots}, all good: at least {int(claim.bound * 100)} % of boots are, at 95 % confidence",

@@ -190,6 +190,7 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     "NV856": ("not a part", "A floor or a margin is a bare number, or none at all: 45/50 and 90% are parts.", "usage"),
     "NV857": ("unusable prompt", "A prompt has no place for the question, or a stop string ends nothing.", "usage"),
     "NV858": ("no trace", "The profiler of vLLM left no trace, or one without kernels and operators.", "failed"),
+    "NV859": ("another artifact", "A run that goes on would load other compiled code than its legs did before."),
     # 9xx: blessing
     "NV901": ("not blessed", "No bless manifest is in force for the serve hash."),
     "NV902": ("more than one blessing", "A serve hash has more than one manifest, or already has one."),
@@ -218,6 +219,15 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
         "The blessing was made with another image than the one of this build hash here.",
     ),
     "NV917": ("version out of reach", "A blessing from elsewhere has a version far above those that this host knows."),
+    "NV918": (
+        "wrong answers",
+        "In a trial, fewer answers were correct than the profile's evaluation asks for; nothing came into force.",
+        "failed",
+    ),
+    "NV919": (
+        "not evaluated",
+        "The blessing lacks the evaluation that the profile demands, or came out below its floor.",
+    ),
     # 92x: writing, and whose state it is
     "NV920": ("file not written", "A file could not be written: disk full, or not allowed.", "failed"),
     "NV921": (

@@ -85,6 +85,9 @@ def converter(form: Form[Any]) -> cattrs.Converter:
     """
     reader = cattrs.Converter(detailed_validation=False)
     reader.register_structure_hook_func(lambda hint: hint == bool | int | float | str, lambda value, _: value)
+    reader.register_structure_hook_factory(
+        lambda hint: bool(fields.classes_of(hint)), functools.partial(_union_fn, form, reader)
+    )
     reader.register_structure_hook_factory(dataclasses.is_dataclass, functools.partial(_structure_fn, form, reader))
     return reader
 
@@ -95,6 +98,11 @@ def _structure_fn(form: Form[Any], reader: cattrs.Converter, cls: type[Any]) -> 
         size = any("string" in rule.types and "integer" in rule.types for rule in member.rules)
         names[member.field.name] = override(rename=member.name, struct_hook=_size if size else None)
     return cast("Any", make_dict_structure_fn)(cls, reader, **names)
+
+
+def _union_fn(form: Form[Any], reader: cattrs.Converter, hint: Any) -> Any:
+    tag, kinds = fields.tagged(fields.classes_of(hint), form)
+    return lambda value, _: None if value is None else reader.structure(value, kinds[value[tag]])
 
 
 def _size(value: int | str, _: object) -> int:

@@ -81,6 +81,14 @@ Count = Annotated[int, Rule(minimum=0)]
 Positive = Annotated[int, Rule(minimum=1)]
 Seconds = Annotated[float, Rule(minimum=0)]
 Word = Annotated[str, NOT_EMPTY]
+Text = Annotated[str, Rule(r"^[^\u0000]+$", "text that is not empty and holds no NUL")]
+ProjectPath = Annotated[
+    str,
+    Rule(
+        r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$",
+        "a path below the project of letters, digits, ., _ and -, such as templates/mine.jinja",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +160,21 @@ def declared(cls: type, form: Form[Any]) -> Iterator[Declared]:
         hint, rules = _split(hints[member.name])
         other = next((rule.name for rule in rules if rule.name), "")
         yield Declared(member, other or (member.name.replace("_", "-") if form.kebab else member.name), hint, rules)
+
+
+def tagged(kinds: Collection[type], form: Form[Any]) -> tuple[str, Mapping[str, type]]:
+    """Return the name of the field that is a Literal in each of KINDS, and the class for each of its values."""
+    literals = [
+        {one.name: one.hint for one in declared(cls, form) if typing.get_origin(one.hint) is Literal} for cls in kinds
+    ]
+    tag = next(iter(set.intersection(*({*one} for one in literals))))
+    return tag, {typing.get_args(one[tag])[0]: cls for one, cls in zip(literals, kinds, strict=True)}
+
+
+def classes_of(hint: Any) -> tuple[type, ...]:
+    """Return the classes of the union HINT; nothing if it is no union of several classes, with or without None."""
+    kinds = tuple(kind for kind in typing.get_args(hint) if kind is not types.NoneType) if _is_union(hint) else ()
+    return kinds if len(kinds) > 1 and all(map(dataclasses.is_dataclass, kinds)) else ()
 
 
 def _split(hint: Any) -> tuple[Any, tuple[Rule, ...]]:
@@ -266,13 +289,8 @@ class _Derivation:
         return self._or_null(schema) if len(known) < len(kinds) else schema
 
     def _classes(self, classes: Collection[type]) -> Schema:
-        literals = [
-            {one.name: one.hint for one in declared(cls, self._form) if typing.get_origin(one.hint) is Literal}
-            for cls in classes
-        ]
-        tag = next(iter(set.intersection(*({*one} for one in literals))))
-        references = [self.schema(cls)["$ref"] for cls in classes]
-        return _by_tag(tag, {typing.get_args(one[tag])[0]: ref for one, ref in zip(literals, references, strict=True)})
+        tag, kinds = tagged(classes, self._form)
+        return _by_tag(tag, {kind: self.schema(cls)["$ref"] for kind, cls in kinds.items()})
 
     def _inline(self, schema: Schema) -> Schema:
         return self.defs[schema["$ref"].removeprefix("#/$defs/")] if "$ref" in schema else schema

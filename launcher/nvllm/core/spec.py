@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from nvllm.core.fields import COMMIT, NOT_EMPTY, Epoch, Form, Platform, Rule, Size
+from nvllm.core.evaluation import Evaluation
+from nvllm.core.fields import COMMIT, NOT_EMPTY, Epoch, Form, Platform, ProjectPath, Rule, Size, Text
 from nvllm.core.gaterules import GateRules
 
 SCHEMA = "nvllm.image/1"
@@ -25,7 +26,6 @@ ProfileName = Annotated[
     str,
     Rule("^[a-z0-9][A-Za-z0-9-]*$", "a name of letters, digits and -, starting with a lower-case letter or a digit"),
 ]
-Text = Annotated[str, Rule(r"^[^\u0000]+$", "text that is not empty and holds no NUL")]
 Version = Annotated[str, Rule(f"^{_VERSION}", "an exact version, such as 0.28.0 or 2.13.0+cpu")]
 Distribution = Annotated[
     str, Rule(f"{_DISTRIBUTION}$", "a distribution name: letters, digits, ., _ and -, a letter or digit at both ends")
@@ -81,13 +81,6 @@ HostPath = Annotated[
     Rule(
         r"^(/(?!\.{1,2}(/|$))[^/\u0000]+)+$",
         "an absolute path of this host, without `.`, `..` and doubled slashes, such as /srv/mine",
-    ),
-]
-ProjectPath = Annotated[
-    str,
-    Rule(
-        r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$",
-        "a path below the project of letters, digits, ., _ and -, such as templates/mine.jinja",
     ),
 ]
 ServedName = Annotated[
@@ -414,6 +407,8 @@ class BlessRules:
         Rule(r"^(?!(.*/)?\.\.(/|$))[^\u0000]+$", "a path below the project, or an absolute one, without `..`"),
     ] = None
     """An allowed signers file, one of whom has signed the blessing: a path below the project, or an absolute one."""
+    evaluation: Evaluation | None = None
+    """What the engine of the first trial is asked, and how much of it must be answered correctly. It is not hashed."""
 
 
 Missing = Literal["report", "refuse"]

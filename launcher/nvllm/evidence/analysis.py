@@ -90,7 +90,8 @@ def _holding(comparison: Comparison) -> Iterator[str]:
 
 
 def _finding_text(finding: FactorFinding) -> str:
-    return f"**{finding.factor}**: {finding.finding}; {finding.text}."
+    artifacts = f" Of compiled code: {finding.artifacts}." if finding.artifacts else ""
+    return f"**{finding.factor}**: {finding.finding}; {finding.text}.{artifacts}"
 
 
 def _failing(comparison: Comparison) -> Iterator[str]:

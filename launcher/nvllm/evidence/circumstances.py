@@ -15,10 +15,11 @@ from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
 from nvllm.evidence import arms
 from nvllm.evidence.arms import Arm
-from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, Margins, ProbeState, RunManifest
+from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, Margins, RunManifest
 from nvllm.host import survey
 from nvllm.image import presence
 from nvllm.image.identity import Build
+from nvllm.trials.answers import ProbeState
 
 _GIT = 20.0
 """Seconds that git may take."""
@@ -37,6 +38,7 @@ def manifest(
     *,
     traced: bool = False,
     until_decided: bool = False,
+    cold: bool = True,
 ) -> RunManifest:
     """Return the manifest of a run of KIND: RUNS of each arm in STATES, asked PROBE on HOST and compared by MARGINS.
 
@@ -60,6 +62,7 @@ def manifest(
         traced=traced,
         margins=margins,
         until_decided=until_decided,
+        cold=cold,
         created=clock.now(),
     )
 

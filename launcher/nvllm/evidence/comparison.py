@@ -21,7 +21,6 @@ from nvllm.evidence.intervals import Estimate
 from nvllm.evidence.records import (
     COMPARISON_SCHEMA,
     MARGINS,
-    Answered,
     ArmSummary,
     Comparison,
     Effect,
@@ -31,6 +30,7 @@ from nvllm.evidence.records import (
     Outcome,
 )
 from nvllm.pages.page import printable
+from nvllm.trials.answers import Answered
 
 _UNITS = {CORRECT: "question", LENGTH: "question", SPEED: "run"}
 _FEW_RUNS = 3

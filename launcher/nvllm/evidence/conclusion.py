@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from nvllm.evidence import comparison, deciding, looks, sidebyside, trace
+from nvllm.evidence import alike, comparison, deciding, looks, sidebyside, trace
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.deciding import CORRECT, LEVEL
 from nvllm.evidence.load import PRIMARY
@@ -18,11 +18,13 @@ def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTa
     if manifest.kind not in ("bench", "sweep"):
         described = comparison.compare(arms, manifest.margins, share)
         findings = (*described.findings, *_floors(manifest, described))
-        return replace(described, findings=findings, notes=(*described.notes, *_looked(share)))
+        described = replace(described, findings=findings, notes=(*described.notes, *_looked(share)))
+        return alike.noted(described, arms, {})
     measures = (*PRIMARY, CORRECT) if manifest.kind == "sweep" else tuple(PRIMARY)
     compared = sidebyside.compare(arms, manifest.margins, measures, share)
     notes = (*compared.notes, *_looked(share), *_noise(manifest, compared), *_traces(tables))
-    return replace(compared, notes=notes, kernels=tuple(tables), common=trace.compared(tables))
+    compared = replace(compared, notes=notes, kernels=tuple(tables), common=trace.compared(tables))
+    return alike.noted(compared, arms, {sidebyside.factor_of(arms[0].name, one.name): (arms[0], one) for one in arms})
 
 
 def _floors(manifest: RunManifest, described: Comparison) -> Iterator[FactorFinding]:

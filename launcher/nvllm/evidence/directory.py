@@ -8,6 +8,7 @@
         timeline.json                  the phases of its start
         perq.jsonl                     every answer
         verdict.json                   written last: a leg with a verdict is complete
+    artifacts/<compile key>/           what legs load, see `artifacts.py`
     arms/<arm>/trace/                  the leg under a profiler, if there is one: kernels.json, trace.json.gz
     comparison.json, ANALYSIS.md, summary.md, report.html       once every leg is complete
 """
@@ -16,34 +17,36 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar, cast
 
+from nvllm.cache import cachetree, staging
 from nvllm.core import canonical, documents, durable, reading
 from nvllm.core.canonical import Json
 from nvllm.core.fields import Form
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.records import (
-    FORM_ANSWER,
+    FORM_ARTIFACT,
     FORM_COMPARISON,
     FORM_KERNELS,
     FORM_LEG,
     FORM_RUN,
-    Answered,
+    ArtifactRecord,
     Comparison,
     KernelTable,
     LegVerdict,
     RunManifest,
 )
 from nvllm.serve.rundir import private_directory
+from nvllm.trials.answers import FORM_ANSWER, Answered, lines
 
 T = TypeVar("T")
 
 _MANIFEST = "runner_manifest.json"
-_FILES = frozenset({_MANIFEST, "arms", "comparison.json", "ANALYSIS.md", "summary.md", "report.html"})
+_FILES = frozenset({_MANIFEST, "arms", "artifacts", "comparison.json", "ANALYSIS.md", "summary.md", "report.html"})
+_ARTIFACT = "artifact.json"
 _LONGEST = 255
 """Bytes of the longest name of a directory."""
 
@@ -73,7 +76,7 @@ class EvidenceDirectory:
             content = f"{len(foreign)} files that are no evidence of nvllm, such as {min(foreign)}"
             raise refuse("NV852", str(self.path), "a new directory", content, _OTHER)
         if force and (self.path / _MANIFEST).exists():
-            shutil.rmtree(self.path)
+            staging.discard(self.path.resolve())  # the trees of its artifacts are read-only
         private_directory(self.path.resolve())
         self._write(_MANIFEST, documents.encode(FORM_RUN, manifest).decode())
         return manifest
@@ -104,6 +107,26 @@ class EvidenceDirectory:
         path = self.leg(arm, run) / "verdict.json"
         return self._read(path, FORM_LEG) if path.exists() else None
 
+    def verdicts(self, arm: str) -> list[LegVerdict]:
+        """Return the verdicts of the legs of ARM that are complete. Raises Refused NV853 for another's file."""
+        verdicts = (self.verdict(arm, run) for run in self._runs(arm, self.manifest().runs))
+        return [one for one in verdicts if one is not None]
+
+    def artifact(self, compile_key: str) -> Path:
+        return self.path / "artifacts" / compile_key
+
+    def artifact_record(self, compile_key: str) -> ArtifactRecord | None:
+        """Return what was compiled for COMPILE_KEY, None if nothing was. Raises Refused NV853 for another's file."""
+        path = self.artifact(compile_key) / _ARTIFACT
+        if not path.exists():
+            return None
+        return documents.parse(FORM_ARTIFACT, self._bytes(path), _wrong_tree, code="NV853", label=str(path), cure=_CURE)
+
+    def keep_artifact(self, record: ArtifactRecord) -> None:
+        """Write RECORD, once its tree is there. Raises Refused NV920 if that fails."""
+        path = self.artifact(record.compile_key) / _ARTIFACT
+        durable.replace(path, documents.encode(FORM_ARTIFACT, record), 0o600, code="NV920")
+
     def keep(self, leg: Path, name: str, text: str) -> None:
         """Write TEXT as the file NAME of LEG. Raises Refused NV920 if that fails."""
         durable.replace(leg / name, text.encode(), 0o600, code="NV920")
@@ -115,8 +138,7 @@ class EvidenceDirectory:
     def finish(self, verdict: LegVerdict, answers: Iterable[Answered]) -> None:
         """Write the ANSWERS of a leg, then its VERDICT. Raises Refused NV920 if that fails."""
         leg = self.leg(verdict.arm, verdict.run)
-        lines = [canonical.encode(document(FORM_ANSWER, one)).decode() + "\n" for one in answers]
-        self.keep(leg, "perq.jsonl", "".join(lines))
+        self.keep(leg, "perq.jsonl", lines(answers).decode())
         self.keep(leg, "verdict.json", documents.encode(FORM_LEG, verdict).decode())
 
     def arms(self) -> tuple[ArmLegs, ...]:
@@ -184,6 +206,12 @@ class EvidenceDirectory:
 
 _OTHER = "name another directory: --output DIR"
 _CURE = "name the directory of a run, as `nvllm ablate` printed it"
+
+
+def _wrong_tree(record: ArtifactRecord) -> Iterator[tuple[str, str, str]]:
+    """Yield what is wrong with the tree of RECORD that a schema cannot find."""
+    for path, problem in cachetree.problems(record.tree):
+        yield f".tree: {path!r}", "a path below the top, once, in order, in a directory of the tree", problem
 
 
 def document(form: Form[T], value: T) -> dict[str, Json]:

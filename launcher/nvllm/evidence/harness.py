@@ -9,8 +9,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nvllm.evidence.records import Answered, HarnessCheck
+from nvllm.evidence.records import HarnessCheck
 from nvllm.runtime import gate
+from nvllm.trials.answers import Answered
 
 _LINE = re.compile(r"nvllm\.sentinel name=(\S+) (?:enabled=(true|false)|(first_fire)\b)")
 
@@ -38,6 +39,8 @@ class LegObserved:
     listing: Collection[str] | None
     baseline: float | None
     rest: float | None
+    artifact: HarnessCheck | None = None
+    """Whether it loaded what it had to, and nothing else; None if it loads nothing."""
 
 
 def sentinels(log: str) -> Mapping[str, SentinelLog]:
@@ -64,6 +67,7 @@ def checks(
         *(_fires(name, logs.get(name, SentinelLog())) for name in sorted(set(ablated) & set(present))),
         *(_stays_off(name, logs.get(name, SentinelLog())) for name in sorted(set(ablated) - set(present))),
         *(_stays_off(name, logs[name]) for name in unnamed),
+        *([seen.artifact] if seen.artifact is not None else []),
         _rest(seen),
         _answered(answers),
     )

@@ -21,11 +21,11 @@ from nvllm.core import canonical, extras, proc, reading
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import refuse
-from nvllm.evidence.probing import KEPT, Asked
-from nvllm.evidence.records import Answered, ProbeState, unanswered
 from nvllm.serve import health
 from nvllm.serve.health import NotReady
 from nvllm.serve.startup import EngineStart
+from nvllm.trials.answers import Answered, ProbeState, unanswered
+from nvllm.trials.probing import KEPT, Asked
 
 DIRECTORY = "lm-eval"
 """Where in a leg its output is: results_*.json and samples_*.jsonl."""

@@ -9,9 +9,9 @@ from types import MappingProxyType
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.plan import CONTAINER_PORT, LaunchPlan
-from nvllm.evidence.probing import Asked, LegProbe
-from nvllm.evidence.records import Answered, ProbeState, unanswered
 from nvllm.serve.startup import EngineStart
+from nvllm.trials.answers import Answered, ProbeState, unanswered
+from nvllm.trials.probing import Asked, LegProbe
 
 _RESULT = "/tmp/nvllm-bench.json"  # noqa: S108 - in the container, a tmpfs of its own
 _SHOWN = 600

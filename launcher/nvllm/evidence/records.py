@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
+from nvllm.cache.cachetree import Tree
 from nvllm.core.fields import Count, Form, Positive, Rule, Seconds, Sha256, Word
+from nvllm.trials.answers import ProbeState
 
 RUN_SCHEMA = "nvllm.evidence-run/1"
 LEG_SCHEMA = "nvllm.evidence-leg/1"
-ANSWER_SCHEMA = "nvllm.evidence-answer/1"
 COMPARISON_SCHEMA = "nvllm.evidence-comparison/1"
 KERNELS_SCHEMA = "nvllm.evidence-kernels/1"
+ARTIFACT_SCHEMA = "nvllm.evidence-artifact/1"
 
 Kind: TypeAlias = Literal["ablate", "bench", "eval", "sweep"]
 Outcome: TypeAlias = Literal["passed", "failed", "invalid"]
@@ -42,30 +44,6 @@ class HostState:
     engine: str
     commit: str
     dirty: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeState:
-    """What every leg is asked. SHA256 is that of the prompts and their answers, or of the program."""
-
-    name: Word
-    sha256: Sha256
-    questions: Count
-    """0 for a program, which asks what it wants."""
-    seed: int
-    length: Count
-    """The most tokens of an answer."""
-    timeout: Seconds
-    """Seconds that one question may take; 0 if that follows the rate of the first answers, or the program."""
-    concurrency: Positive
-    floor: Annotated[float | None, Rule(minimum=0)]
-    """Correct answers, in percent, below which a leg has failed."""
-    prompt: str = ""
-    """What stands around each question; empty if that is not nvllm's."""
-    stop: tuple[str, ...] = ()
-    """The texts that end an answer."""
-    extraction: str = ""
-    """How a number is taken from an answer: strict or flexible."""
 
 
 _Part: TypeAlias = Annotated[float, Rule(minimum=0)]
@@ -119,6 +97,8 @@ class RunManifest:
     margins: Margins = MARGINS
     until_decided: bool = False
     """Whether the run ends before RUNS if all is found."""
+    cold: bool = True
+    """Whether each leg of a profile without a blessing compiles for itself, as all did in runs that do not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,28 +149,31 @@ class LegVerdict:
     """What vLLM's own load generator measured, in a bench or a sweep: names and milliseconds, or tokens per second."""
     timeouts: Count = 0
     """Answers that ran into their timeout. They count as wrong."""
+    tree: str = ""
+    """The hash of the compiled tree that it loaded; empty if it loaded none."""
+    compile_key: str = ""
+    """What the tree was compiled for, see `serve/servehash.py`; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A line of perq.jsonl: the answer to the question ID in RUN, and what was EXPECTED and FOUND as its number."""
+class ArtifactRecord:
+    """artifact.json: what legs with COMPILE_KEY load, the TREE beside it, and the PROFILE that compiled it."""
 
-    run: Positive
-    id: Count
-    correct: bool
-    expected: str
-    found: str
-    seconds: Seconds
-    tokens: Count
-    text: str
-    problem: str = ""
-    """Why there is no answer; empty if there is one."""
-    timed_out: bool = False
+    schema: Annotated[str, Rule(choices=(ARTIFACT_SCHEMA,))]
+    compile_key: Sha256
+    profile: Word
+    tree: Tree
+    created: Word
+    """UTC."""
 
 
-def unanswered(run: int, problem: str, question: int = 0) -> Answered:
-    """Return that QUESTION of RUN, or the whole run, has no answer, and the PROBLEM that is why."""
-    return Answered(run, question, False, "", "", 0.0, 0, "", problem)  # noqa: FBT003 - a field
+@dataclass(frozen=True, slots=True)
+class ArmArtifact:
+    """What the legs of ARM loaded: the COMPILE_KEY, and the hashes of the TREES; both empty if they loaded nothing."""
+
+    arm: Word
+    compile_key: str
+    trees: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,13 +275,15 @@ class KernelCompared:
 class FactorFinding:
     """The FINDING about one factor, and what it rests on in words.
 
-    TAKES says what would decide the figures that are open, as far as they show it; empty if none is.
+    TAKES says what would decide the figures that are open, as far as they show it; empty if none is. ARTIFACTS says
+    whether the arms that it compares loaded the same compiled code.
     """
 
     factor: Word
     finding: Finding
     text: Word
     takes: str = ""
+    artifacts: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,10 +326,12 @@ class Comparison:
     """How many more there are of them."""
     question: str = ""
     """What is asked of two runs; empty for one, whose manifest says it."""
+    artifacts: tuple[ArmArtifact, ...] = ()
+    """What the legs of each arm loaded."""
 
 
 FORM_RUN = Form("evidence-run", RUN_SCHEMA, "What an evidence run is: runner_manifest.json", RunManifest)
 FORM_LEG = Form("evidence-leg", LEG_SCHEMA, "The verdict of one leg: verdict.json", LegVerdict)
-FORM_ANSWER = Form("evidence-answer", ANSWER_SCHEMA, "One answer: a line of perq.jsonl", Answered)
 FORM_COMPARISON = Form("evidence-comparison", COMPARISON_SCHEMA, "The comparison of arms: comparison.json", Comparison)
+FORM_ARTIFACT = Form("evidence-artifact", ARTIFACT_SCHEMA, "What was compiled once: artifact.json", ArtifactRecord)
 FORM_KERNELS = Form("evidence-kernels", KERNELS_SCHEMA, "The kernels of a trace: kernels.json", KernelTable)

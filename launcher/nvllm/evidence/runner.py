@@ -12,20 +12,19 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from nvllm.core import canonical, clock
+from nvllm.core import canonical, clock, parts
 from nvllm.core.canonical import Json
 from nvllm.core.catalogue import Blame
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused
-from nvllm.evidence import analysis, arms, conclusion, harness, looks, page, probing, summary, trace
+from nvllm.evidence import analysis, arms, artifacts, conclusion, harness, looks, page, summary, trace
+from nvllm.evidence.artifacts import Artifact, Artifacts, LegStart
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.harness import LegObserved
 from nvllm.evidence.load import LoadProbe
-from nvllm.evidence.probing import Asked, LegProbe
 from nvllm.evidence.records import (
     LEG_SCHEMA,
-    Answered,
     ArmState,
     Comparison,
     HarnessCheck,
@@ -35,12 +34,15 @@ from nvllm.evidence.records import (
     RunManifest,
 )
 from nvllm.image.identity import Build
-from nvllm.serve import fresh, health, planner, staged_cache
+from nvllm.serve import fresh, health, planner, servehash, staged_cache
 from nvllm.serve.examination import Depth
 from nvllm.serve.fresh import FreshInstances
 from nvllm.serve.rundir import RunDirectory
 from nvllm.serve.startup import EngineStart
 from nvllm.serve.supervisor import Supervisor
+from nvllm.trials import probing
+from nvllm.trials.answers import Answered
+from nvllm.trials.probing import Asked, LegProbe
 
 _OF_THE_START: Collection[Blame | None] = frozenset({"gate", "engine", "cache"})
 """The blame of an engine that does not start. Any other is the host's fault and ends the run, which can go on later."""
@@ -79,11 +81,17 @@ class Runner:
     traced: LoadProbe | None = None
     """What each arm is asked once more under a profiler; None without a trace."""
 
+    def __post_init__(self) -> None:
+        self._artifacts = Artifacts(self.directory, self.instances.places, self.progress)
+        self._loaded: dict[str, Artifact] = {}
+        """What the legs of an arm load, by its name."""
+
     def run(self) -> Comparison:
         """Run every leg that has no verdict, compare the arms, and write what was found.
 
         Raises Refused for what is no leg's fault, such as a lock that is held; the run goes on when it is called again.
         """
+        self._compile()
         order = arms.schedule(len(self.manifest.arms), self.manifest.runs)
         ends = {run * len(self.manifest.arms) for run in looks.after(self.manifest.runs)}
         for number, (index, run) in enumerate(order, 1):
@@ -108,6 +116,22 @@ class Runner:
         self.directory.compared(comparison, text, summary.markdown(self.manifest, comparison), drawn)
         return comparison
 
+    def _compile(self) -> None:
+        """See to it that what the legs without a verdict load is there. Blessed profiles come first: theirs is."""
+        waiting = [arm for arm in self.manifest.arms if len(self.directory.verdicts(arm.name)) < self.manifest.runs]
+        for arm in () if self.manifest.cold else sorted(waiting, key=lambda one: not self._is_blessed(one)):
+            build = self._armed(arm)
+            if build.spec.profiles[arm.profile].blessed:
+                with self.instances.examined(build, arm.profile, self._depth(arm)) as (examination, taken):
+                    self._loaded[arm.name] = self._artifacts.of(arm, examination, taken)
+
+    def _is_blessed(self, arm: ArmState) -> bool:
+        """Return whether ARM loads the blessing of its profile: it is the profile as it is."""
+        return self.manifest.kind != "ablate" and self.build.spec.profiles[arm.profile].blessed
+
+    def _depth(self, arm: ArmState) -> Depth:
+        return Depth.BLESSED if self._is_blessed(arm) else Depth.UNBLESSED
+
     def _undisturbed(self, arm: ArmState, run: int) -> LegVerdict:
         """Run one leg, and again if another process ended its container. Raises Refused NV915 for the last time."""
         for _ in range(ATTEMPTS - 1):
@@ -127,13 +151,13 @@ class Runner:
         """Run one leg and write it down. An engine that does not start makes it invalid."""
         leg = self.directory.leg(arm.name, run)
         started = clock.now()
-        with self._start(self._armed(arm), arm, leg) as start:
+        with self._start(self._armed(arm), arm, leg) as of_leg:
             try:
-                result = self._asked(start, arm, run)
+                result = self._asked(of_leg, arm, run)
             except Refused as refused:
                 if any(refusal.blame not in _OF_THE_START for refusal in refused.refusals):
                     raise
-                return self._finish(self._unstarted(arm, run, start, started, refused), ())
+                return self._finish(self._unstarted(arm, run, of_leg.start, started, refused), ())
         return self._finish(self._verdict(arm, run, started, result), result.asked.answers)
 
     def trace(self, arm: ArmState, load: LoadProbe) -> None:
@@ -142,56 +166,70 @@ class Runner:
         Raises Refused NV858 if there is none, and as a serve does if the engine does not start.
         """
         build = fresh.with_profile(self.build, arm.profile, trace.profiled(self.build.spec.profiles[arm.profile]))
-        with self._start(build, arm, self.directory.trace(arm.name)) as start, start.running("the trace is taken"):
-            traced = trace.take(start, load, arm.name)
+        with self._start(build, arm, self.directory.trace(arm.name)) as leg, leg.start.running("the trace is taken"):
+            traced = trace.take(leg.start, load, arm.name)
         self.directory.keep_trace(traced.table, traced.trace)
 
     @contextlib.contextmanager
-    def _start(self, build: Build, arm: ArmState, leg: Path) -> Iterator[Supervisor]:
+    def _start(self, build: Build, arm: ArmState, leg: Path) -> Iterator[LegStart]:
         """Examine the profile of ARM in BUILD, hold its locks, and yield the start of its engine, into LEG."""
+        blessed = build.spec.profiles[arm.profile].blessed
         places, directory = self.instances.places, RunDirectory(leg)
         with contextlib.ExitStack() as stack:
-            examination, taken = stack.enter_context(self.instances.examined(build, arm.profile, Depth.BLESSED))
+            examination, taken = stack.enter_context(self.instances.examined(build, arm.profile, self._depth(arm)))
             examination = replace(examination, plan=planner.running_in(examination.plan, directory.mounted))
+            if blessed and examination.manifest is None:
+                loading = self._artifacts.loading(self._loaded[arm.name], examination, taken, directory)
+                yield stack.enter_context(loading)
+                return
             cache = stack.enter_context(staged_cache.staged(examination, places))
-            yield Supervisor(examination, places, taken, self.progress, cache, directory)
+            start = Supervisor(examination, places, taken, self.progress, cache, directory)
+            yield LegStart(start, None if cache is None else cache.staged)
 
     def _armed(self, arm: ArmState) -> Build:
-        """Return the build with the sentinels of ARM.
+        """Return the build with the sentinels of ARM, whose profile is blessed if its legs load something.
 
         All arms of an ablation are for development only, also the one that is the profile as it is: if it alone loaded
         a blessed cache, arms would differ in more than sentinels.
         """
-        if self.manifest.kind != "ablate":
-            return self.build
         profile = self.build.spec.profiles[arm.profile]
-        changed = replace(profile, sentinels=arm.present, dev=True, blessed=False)
-        return fresh.with_profile(self.build, arm.profile, changed)
+        if self.manifest.kind == "ablate":
+            profile = replace(profile, sentinels=arm.present, dev=True, blessed=False)
+        if not self.manifest.cold and not artifacts.uncached(self.build.spec, profile):
+            profile = replace(profile, blessed=True)
+        return fresh.with_profile(self.build, arm.profile, profile)
 
-    def _asked(self, start: EngineStart, arm: ArmState, run: int) -> LegResult:
+    def _asked(self, of_leg: LegStart, arm: ArmState, run: int) -> LegResult:
         """Start the engine, ask the probe, and look at what has to hold before it ends."""
+        start = of_leg.start
         plan, leg = start.plan, start.run.path
         with start.running("the leg is over"):
             before = self._snapshot(plan, leg, "before")
             asked = self.probe.ask(start, run, lambda: self._halfway(plan, leg))
             rest = _at_rest(plan.port, before)
             self._snapshot(plan, leg, "after")
-            listing, memory = self._looked(start)
+            listing, scratch, memory = self._looked(start)
+            artifact = None if self.manifest.cold else of_leg.check(scratch)
         names = None if listing is None else [PurePosixPath(one).name for one in listing]
-        seen = LegObserved(self.directory.log(leg), names, before, rest)
+        seen = LegObserved(self.directory.log(leg), names, before, rest, artifact)
         checks = harness.checks(arm.present, self.manifest.ablated, seen, asked.answers)
         return LegResult(asked, checks, start, memory)
 
-    def _looked(self, start: EngineStart) -> tuple[list[str] | None, int | None]:
-        """Return the files in the run directory of the container, and its peak memory; nothing if it has ended."""
+    def _looked(self, start: EngineStart) -> tuple[list[str] | None, list[str] | None, int | None]:
+        """Return the files in the run directory of the container, those that its engine wrote, and its peak memory.
+
+        It is nothing if it has ended.
+        """
         state = start.engine.state(start.container)
         if state is None or state.exit_code is not None:
-            return None, None
+            return None, None, None
+        interpreter = start.plan.command.interpreter
         for _ in range(_LISTINGS):
-            listing = start.engine.run_files(start.container, start.plan.command.interpreter)
+            listing = start.engine.run_files(start.container, interpreter)
             if listing:
                 break
-        return listing, start.engine.usage(start.container).peak_memory
+        scratch = start.engine.scratch_files(start.container, interpreter) if start.cache is not None else None
+        return listing, scratch, start.engine.usage(start.container).peak_memory
 
     def _halfway(self, plan: LaunchPlan, leg: Path) -> None:
         self._snapshot(plan, leg, "between")
@@ -233,6 +271,8 @@ class Runner:
             peak_memory=result.peak_memory,
             figures=dict(result.asked.figures),
             timeouts=sum(one.timed_out for one in answers),
+            tree="" if start.plan.cache is None else start.plan.cache.tree,
+            compile_key="" if start.plan.cache is None else servehash.compile_key(start.plan),
         )
 
     def _finish(self, verdict: LegVerdict, answers: Sequence[Answered]) -> LegVerdict:
@@ -263,8 +303,7 @@ def _outcome(checks: Sequence[HarnessCheck], correct: int, asked: int, floor: fl
     """Return the outcome of a leg with CORRECT answers of those ASKED, and the reason where it is not passed."""
     if broken := harness.broken(checks):
         return "invalid", f"the harness failed: {broken}"
-    # 47/60 is no float: 47 of 60 must not be below it by its last digit.
-    if floor is not None and 100 * correct < floor * asked * (1 - 1e-9):
+    if floor is not None and not parts.reached(correct, asked, floor / 100):
         return "failed", f"{correct} of {asked} correct, and the floor is {floor:g} %"
     return "passed", ""
 

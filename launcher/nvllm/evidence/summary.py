@@ -77,6 +77,7 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
         ("runs", f"{manifest.runs} of each arm, each in a fresh container"),
         *([("margins", _margins(manifest))] if len(manifest.arms) > 1 else []),
         *([("order", _order(manifest))] if len(manifest.arms) > 1 else []),
+        *([("compiled code", _compiled(manifest))] if manifest.kind != "eval" else []),
         *(
             [("trace", f"a leg of each arm, {trace.STEPS} steps at most; no figure comes from it")]
             if manifest.traced
@@ -86,6 +87,12 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
         ("project", commit),
         ("begun", manifest.created),
     ]
+
+
+def _compiled(manifest: RunManifest) -> str:
+    if manifest.cold:
+        return "each leg compiles for itself, unless its profile is blessed"
+    return "compiled once for each compile key, and loaded by every leg that has it"
 
 
 def _margins(manifest: RunManifest) -> str:

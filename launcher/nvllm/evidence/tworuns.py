@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nvllm.core.refusal import Refusal, refuse_any
-from nvllm.evidence import sidebyside
+from nvllm.evidence import alike, sidebyside
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.deciding import CORRECT, SPEED
 from nvllm.evidence.load import PRIMARY
@@ -62,6 +62,9 @@ def joined(first: Run, other: Run) -> tuple[Run, Comparison]:
     )
     pairs = [(arms[f"A {name}"], arms[f"B {name}"]) for name in common]
     compared = sidebyside.compare_pairs([*arms.values()], pairs, first.manifest.margins, _measures(first, other))
+    compared = alike.noted(
+        compared, [*arms.values()], {sidebyside.factor_of(one.name, other.name): (one, other) for one, other in pairs}
+    )
     notes = (*compared.notes, *_notes(first.manifest, other.manifest))
     question = f"How does the run B compare with the run A in {', '.join(common)}?"
     return Run(manifest, [*arms.values()]), replace(compared, notes=notes, question=question)

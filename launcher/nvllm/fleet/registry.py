@@ -266,15 +266,16 @@ class Repository:
     def push_blobs(self, blobs: Sequence[Blob]) -> int:
         """Send those of BLOBS that the registry lacks, several at a time; return how many bytes that were.
 
-        Raises Refused NV331 for each answer of the registry by which it does not take some. What it took stays there.
+        Raises Refused NV331 for each answer of the registry by which it does not take some; once there is one, no
+        further blob is begun. What it took stays there.
         """
         lacking = self.lacking(blobs)
         refusals: list[Refusal] = []
         if lacking:
             with self.progress.task(f"push to {self.name}", sum(one.size for one in lacking), "B") as task:
-                counted = Serial(task)
+                counted, stop = Serial(task), threading.Event()
                 with ThreadPoolExecutor(_AT_ONCE, "push") as pool:
-                    for sent in [pool.submit(self._push, one, counted) for one in lacking]:
+                    for sent in [pool.submit(self._push_unless, stop, one, counted) for one in lacking]:
                         try:
                             sent.result()
                         except Refused as refused:
@@ -323,6 +324,16 @@ class Repository:
             return False
         self.check(answer, f"whether there is a blob {digest}", (200,))
         return True
+
+    def _push_unless(self, stop: threading.Event, blob: Blob, task: Task) -> None:
+        """Send BLOB unless STOP is set, which this sets when it fails: the next one would wait as long for nobody."""
+        if stop.is_set():
+            return
+        try:
+            self._push(blob, task)
+        except Refused:
+            stop.set()
+            raise
 
     def _push(self, blob: Blob, task: Task) -> None:
         """Send BLOB. An upload that breaks goes on where the registry says that it stopped."""
@@ -497,7 +508,9 @@ class BlobSource:
     def not_offered(self, file: LockedFile, answers: Sequence[Answer]) -> Refusal:
         problems = ", ".join(dict.fromkeys(answer.problem for answer in answers)) or "no answer"
         where = self.repository.name.where
-        cure = "push it again from a host that has it: nvllm push REPO IMAGE"
+        cure = "try again; what has come is not fetched again"
+        if any(answer.final for answer in answers):
+            cure = "push it again from a host that has it: nvllm push REPO IMAGE"
         return Refusal("NV331", where, f"the blob sha256:{file.sha256}", problems, cure)
 
 

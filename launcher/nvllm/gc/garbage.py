@@ -273,7 +273,7 @@ def referred(
     builds = {build_hash for one in each for build_hash in one.builds}
     for path in _bisects(places, forgotten):
         try:
-            state = journal.load(path / "journal.jsonl").state
+            state = journal.read(path / "journal.jsonl").state
         except Refused as refused:
             unknown.extend(one for one in refused.refusals if one.code != "NV107")  # none was ever written there
         else:

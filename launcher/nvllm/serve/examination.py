@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from nvllm.cache import evaluation
 from nvllm.cache.blessings import BlessingQuery, Blessings
 from nvllm.cache.manifest import Manifest
 from nvllm.cache.store import TreeStore
@@ -317,6 +318,8 @@ def _blessed(known: KnownProfile, examination: Examination) -> Examination:
         plan.image_id,
     )
     try:
+        if rules.evaluation is not None:
+            query = replace(query, evaluation=evaluation.demanded(project, rules.evaluation))
         manifest = blessings.lookup(query)
     except Refused as refused:
         return replace(examination, refusals=(*examination.refusals, *refused.refusals))

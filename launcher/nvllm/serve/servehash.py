@@ -45,6 +45,16 @@ EXCLUDED_FIELDS: Mapping[str, str] = MappingProxyType(
 )
 """Of a plan, and why each cannot matter."""
 
+COMPILE_DOMAIN = "nvllm.compile/1"
+
+NOT_COMPILED: Mapping[str, str] = MappingProxyType(
+    {
+        "sentinels": "files of a mounted directory: a patch reads them where it runs, and nothing of that is compiled",
+        "dev": "what the launcher allows; the engine never gets it",
+    }
+)
+"""Factors of the serve hash that decide nothing of what is compiled, and why."""
+
 EXCLUDED_LIMITS = ("start_timeout", "stall_timeout", "drain_timeout", "open_files")
 """Of the limits: how long somebody waits, and how many connections an engine takes."""
 
@@ -95,6 +105,17 @@ def _model(model: ServedModel) -> Json:
 def serve_hash(plan: LaunchPlan) -> str:
     """Return the serve hash: hex sha256 of the canonical form of the factors of PLAN."""
     return canonical.digest(DOMAIN, factors(plan))
+
+
+def compile_key(plan: LaunchPlan) -> str:
+    """Return the compile key of PLAN, 64 hex digits: plans with the same one can load what one of them compiled.
+
+    It covers every factor of the serve hash but those in `NOT_COMPILED`: the build hash with every patch, the hashes of
+    the models, the engine's command and environment, GPUs, processor, waivers and limits. So it covers more than the
+    key by which vLLM names its cache, and never less.
+    """
+    compiled = {name: value for name, value in factors(plan).items() if name not in NOT_COMPILED}
+    return canonical.digest(COMPILE_DOMAIN, compiled)
 
 
 def _without(command: Sequence[str], excluded: Sequence[str]) -> list[str]:

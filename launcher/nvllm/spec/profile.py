@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nvllm.core import schemas, secret, yamlnodes
+from nvllm.core import parts, schemas, secret, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.plan import ACCESS_ENVIRONMENT, BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, KV_CACHE_SIZES, UNCACHED
 from nvllm.core.refusal import Refusal
@@ -104,6 +105,7 @@ def check(draft: Draft, profile: str) -> Iterator[Refusal]:
     yield from environment(draft, "profiles", profile, "environment")
     yield from _waivers(draft, profile)
     yield from _blessed(draft, profile)
+    yield from _evaluation(draft, profile)
 
 
 def _model(draft: Draft, steps: list[Step]) -> Iterator[Refusal]:
@@ -259,6 +261,17 @@ def _blessed(draft: Draft, profile: str) -> Iterator[Refusal]:
         expected = f"{' or '.join(sorted(KV_CACHE_SIZES))}: kernels are compiled for the number of blocks"
         cure = "add kv-cache-memory-bytes; vLLM logs a value for it when it starts without"
         yield draft.bad(["profiles", profile, "arguments"], expected, "a size that each start measures", cure)
+
+
+def _evaluation(draft: Draft, profile: str) -> Iterator[Refusal]:
+    """Refuse a floor that is more than the whole: the form of the field cannot say that."""
+    steps: list[Step] = ["profiles", profile, "bless", "evaluation", "floor"]
+    text = draft.word(*steps)
+    if text is not None and re.fullmatch(parts.FLOOR, text):
+        try:
+            parts.part(text)
+        except ValueError as error:
+            yield draft.bad(steps, "a part of the whole, such as 45/50 or 90%", str(error), "write 45/50, or 90%")
 
 
 def _full_option(argument: str) -> str:

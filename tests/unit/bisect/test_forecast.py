@@ -29,6 +29,14 @@ def test_a_forecast_is_what_it_then_costs() -> None:
         assert seen.builds == pytest.approx(sum(costs) / count)
 
 
+def test_a_forecast_of_many_patches_rules_none_out() -> None:
+    """Each of 256 patches is the culprit with less than half a percent, before the first trial."""
+    seen = records.fold([start(free(256), "ordered")]).forecast
+    bench = SimulatedBench(all_of(frozenset({"p200"})))
+    drive(Log.of(start(free(256), "ordered")), bench)
+    assert seen.most_builds >= len(bench.tries) == 11
+
+
 def test_a_forecast_of_a_flaky_search_counts_more_trials_than_builds() -> None:
     seen = records.fold([start(free(8), "ordered", flaky=True)]).forecast
     assert seen.trials > 2 * seen.builds

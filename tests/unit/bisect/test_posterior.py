@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -32,24 +33,26 @@ def test_an_interval_holds_what_it_says(a: float, b: float, level: float) -> Non
 @given(COUNTS, COUNTS)
 def test_evidence_comes_to_the_same_at_once_and_in_parts_and_is_taken_back(one: Count, other: Count) -> None:
     before = posterior.unknown()
-    parts = [posterior.likelihood(before.holds, count) for count in (one, other)]
+    parts = [before.if_holds(count) for count in (one, other)]
     both = before.after(parts)
-    assert both.logs == pytest.approx(before.after([posterior.likelihood(before.holds, one + other)]).logs)
+    together = before.after([before.if_holds(one + other)])
+    for alike, apart, at_once in zip(both.alike, both.logs, together.logs, strict=True):
+        assert alike > 0 or apart == pytest.approx(at_once)  # of one rate, two artifacts say as much as one
     assert both.but(parts[0]).but(parts[1]).logs == pytest.approx(before.logs)
 
 
 def test_a_set_of_which_nothing_is_known_is_one_or_the_other() -> None:
     rates = posterior.known(0.4, 0.02)
-    (log,) = posterior.either(rates.holds, rates.other, Count(1, 2))
+    (log,) = rates.if_either(Count(1, 2))
     assert math.exp(log) == pytest.approx((0.4 * 0.6**2 + 0.02 * 0.98**2) / 2)
 
 
 @given(st.lists(COUNTS, max_size=5), COUNTS)
 def test_a_fix_is_a_break_with_hits_for_misses(others: list[Count], seen: Count) -> None:
     found, turned = posterior.unknown(), posterior.unknown(fix=True)
-    found = found.after([posterior.either(found.holds, found.other, one) for one in others])
+    found = found.after([found.if_either(one) for one in others])
     swapped = [Count(one.misses, one.hits) for one in others]
-    turned = turned.after([posterior.either(turned.holds, turned.other, one) for one in swapped])
+    turned = turned.after([turned.if_either(one) for one in swapped])
     same = posterior.shows(turned, Count(seen.misses, seen.hits))
     assert posterior.shows(found, seen) + same == pytest.approx(1)
 
@@ -57,9 +60,9 @@ def test_a_fix_is_a_break_with_hits_for_misses(others: list[Count], seen: Count)
 def test_false_alarms_of_other_sets_teach_their_rate() -> None:
     """The good end never failed, but many other sets do now and then. Without them two of eight would look bad."""
     ends = posterior.unknown()
-    ends = ends.after([posterior.likelihood(ends.holds, Count(12, 8)), posterior.likelihood(ends.other, Count(0, 12))])
-    stray = ends.after([posterior.either(ends.holds, ends.other, Count(3, 20))] * 4)
-    assert posterior.shows(ends, Count(2, 6)) > 0.5 > 0.3 > posterior.shows(stray, Count(2, 6))
+    ends = ends.after([ends.if_holds(Count(12, 8)), ends.if_other(Count(0, 12))])
+    stray = ends.after([ends.if_either(Count(3, 20))] * 4)
+    assert posterior.shows(ends, Count(2, 6)) > 0.5 > 0.4 > posterior.shows(stray, Count(2, 6))
 
 
 def test_a_belief_is_bayes_theorem() -> None:
@@ -99,3 +102,45 @@ def test_the_likely_range_is_the_shortest_that_is_sure_enough() -> None:
     assert posterior.likely_range(cells, weights, 0.5) == (2, 3)
     assert posterior.likely_range(cells, weights, 0.95) == (2, 4)
     assert posterior.likely_range(cells, weights, 0.995) == (0, 8)
+
+
+@given(st.floats(0.05, 0.95), st.floats(0.01, 0.9), st.integers(0, 8))
+def test_the_chances_of_all_outcomes_of_an_artifact_add_up_to_one(rate: float, alike: float, trials: int) -> None:
+    chances = [
+        math.comb(trials, hits) * math.exp(posterior.likelihood((rate,), (alike,), Count(hits, trials - hits))[0])
+        for hits in range(trials + 1)
+    ]
+    assert sum(chances) == pytest.approx(1)
+
+
+def test_ten_trials_of_one_artifact_say_less_than_one_of_ten() -> None:
+    """At the correlation 0.85 an artifact that never failed may well contain the culprit; ten of them hardly."""
+    rates = posterior.Rates((0.5,), (0.01,), (0.85,), (0.0,))
+    assert posterior.shows(rates, Count(0, 10)) > 0.2
+    assert posterior.shows(rates, Count(0, 1), above=[Count(0, 1)] * 9) < 0.01
+
+
+def test_bigger_sets_that_show_and_smaller_ones_that_do_not_say_nothing() -> None:
+    rates = posterior.known(0.5, 0.001)
+    alone = posterior.shows(rates, Count(0, 4))
+    assert posterior.shows(rates, Count(0, 4), above=[Count(5, 5)], below=[Count(0, 9)]) == pytest.approx(alone)
+    assert posterior.shows(rates, Count(0, 4), above=[Count(0, 4)]) < alone
+
+
+def test_artifacts_that_differ_are_told_from_those_that_do_not() -> None:
+    before = posterior.unknown()
+    even = posterior.spread(before, [Count(5, 5), Count(6, 4), Count(9, 11)], [Count(0, 10), Count(0, 12)])
+    uneven = posterior.spread(before, [Count(10, 0), Count(0, 12), Count(9, 1)], [Count(0, 10), Count(0, 12)])
+    assert (even.artifacts, even.trials, even.low, even.mixed, even.differs) == (5, 62, 0.0, True, False)
+    assert (uneven.mixed, uneven.differs) == (True, True)
+    assert uneven.low > 0.1
+    assert even.p > 0.3 > 0.01 > uneven.p
+
+
+def test_the_test_of_homogeneity_is_wrong_as_often_as_it_says() -> None:
+    rng = random.Random(2)
+    p = []
+    for _ in range(40):
+        hits = [sum(rng.random() < 0.4 for _ in range(8)) for _ in range(4)]
+        p.append(posterior.uneven(tuple(Count(one, 8 - one) for one in hits)))
+    assert sum(one < 0.05 for one in p) <= 6

@@ -17,7 +17,7 @@ from nvllm.bisect import report as bisect_report
 from nvllm.bisect.answer import Done
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
-from nvllm.bisect.problem import Mode
+from nvllm.bisect.problem import Mode, Tally, Verdict
 from nvllm.bisect.records import BisectStart, BisectState, Tried
 from nvllm.core import canonical
 from nvllm.trials.trial import Built, Trial
@@ -126,15 +126,41 @@ def test_the_data_says_why_a_set_has_no_image() -> None:
 
 
 def test_what_is_not_certified_is_not_said_to_be_proved() -> None:
-    log = Log.of(start(free(1), "ordered", flaky=True))
-    done = drive(log, SimulatedBench(sometimes(frozenset({"p01"}), random.Random(1), 0.9)))
+    log = Log.of(start(free(4), "ordered", flaky=True))
+    done = drive(log, SimulatedBench(sometimes(frozenset({"p02"}), random.Random(1), 0.6)))
     assert isinstance(done, Done)
+    assert done.certified
+    assert done.spread is not None
     first = log.entries[0].record
     assert isinstance(first, BisectStart)
     doubtful = replace(done, certified=False)
     assert "certified" not in bisect_report.conclusion(first, done)
-    assert bisect_report.conclusion(first, doubtful).endswith("; not certified.")
+    assert "; not certified." in bisect_report.conclusion(first, doubtful)
+    assert "in at most" in bisect_report.conclusion(first, done)
+    assert "as monotone" in bisect_report.assumptions(done)
+    assert not bisect_report.assumptions(doubtful)
+    assert bisect_report.spread_text(done).startswith(f"{done.spread.artifacts} builds in {done.spread.trials} trials")
+    differing = replace(done, spread=replace(done.spread, differs=True), certified=False)
+    assert "This differs from build to build" in bisect_report.conclusion(first, differing)
+    never = replace(done, spread=replace(done.spread, mixed=False), certified=False)
+    assert "No build was both good and bad" in bisect_report.conclusion(first, never)
     assert "not proved that all are needed" in bisect_report.conclusion(replace(first, mode="set"), doubtful)
+
+
+def test_the_rest_is_not_called_unbroken_where_it_fails_less_often() -> None:
+    log = Log.of(start(free(4), "ordered", flaky=True))
+    done = drive(log, SimulatedBench(sometimes(frozenset({"p02"}), random.Random(1), 0.6)))
+    assert isinstance(done, Done)
+    first = log.entries[0].record
+    assert isinstance(first, BisectStart)
+    assert done.rest is not None
+    weaker = replace(done.rest, verdict=Verdict("good", Tally(bad=11, good=13), 0.99))
+    text = bisect_report.conclusion(first, replace(done, rest=weaker))
+    assert "not broken" not in text
+    assert "Everything without it fails less often, but not never: bad 11 of 24, at most 65 % of boots, 95 %." in text
+    never = replace(done.rest, verdict=Verdict("good", Tally(good=17), 0.99))
+    text = bisect_report.conclusion(first, replace(done, rest=never))
+    assert "Everything without it is not broken: it fails in at most 17 % of boots, 95 % (good 17 of 17)." in text
 
 
 # The matrix of patches, sets and trials

@@ -291,7 +291,7 @@ def test_an_end_of_a_certificate_is_weighed_without_what_it_says_of_itself() -> 
     (without,) = [line for line in done.certificate if line.role == "without it"]
     count = posterior.Count(0, 11)
     before = posterior.unknown()
-    rates = before.after([posterior.likelihood(before.holds, posterior.Count(25, 6))])
+    rates = before.after([before.if_holds(posterior.Count(25, 6))])
     assert without.verdict.confidence == pytest.approx(1 - posterior.shows(rates, count))
 
 

@@ -13,7 +13,7 @@ from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.problem import SearchEvidence, Settings, Tally
 from nvllm.bisect.search import propose
 from nvllm.trials.trial import Trial
-from support.bisect_landscapes import BROKEN, CONFIDENCES, campaigns, cases, untestable
+from support.bisect_landscapes import BROKEN, CONFIDENCES, CORRELATIONS, campaigns, cases, untestable
 from support.bisect_world import BAD, FLAKY, GOOD, World, all_of, free, problem, sometimes
 from support.rows import each_row
 
@@ -84,6 +84,21 @@ def test_without_a_culprit_hardly_anything_is_proved(confidence: float) -> None:
     proved, allowed = sum(one.done is not None for one in found), (1 - confidence) * 25
     assert proved <= allowed + 2 * math.sqrt(allowed)
     assert sum(one.certified for one in found) <= allowed
+
+
+def test_nothing_is_certified_if_each_build_always_fails_or_never_does() -> None:
+    for one in campaigns("builds differ 1", 3):
+        assert not one.certified
+        assert one.done is None or (one.done.spread is not None and not one.done.spread.mixed) or one.done.stopped
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("correlation", CORRELATIONS)
+def test_a_certificate_survives_builds_that_differ(correlation: float) -> None:
+    """At 0.99 one of 25 that is wrong is no proof of more; two are. `make bench-bisect` runs hundreds."""
+    certified = [one for one in campaigns(f"builds differ {correlation:g}", 25) if one.certified]
+    assert sum(not one.right for one in certified) <= 1
+    assert correlation > 0 or len(certified) >= 20
 
 
 @pytest.mark.thorough

@@ -32,7 +32,7 @@ from nvllm.host import survey
 from nvllm.image.builder import ImageBuilder
 from nvllm.serve import hostclass, startup
 from nvllm.serve.examination import Examination
-from support import blessings_world
+from support import blessings_world, evaluated
 from support.bless_world import FakeEngine, examined
 from support.plansamples import FrontEnd, places
 from support.task_samples import LOG, PlayedMachines, booted
@@ -90,6 +90,24 @@ def test_a_bless_as_text(world: World, capsys: pytest.CaptureFixture[str], tmp_p
     assert [line.partition(":")[0] for line in good] == [f"trial {number} of 5" for number in range(1, 6)]
     assert all(line.endswith(", answers 12, KV tokens 52428, peak memory 1024 MiB, compiled 0") for line in good)
     assert Projects(places(tmp_path).projects).roots() == [world.root]
+
+
+@pytest.mark.parametrize("rules", [evaluated.TEN])
+def test_a_bless_that_is_evaluated(
+    world: World, front: FrontEnd, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert said(capsys, *BLESS, status=2) == [("NV109", evaluated.FILE)]
+    assert world.engine.benches == []
+    root = evaluated.project(tmp_path)
+    front.at_request = evaluated.answering(front, root, right=8)
+    assert [code for code, _ in said(capsys, *BLESS, status=1)] == ["NV918"]
+    front.at_request = evaluated.answering(front, root, right=9)
+    result = said(capsys, *BLESS)
+    assert result["evaluation"] == [f"{evaluated.FILE}: 9 of 10 correct"]
+    assert main(["manifest", "show", result["label"]]) == 0
+    assert f"9 of 10 correct, at least 9/10 asked for; {evaluated.FILE}, sha256 " in capsys.readouterr().out
+    shown = said(capsys, "manifest", "show", result["label"])["manifest"]["trials"]
+    assert [one.get("evaluation", {}).get("correct") for one in shown] == [9, None, None, None, None]
 
 
 def test_a_candidate_is_blessed_by_its_trials_alone(world: World, capsys: pytest.CaptureFixture[str]) -> None:

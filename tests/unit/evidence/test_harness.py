@@ -9,7 +9,8 @@ import pytest
 
 from nvllm.evidence import harness
 from nvllm.evidence.harness import LegObserved, SentinelLog
-from nvllm.evidence.records import Answered, HarnessCheck
+from nvllm.evidence.records import HarnessCheck
+from nvllm.trials.answers import Answered
 from support.evidence_samples import answer
 from support.rows import each_row
 

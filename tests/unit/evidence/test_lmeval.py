@@ -18,10 +18,10 @@ from nvllm.core.plan import Mount
 from nvllm.core.refusal import Refused
 from nvllm.evidence import lmeval
 from nvllm.evidence.lmeval import LmEvalProbe
-from nvllm.evidence.probing import Asked
 from nvllm.serve import health
 from nvllm.serve.health import NotReady
 from nvllm.serve.startup import EngineStart
+from nvllm.trials.probing import Asked
 from support.engine_world import ROOT
 from support.host_samples import put_program
 from support.plansamples import PLAN, FrontEnd

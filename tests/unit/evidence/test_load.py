@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from nvllm.core.spec import Waiver
 from nvllm.evidence.load import PRIMARY, LoadProbe, LoadThenQuestions
-from nvllm.evidence.probing import Asked, QuestionProbe
 from nvllm.serve.startup import EngineStart
+from nvllm.trials.probing import Asked, QuestionProbe
 from support.evidence_samples import answer
 from support.evidence_world import QUESTIONS
 from support.plansamples import PLAN

@@ -13,10 +13,11 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.evidence import runner
 from nvllm.evidence.directory import EvidenceDirectory
-from nvllm.evidence.probing import QuestionProbe
-from nvllm.evidence.questions import Question
-from nvllm.evidence.records import Answered, Comparison, unanswered
+from nvllm.evidence.records import Comparison
 from nvllm.host.facts import ContainerState
+from nvllm.trials.answers import Answered, unanswered
+from nvllm.trials.probing import QuestionProbe
+from nvllm.trials.questions import Question
 from support.evidence_world import BUSY, World, probe, world
 from support.plansamples import FrontEnd
 

@@ -216,6 +216,21 @@ def test_a_blob_is_taken_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (refusal.code, time.monotonic() - began < PATIENCE) == ("NV331", True)
 
 
+def test_a_registry_that_is_silent_costs_a_push_of_many_blobs_no_more_than_one() -> None:
+    """Four travel at a time; once one is given up, no further one is begun."""
+
+    def silent(_connection: socket.socket, _asked: str) -> None:
+        time.sleep(PATIENCE)
+
+    blobs, began = [Blob.of(bytes([number])) for number in range(24)], time.monotonic()
+    with hostile_registry.running(by_path({"HEAD": ABSENT}, silent)) as hostile:
+        assert _codes(functools.partial(Repository.push_blobs, blobs=blobs), hostile.repository(SMALL)) == ["NV331"]
+        took = time.monotonic() - began
+        posts = sum(one.startswith("POST") for one in hostile.asked)
+        assert posts < len(blobs), posts  # each of the four may ask several times
+        assert took < PATIENCE / 2
+
+
 def test_a_registry_may_hash_a_blob_before_it_has_taken_it() -> None:
     def late(connection: socket.socket, asked: str) -> None:
         time.sleep(1.0 if asked.startswith("PUT") else 0.0)

@@ -19,6 +19,7 @@ from nvllm.fleet.credentials import Credentials
 from nvllm.fleet.registry import Blob, BlobSource, Repository, RepositoryName
 from nvllm.layers.oci import MANIFEST, Descriptor, sha256
 from nvllm.sources import fetch
+from nvllm.sources.fetch import Answer
 from nvllm.sources.store import Store
 from support import oci_registry
 from support.loopback import basic
@@ -109,6 +110,14 @@ def test_an_upload_that_breaks_goes_on_where_it_stopped(kept: Registry, cuts: li
     kept.repository().push_blobs([Blob.of(DATA)])
     assert kept.blobs == {sha256(DATA): DATA}
     assert kept.received == len(DATA)  # nothing travelled twice
+
+
+def test_a_blob_that_is_not_there_is_pushed_again_and_one_that_did_not_arrive_is_pulled_again(kept: Registry) -> None:
+    source, file = BlobSource(kept.repository()), LockedFile("layer.tar", "0" * 64, 1, "registry")
+    lost = [Answer("url", "ReadTimeout: timed out"), Answer("url", "no connection", unreached=True)]
+    assert source.not_offered(file, lost).cure == "try again; what has come is not fetched again"
+    there_is_none = [*lost, Answer("url", "status 404", final=True)]
+    assert source.not_offered(file, there_is_none).cure.startswith("push it again from a host that has it")
 
 
 def test_an_upload_that_the_registry_forgot_begins_anew(kept: Registry) -> None:

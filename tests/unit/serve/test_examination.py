@@ -37,7 +37,7 @@ from nvllm.models.memo import HashCache
 from nvllm.serve import examination, planner, servehash, staged_cache
 from nvllm.serve.examination import Depth, Examination, Instance, examine, examine_build
 from nvllm.serve.stopping import Orphan
-from support import blessings_world, locks, tampering
+from support import blessings_world, locks, question_samples, tampering
 from support.plansamples import MODEL, MODEL_FILES, edit, put_model, shorten_series, write_lock
 
 pytestmark = pytest.mark.usefixtures("no_engine")
@@ -409,3 +409,20 @@ def test_nothing_is_staged_for_a_profile_that_is_not_blessed(demo: Project, plac
     with staged_cache.staged(examined(demo, places), places) as ready:
         assert ready is None
     assert not places.staged.exists()
+
+
+def test_a_blessing_without_the_evaluation_that_the_profile_demands(
+    demo: Project, places: Places, tmp_path: Path
+) -> None:
+    bless_it(demo, places, tmp_path)
+    before = examined(demo, places).plan.serve_hash
+    rules = "    bless: {evaluation: {kind: questions, file: sums.jsonl, floor: 9/10}}\n"
+    edit(demo.spec("demo"), "    blessed: true\n", f"    blessed: true\n{rules}")
+    without_file = examined(demo, places)
+    question_samples.write(demo.root / "sums.jsonl", 3)
+    found = examined(demo, places)
+    assert "NV109" in codes(without_file)
+    (refusal,) = [one for one in found.refusals if one.code.startswith("NV9")]
+    assert (refusal.code, refusal.found) == ("NV919", "none")
+    assert found.manifest is None
+    assert found.plan.serve_hash == before, "it says how the cache was proved, not what is served"

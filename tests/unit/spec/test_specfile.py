@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvllm.core import spec
+from nvllm.core.evaluation import ProgramEvaluation, QuestionEvaluation
 from nvllm.core.spec import CommitSource, RestartRules
 from nvllm.spec import specfile
 from support.specs import COMMIT, GOOD, SHOWN, only, refusals, spoiled
@@ -270,6 +271,45 @@ def test_rules_of_a_blessing() -> None:
 def test_rules_that_are_none(old: str, new: str, where: str) -> None:
     (refusal,) = refusals(blessed(RULES.replace(old, new)))
     assert (refusal.code, refusal.where.rpartition(": ")[2]) == ("NV101", where)
+
+
+def evaluated(fields: str) -> str:
+    return blessed(f"    blessed: true\n    bless: {{evaluation: {{{fields}}}}}\n")
+
+
+def test_the_evaluation_of_a_blessing() -> None:
+    rows = {
+        "kind: questions, file: q.jsonl, floor: 45/50": QuestionEvaluation("questions", "q.jsonl", "45/50"),
+        "kind: questions, file: q.jsonl, floor: 90%, stop: ['Q:'], length: 9": QuestionEvaluation(
+            "questions", "q.jsonl", "90%", stop=("Q:",), length=9
+        ),
+        "kind: program, file: a/b.py": ProgramEvaluation("program", "a/b.py", "100%"),
+        "kind: program, file: b.py, floor: 1/2": ProgramEvaluation("program", "b.py", "1/2"),
+    }
+    parsed = {fields: specfile.parse(evaluated(fields), SHOWN).profiles["eager"].bless.evaluation for fields in rows}
+    assert parsed == rows
+
+
+def test_evaluations_that_are_none() -> None:
+    rows = {
+        "kind: questions, file: q.jsonl": "evaluation.floor",
+        "kind: questions, file: q.jsonl, floor: 45": "evaluation.floor",
+        "kind: questions, file: q.jsonl, floor: 0.9": "evaluation.floor",
+        "kind: questions, file: q.jsonl, floor: 60/50": "evaluation.floor",
+        "kind: questions, file: q.jsonl, floor: 1/0": "evaluation.floor",
+        "kind: questions, file: q.jsonl, floor: 101%": "evaluation.floor",
+        "kind: questions, file: /q.jsonl, floor: 90%": "evaluation.file",
+        "kind: questions, file: q.jsonl, floor: 90%, prompt: 'Q:'": "evaluation.prompt",
+        "kind: questions, file: q.jsonl, floor: 90%, prompt: '{question} {question}'": "evaluation.prompt",
+        "kind: questions, file: q.jsonl, floor: 90%, stop: ['']": "evaluation.stop[0]",
+        "kind: program, file: b.py, length: 9": "evaluation.length",
+        "kind: other, file: b.py": "evaluation.kind",
+    }
+    refused = {}
+    for fields in rows:
+        places = [one.where.rpartition(": ")[2] for one in refusals(evaluated(fields)) if one.code == "NV101"]
+        refused[fields] = ", ".join(places).replace(".profiles.eager.bless.", "")
+    assert refused == rows
 
 
 def test_how_long_requests_may_stand_still() -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.core import parts
+from nvllm.core.evaluation import PROMPT
 from nvllm.core.refusal import Refused
-from nvllm.evidence import grading, questions
-from nvllm.evidence.questions import Question
+from nvllm.trials import grading, questions
+from nvllm.trials.questions import Question
 from support import question_samples
 from support.rows import each_row
 
@@ -43,12 +45,12 @@ def test_a_prompt_and_its_stops() -> None:
     assert seeds.stop == ("Q:", "</s>", "<|im_end|>")
     (question,) = [Question(1, "How {many}?", "3")]
     assert seeds.prompt_of(question) == "Q: How {many}?\nA: Let me solve this step by step."
-    assert questions.asking(grading.PROMPT, (), "flexible") == questions.DEFAULT
+    assert questions.asking(PROMPT, (), "flexible") == questions.DEFAULT
     assert questions.asking("{question}", ("END",), "flexible").stop == ("END",)
     assert questions.asking("{question}", (), "flexible").stop == grading.STOPS
     hashes = {
         questions.prompts_hash([question], each)
-        for each in (seeds, questions.DEFAULT, questions.asking(grading.PROMPT, ("END",), "flexible"))
+        for each in (seeds, questions.DEFAULT, questions.asking(PROMPT, ("END",), "flexible"))
     }
     assert len(hashes) == 3
 
@@ -58,13 +60,13 @@ def test_a_prompt_and_its_stops() -> None:
     [("45/50", 0.9), ("90%", 0.9), ("0/50", 0.0), ("100%", 1.0), ("12.5%", 0.125), ("3/100", 0.03)],
 )
 def test_a_part(text: str, part: float) -> None:
-    assert questions.part(text) == pytest.approx(part)
+    assert parts.part(text) == pytest.approx(part)
 
 
 @each_row("text", ["45", "0.9", "51/50", "101%", "5/0", "-1%", "", "45 / 50", "%", "1e2%"])
 def test_what_is_no_part(text: str) -> None:
     with pytest.raises(ValueError, match=r"which is"):
-        questions.part(text)
+        parts.part(text)
 
 
 def test_a_file_of_another_kind_is_not_refused_line_by_line(tmp_path: Path) -> None:

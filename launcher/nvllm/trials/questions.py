@@ -11,17 +11,13 @@ from pathlib import Path
 
 from nvllm.core import canonical, reading
 from nvllm.core.canonical import Json
+from nvllm.core.evaluation import PROMPT, Extraction
 from nvllm.core.refusal import Refusal, refuse, refuse_any
-from nvllm.evidence import grading
-from nvllm.evidence.grading import Extraction
+from nvllm.trials import grading
 
 _MARKED = re.compile(r"####\s*\$?\s*(-?\d[\d,]*(?:\.\d+)?)")
-_FRACTION = re.compile(r"(\d{1,9})/(\d{1,9})")
-_PERCENT = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)%")
 _SHOWN = 20
 """Lines without a question that are refused: a file of another kind may have a million."""
-_LONGEST = 40
-"""Characters of a part that are shown."""
 _SHOWN_TEXT = 200
 
 
@@ -62,7 +58,7 @@ def asking(prompt: str, stop: Sequence[str], extraction: Extraction) -> Asking:
     return Asking(prompt, tuple(stop) or tuple(filter(None, derived)), extraction)
 
 
-DEFAULT = Asking(grading.PROMPT, (grading.next_question(grading.PROMPT), *grading.STOPS), "flexible")
+DEFAULT = Asking(PROMPT, (grading.next_question(PROMPT), *grading.STOPS), "flexible")
 """As lm-eval's task asks, without examples."""
 
 
@@ -108,23 +104,6 @@ def drawn(questions: Sequence[Question], count: int | None, seed: int) -> tuple[
         return tuple(questions)
     chosen = random.Random(seed).sample(range(len(questions)), count)  # noqa: S311 - which are asked is no secret
     return tuple(questions[place] for place in sorted(chosen))
-
-
-def part(text: str) -> float:
-    """Return the part of a whole that TEXT names: ``45/50`` is 0.9, and so is ``90%``.
-
-    Raises ValueError for anything else: for a bare number, which may mean either, and for a part outside 0 to 1.
-    """
-    if match := _FRACTION.fullmatch(text):
-        whole = int(match[2])
-        value = int(match[1]) / whole if whole else 2.0
-    elif match := _PERCENT.fullmatch(text):
-        value = float(match[1]) / 100
-    else:
-        raise ValueError(f"{text[:_LONGEST]}, which is neither a count of a whole nor a percentage")
-    if value > 1:
-        raise ValueError(f"{text[:_LONGEST]}, which is more than the whole")
-    return value
 
 
 def prompts_hash(questions: Sequence[Question], asking: Asking) -> str:

@@ -11,13 +11,13 @@ import pytest
 
 from nvllm.core import proc
 from nvllm.core.plan import LaunchPlan
-from nvllm.evidence import probing
-from nvllm.evidence.probing import ProgramProbe, QuestionProbe
-from nvllm.evidence.questions import Question
-from nvllm.evidence.records import Answered
 from nvllm.serve.rundir import RunDirectory
 from nvllm.serve.startup import EngineStart
 from nvllm.trials import probe as programs
+from nvllm.trials import probing
+from nvllm.trials.answers import Answered
+from nvllm.trials.probing import ProgramProbe, QuestionProbe
+from nvllm.trials.questions import Question
 from support.plansamples import PLAN, FrontEnd
 
 ASKED = tuple(Question(number, f"{number} + 1?", str(number + 1)) for number in range(1, 4))

@@ -8,10 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, TypeAlias
 
-Extraction: TypeAlias = Literal["strict", "flexible"]
-"""``strict`` is the first number after ``####``, ``flexible`` the last number wherever it stands."""
+from nvllm.core.evaluation import Extraction
 
 _PATTERNS: Mapping[Extraction, re.Pattern[str]] = MappingProxyType(
     {
@@ -23,8 +21,6 @@ _IGNORED = (re.compile(","), re.compile(r"\$"), re.compile(r"(?s).*#### "), re.c
 
 STOPS = ("</s>", "<|im_end|>")
 """Texts that end an answer besides the beginning of the next question, in lm-eval's task."""
-PROMPT = "Question: {question}\nAnswer:"
-"""The prompt of lm-eval's task without examples."""
 
 
 def extracted(text: str, extraction: Extraction) -> str:

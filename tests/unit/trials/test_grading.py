@@ -12,8 +12,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.evidence import grading
-from nvllm.evidence.grading import Extraction
+from nvllm.core.evaluation import PROMPT, Extraction
+from nvllm.trials import grading
 
 ANSWERS: tuple[tuple[str, str, bool, bool], ...] = (
     (" 40 + 32 = 72. #### 72", "72", True, True),
@@ -110,8 +110,8 @@ def test_lm_eval_grades_these_answers_so() -> None:
     task = yaml.safe_load((package / "tasks/gsm8k/gsm8k.yaml").read_text())
     (metric,) = task["metric_list"]
     ignored = {name: value for name, value in metric.items() if name.startswith(("ignore", "regexes"))}
-    assert task["doc_to_text"] == grading.PROMPT.replace("{question}", "{{question}}")
-    assert task["generation_kwargs"]["until"] == [grading.next_question(grading.PROMPT), *grading.STOPS]
+    assert task["doc_to_text"] == PROMPT.replace("{question}", "{{question}}")
+    assert task["generation_kwargs"]["until"] == [grading.next_question(PROMPT), *grading.STOPS]
     filters = {
         one["name"]: {name: value for name, value in one["filter"][0].items() if name != "function"}
         for one in task["filter_list"]

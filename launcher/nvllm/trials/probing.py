@@ -16,13 +16,12 @@ from typing import Any, Protocol
 from nvllm.core import canonical, proc, reading
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
-from nvllm.evidence import grading, questions
-from nvllm.evidence.questions import DEFAULT, Asking, Question
-from nvllm.evidence.records import Answered, ProbeState, unanswered
 from nvllm.serve import health
 from nvllm.serve.health import NotInTime, NotReady
 from nvllm.serve.startup import EngineStart
-from nvllm.trials import bench
+from nvllm.trials import bench, grading, questions
+from nvllm.trials.answers import Answered, ProbeState, unanswered
+from nvllm.trials.questions import DEFAULT, Asking, Question
 from nvllm.trials.trial import BisectProbe
 
 KEPT = 4000

@@ -1,0 +1,55 @@
+"""Whether the arms of a comparison ran the same compiled code, by what the verdicts of their legs say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from nvllm.evidence.comparison import ArmLegs
+from nvllm.evidence.records import ArmArtifact, Comparison
+
+
+def noted(compared: Comparison, arms: Sequence[ArmLegs], pairs: Mapping[str, Sequence[ArmLegs]]) -> Comparison:
+    """Return COMPARED, the comparison of ARMS, with what they loaded, and beside each finding whether it was the same.
+
+    PAIRS has for a factor the arms that it compares; a factor that is not in it compares all ARMS.
+    """
+    findings = [replace(one, artifacts=text(pairs.get(one.factor, arms))) for one in compared.findings]
+    loaded = tuple(artifact(arm) for arm in arms)
+    return replace(compared, findings=tuple(findings), artifacts=loaded, notes=(*compared.notes, *_cold(arms)))
+
+
+def artifact(arm: ArmLegs) -> ArmArtifact:
+    """Return what the valid legs of ARM loaded."""
+    keys = sorted({verdict.compile_key for verdict, _ in arm.valid if verdict.tree})
+    trees = sorted({verdict.tree for verdict, _ in arm.valid if verdict.tree})
+    return ArmArtifact(arm.name, keys[0] if keys else "", tuple(trees))
+
+
+def text(arms: Sequence[ArmLegs]) -> str:
+    """Return whether ARMS loaded the same artifact, in words; empty for one arm, and if none of them loaded any."""
+    loaded = [artifact(arm) for arm in arms if arm.valid]
+    with_tree = [one for one in loaded if one.trees]
+    if len(loaded) < 2 or not with_tree:
+        return ""
+    trees, keys = {one.trees for one in with_tree}, {one.compile_key for one in with_tree}
+    without = ", ".join(one.arm for one in loaded if not one.trees)
+    if without:
+        return f"{', '.join(one.arm for one in with_tree)} loaded what was compiled before, {without} did not"
+    if len(trees) == 1 and len(with_tree[0].trees) == 1:
+        return f"all loaded one artifact, tree {with_tree[0].trees[0][:12]}"
+    each = ", ".join(f"{one.arm} {' and '.join(tree[:12] for tree in one.trees)}" for one in with_tree)
+    if len(keys) > 1:
+        return f"their compile keys differ, so what was compiled is a part of the difference: trees {each}"
+    return f"they loaded different artifacts of one compile key: trees {each}"
+
+
+def _cold(arms: Sequence[ArmLegs]) -> Iterator[str]:
+    """Yield that legs of ARMS compiled for themselves, if they did: then arms differ in that too."""
+    names = [
+        arm.name
+        for arm in arms
+        if any(not verdict.tree and any(one.name == "compile" for one in verdict.phases) for verdict, _ in arm.valid)
+    ]
+    if names and len(arms) > 1:
+        yield f"each leg compiled for itself in {', '.join(names)}: two compiles of one key can answer differently"

@@ -1,0 +1,58 @@
+"""One artifact for all arms on the real engine: compiled once, loaded by every leg, and nothing else is compiled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker import DockerClient
+
+from nvllm.evidence.directory import EvidenceDirectory
+from support import question_samples
+from support.engine_world import IMAGE, Done, World, Worlds
+
+pytestmark = [pytest.mark.engine, pytest.mark.long]
+
+
+def ablate(world: World, output: Path, *more: str) -> Done:
+    data = question_samples.write(world.directory / "questions.jsonl", 8)
+    probe = ("--probe", "gsm8k", "--data", str(data), "--length", "24", "--runs", "1", "--output", str(output))
+    arms = ("--profile", world.profile("compiled"), "--sentinels", "mamba-block-ids", "--arms", "none,all")
+    return world.nvllm("ablate", IMAGE, *arms, *probe, *more, "--json")
+
+
+def verdict(output: Path, arm: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((output / "arms" / arm / "run-1" / "verdict.json").read_text())
+    return document
+
+
+def test_two_arms_load_what_one_engine_compiled(worlds: Worlds, docker_client: DockerClient) -> None:
+    world = worlds.make()
+    output = world.directory / "evidence"
+    compared = ablate(world, output).result
+    assert {one["outcome"] for one in compared["arms"]} == {"passed"}
+    legs = [verdict(output, arm) for arm in ("none", "mamba-block-ids")]
+    (key,) = {one["compile_key"] for one in legs}
+    (tree,) = {one["tree"] for one in legs}
+    record = EvidenceDirectory(output).artifact_record(key)
+    assert record is not None
+    assert record.tree.hash == tree
+    logs = [(output / "arms" / one["arm"] / "run-1" / "engine.log").read_text() for one in legs]
+    assert [("saved AOT compiled" in one, "Directly load AOT" in one) for one in logs] == [(False, True)] * 2
+    assert world.containers(docker_client) == []
+
+
+def test_a_load_compiles_nothing_and_a_profile_that_compiles_nothing_is_named(worlds: Worlds) -> None:
+    world = worlds.make()
+    output, first, other = world.directory / "evidence", world.profile("compiled"), world.profile("ablation")
+    load = ("--requests", "4", "--concurrency", "2", "--prompt-len", "32", "--output-len", "16", "--runs", "1")
+    done = world.nvllm("bench", IMAGE, "--profile", first, "--vs", other, *load, "--output", str(output), "--json")
+    compared = done.result
+    assert {one["outcome"] for one in compared["arms"]} == {"passed"}
+    assert [one["artifacts"] for one in compared["findings"]] == [
+        f"{first} loaded what was compiled before, {other} did not"
+    ]
+    assert (verdict(output, other)["tree"], verdict(output, other)["compile_key"]) == ("", "")
+    assert [len(one["trees"]) for one in compared["artifacts"]] == [1, 0]
