@@ -125,11 +125,12 @@ def test_without_its_patch_a_proof_fails(
     behaviour: Callable[[str, str], dict[str, Any]],
     trees: Callable[..., Tree],
     left_out: Callable[[str], Mapping[str, Mapping[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = left_out(version)[patch]
-    tree = trees(version, *without(version, patch))
+    patched, stock = left_out(version)[patch], behaviour(version, "stock")
+    monkeypatch.setenv("NVLLM_PATCHES", ",".join(without(version, patch)))  # as `nvllm patch prove` asks
     with pytest.raises(FAILING):
-        called(node, version=version, stock=behaviour(version, "stock"), patched=found, trees=lambda *_: tree)
+        called(node, version=version, stock=stock, patched=patched, trees=trees)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -92,4 +92,4 @@ def _difference(app: App, directory: Path, record: DevTree, build: Build) -> Tre
     changed = work.changed(record.base)
     pinned = work.in_commit(record.base, changed)
     with Wheel(Store(app.places.store).path(locked.file.sha256), locked.file.filename) as wheel:
-        return overlay.difference(directory, changed, pinned, diffs, wheel)
+        return overlay.difference(directory, changed, pinned, diffs, wheel, build.spec.vllm.differs)

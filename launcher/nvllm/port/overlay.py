@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,19 +55,25 @@ class _InstalledTree:
 
 
 def difference(
-    directory: Path, changed: Collection[str], pinned: Collection[str], diffs: Sequence[Diff], wheel: Wheel
+    directory: Path,
+    changed: Collection[str],
+    pinned: Collection[str],
+    diffs: Sequence[Diff],
+    wheel: Wheel,
+    differs: Collection[str] = (),
 ) -> TreeDifference:
     """Return what the work tree in DIRECTORY has otherwise than the image of WHEEL and the patches DIFFS.
 
     CHANGED are the paths in which the tree differs from the pinned source, PINNED those of them that this source has.
-    Raises Refused NV611 for a file that is compiled, that the wheel lacks though the source has it, or that is a link.
+    Raises Refused NV611 for a file that is compiled, for one that the source has and the wheel lacks or, being among
+    DIFFERS, has otherwise, and for a link.
     """
     own = [replace(diff, files=tuple(file for file in diff.files if _packaged(file.paths))) for diff in diffs]
     installed, tree = _InstalledTree(wheel), DirectoryTree(directory)
     image = Overlay(installed, patching.apply_all(installed, own))
     patched = {path for diff in diffs for path in diff.paths}
     changes = {path: tree.read(path) for path in sorted({*changed, *patched}) if tree.read(path) != image.read(path)}
-    lacking = [path for path in pinned if path not in patched and installed.read(path) is None]
+    lacking = {path for path in pinned if path not in patched and installed.read(path) is None}.union(differs)
     native = [path for path in sorted(changed) if path.startswith(_NATIVE)]  # no wheel has them, so none can differ
     refuse_any(_unfit(directory, [*native, *(path for path in changes if _packaged([path]))], lacking))
     files = {path: data for path, data in changes.items() if _packaged([path])}
@@ -80,7 +87,7 @@ def _packaged(paths: Collection[str]) -> bool:
 
 
 def _mode(path: Path) -> int:
-    return 0o755 if path.stat().st_mode & 0o100 else 0o644
+    return 0o755 if os.access(path, os.X_OK) else 0o644
 
 
 def _unfit(directory: Path, paths: Sequence[str], lacking: Collection[str]) -> Iterator[Refusal]:
@@ -93,5 +100,6 @@ def _unfit(directory: Path, paths: Sequence[str], lacking: Collection[str]) -> I
         elif (directory / path).is_symlink():
             yield Refusal("NV611", where, expected, "a link", "put a copy of the file in its place")
         elif path in lacking:
-            cure = "move the change into a file that the wheel has"
-            yield Refusal("NV611", where, expected, "a file that the wheel lacks, and so the image", cure)
+            cure = "move the change into a file that the wheel has as the source has it"
+            problem = "a file that the wheel, and so the image, lacks or has otherwise than the source"
+            yield Refusal("NV611", where, expected, problem, cure)

@@ -15,8 +15,21 @@ from nvllm.port.overlay import TreeDifference
 from support import layersamples
 from support.series_samples import patch_text, write_tree
 
-WHEEL = {"vllm/a.py": b"a\n", "vllm/b.py": b"b\n", "vllm/gone.py": b"gone\n", "vllm/native.so": b"elf"}
-SOURCE = {**WHEEL, "vllm/unpacked.py": b"u\n", "csrc/k.cu": b"k\n", "setup.py": b"s\n", "tests/t.py": b"t\n"}
+WHEEL = {
+    "vllm/made.py": b"of the wheel\n",
+    "vllm/a.py": b"a\n",
+    "vllm/b.py": b"b\n",
+    "vllm/gone.py": b"gone\n",
+    "vllm/native.so": b"elf",
+}
+SOURCE = {
+    **WHEEL,
+    "vllm/made.py": b"m\n",
+    "vllm/unpacked.py": b"u\n",
+    "csrc/k.cu": b"k\n",
+    "setup.py": b"s\n",
+    "tests/t.py": b"t\n",
+}
 PATCHED = {**SOURCE, "vllm/b.py": b"patched\n", "tests/t.py": b"tested\n"}
 
 
@@ -37,7 +50,7 @@ class Trees:
             (self.tree / path).unlink()
         paths = {*changed, *self._diff.paths}
         with Wheel(self.wheel) as wheel:
-            return overlay.difference(self.tree, paths, paths & SOURCE.keys(), [self._diff], wheel)
+            return overlay.difference(self.tree, paths, paths & SOURCE.keys(), [self._diff], wheel, ["vllm/made.py"])
 
 
 @pytest.fixture
@@ -78,16 +91,19 @@ def test_all_that_cannot_lie_over_the_image_is_refused_at_once(trees: Trees) -> 
         "setup.py": None,
         "vllm/native.so": b"ELF",
         "vllm/unpacked.py": b"U\n",
+        "vllm/made.py": b"M\n",
     }
     with pytest.raises(Refused) as caught:
         trees.difference(changed)
     reasons = {one.where.removeprefix(f"{trees.tree}/"): (one.code, one.found) for one in caught.value.refusals}
+    other = ("NV611", "a file that the wheel, and so the image, lacks or has otherwise than the source")
     compiled = ("NV611", "a file that is compiled into the wheel")
     assert reasons == {
         "csrc/k.cu": compiled,
         "setup.py": compiled,
         "vllm/native.so": compiled,
-        "vllm/unpacked.py": ("NV611", "a file that the wheel lacks, and so the image"),
+        "vllm/unpacked.py": other,
+        "vllm/made.py": other,
     }
 
 
