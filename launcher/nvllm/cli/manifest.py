@@ -29,7 +29,7 @@ Examples:
   nvllm manifest show cpu-tiny-compiled          one of them: claim, trials and phases
   nvllm manifest show 3bcf597 --html bless.html  the same as one web page, with plots
   nvllm manifest verify 3bcf597                  hash its cache again
-  nvllm manifest restore cpu-tiny-compiled_3bcf597_v1   go back to an archived one
+  nvllm manifest restore 3bcf597                 go back to an archived one
   nvllm manifest revoke 3bcf597 --reason "..."   never serve its cache again
 """
 
