@@ -56,7 +56,7 @@ def test_an_unsafe_bless_is_for_a_dev_profile(tmp_path: Path) -> None:
 
 
 def test_a_dev_profile_skips_nothing_else(tmp_path: Path) -> None:
-    """The whole of a query is what it is about, which image, when, who must have signed, and what was asked: nothing skips one."""
+    """A query is what is served, by which image, when, who must have signed, what was asked: nothing skips a check."""
     held = blessings(tmp_path)
     made = bless(TREE, trials=2, expires=clock.stamp(NOW - 1))
     promotion.promote(held, made)
