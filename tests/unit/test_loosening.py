@@ -193,6 +193,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "manifest list": {"--all": _SHOWN},
     "manifest show": {"--html": _WRITES, "--open": _SHOWN},
     "manifest verify": {"--signers": _STRICTER},
+    "manifest restore": {"--sign": "signs what is written"},
     "manifest revoke": {"--reason": "is shown at every refusal"},
     "patch list": {"--series": _WHICH},
     "patch check": {"--all": _SHOWN, "--against": _WHICH},

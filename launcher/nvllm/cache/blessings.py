@@ -207,6 +207,21 @@ class Blessings:
         in_force = {one.manifest.tree_hash for one in every if one.manifest is not None}
         return frozenset(in_force | {one.tree_hash for one in self.candidates()})
 
+    def restorable(self) -> frozenset[str]:
+        """Return the hashes of the trees that `nvllm manifest restore` can bring back, which stay in the tree store.
+
+        Of each serve hash with a manifest in force that is the tree of the newest archived one that has another tree
+        and is not revoked. All before it go: each rebless would leave one more for ever.
+        """
+        in_force = {one.manifest.serve_hash: one.manifest.tree_hash for one in self.all() if one.manifest is not None}
+        newest: dict[str, Manifest] = {}
+        for path, earlier in ((one.path, one.manifest) for one in self.archived() if one.manifest is not None):
+            known, now = newest.get(earlier.serve_hash), in_force.get(earlier.serve_hash, earlier.tree_hash)
+            newer = known is None or earlier.version > known.version
+            if newer and earlier.tree_hash != now and not self.revocations.against(path, earlier):
+                newest[earlier.serve_hash] = earlier
+        return frozenset(one.tree_hash for one in newest.values())
+
     def logs(self) -> frozenset[str]:
         """Return the sha256 of every log that a manifest names, in force or archived.
 

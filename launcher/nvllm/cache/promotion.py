@@ -8,6 +8,7 @@ force, whole.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 from nvllm.cache import manifest
@@ -24,6 +25,14 @@ def next_version(blessings: Blessings, serve_hash: str) -> int:
     known = [one.version for one in every if one is not None and one.serve_hash == serve_hash]
     seen = blessings.versions.newest(serve_hash)
     return max([*known, seen[0] if seen is not None else 0]) + 1
+
+
+def restored(blessings: Blessings, earlier: Manifest) -> Manifest:
+    """Return EARLIER, which is archived, as the next blessing of its serve hash.
+
+    Only its version is another one, for hosts refuse a version older than one that they have seen. Its age stays.
+    """
+    return replace(earlier, version=next_version(blessings, earlier.serve_hash))
 
 
 def promote(blessings: Blessings, new: Manifest, old: Blessing | None = None, signed: bytes | None = None) -> Path:

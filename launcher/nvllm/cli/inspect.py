@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
 from nvllm.cli.complete import compared, profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
@@ -331,14 +332,24 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
                 docker.remove_image(tag)
         for piece in old_files:
             garbage.remove(piece, app.places)
+    store = TreeStore(app.places.trees)
+    restorable = sorted(one for one in referred.restorable if store.has(one))
     data: Json = {
         "removed": not dry_run,
         "bytes": sum(piece.size for piece in pieces),
         "pieces": [
             {"kind": piece.kind, "name": piece.name, "bytes": piece.size, "note": piece.note} for piece in pieces
         ],
+        "restorable": [*restorable],
     }
-    app.show("gc", data, lambda: _pieces_text(app, pieces, "would go" if dry_run else "removed"), referred.unknown)
+
+    def text() -> None:
+        _pieces_text(app, pieces, "would go" if dry_run else "removed")
+        if restorable:
+            names = ", ".join(one[:12] for one in restorable)
+            app.out.line(f"kept for `nvllm manifest restore`: the caches before those in force: {names}")
+
+    app.show("gc", data, text, referred.unknown)
 
 
 def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:

@@ -81,7 +81,7 @@ _TABLE: Mapping[Section, Sequence[tuple[str, str, str]]] = {
         ("model", "model.model", "Make, fetch or check the models of an image."),
         ("export", "export.export", "Write a profile for Kubernetes, Quadlet, Compose, systemd."),
         ("bless", "bless.bless_command", "Compile the cache of a profile, and test it."),
-        ("manifest", "manifest.manifest_command", "List, show, verify, revoke and import blessings."),
+        ("manifest", "manifest.manifest_command", "List, show, verify, restore, revoke and import blessings."),
     ),
     "Patches": (
         ("patch", "patch.patch", "List, check, make and refresh patches."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import click
 
 from nvllm.bless import page
+from nvllm.cache import promotion, signature
 from nvllm.cache.blessings import Blessing, Blessings
-from nvllm.cache.manifest import FORM, Manifest, PhaseTime, TrialRecord
+from nvllm.cache.manifest import FORM, Manifest, PhaseTime, TrialRecord, encode
 from nvllm.cache.store import TreeStore
 from nvllm.cli import terminal
 from nvllm.cli.complete import blessings
@@ -27,6 +29,7 @@ Examples:
   nvllm manifest show cpu-tiny-compiled          one of them: claim, trials and phases
   nvllm manifest show 3bcf597 --html bless.html  the same as one web page, with plots
   nvllm manifest verify 3bcf597                  hash its cache again
+  nvllm manifest restore 3bcf597                 go back to an archived one
   nvllm manifest revoke 3bcf597 --reason "..."   never serve its cache again
 """
 
@@ -218,6 +221,48 @@ def verify(app: App, name: str, signers: Path | None) -> None:
     }
     by = f", signed by {signer}" if signer is not None else ""
     app.out.result("manifest verify", data, f"{blessing.path.stem}: {len(manifest.tree.files)} files as blessed{by}")
+
+
+@manifest_command.command("restore", epilog=EXAMPLES)
+@click.argument("name", shell_complete=blessings, help="An archived blessing, by the name of its file or a tree hash.")
+@click.option("--sign", type=PATH, metavar="KEY", help="Sign the manifest with this SSH key.")
+@with_app
+def restore(app: App, name: str, sign: Path | None) -> None:
+    """Bring an archived blessing into force again, by a new version.
+
+    Its trials, its age and its end stay what they are. The one in force is archived, and can be restored in turn.
+    """
+    blessings, blessing = _blessings(app), _blessings(app).named(name)
+    earlier = _readable(blessing)
+    refusals = blessings.reasons_against(blessing.path, earlier, time.time())
+    refusals = [one for one in refusals if one.blame not in {"version", "few trials"}]
+    if not _archived(app, blessing):
+        expected = "an archived blessing"
+        refusals.append(Refusal("NV108", str(blessing.path), expected, "the one in force", "nvllm manifest list --all"))
+    if sign is None and blessings.signature(earlier).is_file():
+        cure = shlex.join(["nvllm", "manifest", "restore", blessing.path.stem, "--sign", "KEY"])
+        expected = "a signature of its new version, as the blessing had one"
+        refusals.append(Refusal("NV909", "--sign", expected, "no key", cure))
+    try:
+        trees(app).verify(earlier.tree, earlier.cure)
+    except Refused as refused:
+        refusals.extend(refused.refusals)
+    refuse_any(refusals)
+    new = promotion.restored(blessings, earlier)
+    signed = signature.sign(encode(new), sign, new.filename) if sign is not None else None
+    before = next(iter(blessings.of(new.serve_hash)), None)
+    file = app.project.show(promotion.promote(blessings, new, before, signed))
+    data: Json = {
+        "file": file,
+        "label": new.label,
+        "version": new.version,
+        "restored": earlier.version,
+        "tree_hash": new.tree_hash,
+        "signed": signed is not None,
+    }
+    kept = f"commit {file}" if app.project.own else f"on this host: {file}"
+    text = f"restored: {new.label} v{earlier.version}, in force as v{new.version}; {kept}"
+    app.out.result("manifest restore", data, text)
 
 
 @manifest_command.command("revoke", epilog=EXAMPLES)

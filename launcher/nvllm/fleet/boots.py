@@ -162,7 +162,8 @@ class BootMachines:
             self._boots.add(record.boot)
         path = paths.ensure(self.directory / f"trial-{task.number}") / "engine.log"
         durable.replace(path, log, 0o600, "evidence", "NV920")
-        return replace(record, machine=TrialMachine(name, answer.host))
+        # It was asked no evaluation: the first trial is, which runs here.
+        return replace(record, machine=TrialMachine(name, answer.host), evaluation=None)
 
 
 def check_ready(pool: MachinePool, served: ServedProfile) -> list[ClusterNode]:

@@ -3,8 +3,8 @@
 These keep a piece: a lock of a project, the current build of an image, an unfinished bisect, a manifest in force, and
 a container that nvllm started. A piece younger than an hour is kept as well, because a build may be about to use it.
 
-An archived manifest keeps no cache: no host that has seen its successor serves it, and every rebless would leave
-another cache behind for ever. It keeps its logs, which are small.
+Of the archived manifests of a serve hash one keeps its cache: that which `nvllm manifest restore` can bring back.
+Every rebless would leave another cache behind for ever. All keep their logs, which are small.
 
 Of the records of a hardware gate the newest one of each machine stays, and every one that may satisfy a profile.
 
@@ -85,7 +85,8 @@ class References:
     """What must be kept: build hashes, sha256 of locked files, diff_ids of layers, and base trees.
 
     BLESSED are hashes of cache trees, INSTANCES those whose locks are held, LOGS sha256 of logs that manifests name.
-    ARCHIVED are hashes of trees that only archived manifests name; they are not kept, and a note says so. GATE_DAYS are
+    RESTORABLE are those of BLESSED that are kept for `nvllm manifest restore` alone. ARCHIVED are hashes of trees that
+    archived manifests name; such a tree is not kept if nothing else names it, and a note says so. GATE_DAYS are
     the gates that profiles require, each with the days for which a record of it may satisfy one. PINNED are the names
     that living processes keep. PROJECTS are the ids of the projects that all of this was read from, or that were
     forgotten; UNKNOWN says which could not be read, and why.
@@ -103,6 +104,7 @@ class References:
     pinned: frozenset[str] = frozenset()
     projects: frozenset[str] = frozenset()
     unknown: tuple[Refusal, ...] = ()
+    restorable: frozenset[str] = frozenset()
 
 
 def images(
@@ -297,6 +299,7 @@ def referred(
             pinned,
             frozenset(known),
             tuple(unknown),
+            frozenset().union(*(one.restorable for one in each)),
         )
 
 
@@ -337,13 +340,15 @@ def _blessed_and_required(project: Project, places: Places) -> References:
     specs = [specfile.of(project, name) for name in project.image_names()]
     needs = [need for spec in specs for profile in spec.profiles.values() for need in gates.needs(profile.gates)]
     blessings = Blessings.of_project(project, places)
+    in_force, restorable = blessings.trees(), blessings.restorable()
     return References(
         builds=frozenset(),
         files=frozenset(),
         layers=frozenset(),
         trees=frozenset(),
-        blessed=blessings.trees(),
+        blessed=in_force | restorable,
         logs=blessings.logs(),
         archived=frozenset(one.manifest.tree_hash for one in blessings.archived() if one.manifest is not None),
         gate_days=frozenset((need.gate, need.days) for need in needs),
+        restorable=restorable - in_force,
     )

@@ -12,6 +12,7 @@ import pytest
 
 from nvllm.cache import promotion
 from nvllm.cache.blessings import BlessingQuery
+from nvllm.cache.evaluation import Demand
 from nvllm.core import clock
 from nvllm.core.refusal import Refused
 from support.blessings_world import NOW, TREE, bless, blessings, other_tree, query
@@ -55,16 +56,17 @@ def test_an_unsafe_bless_is_for_a_dev_profile(tmp_path: Path) -> None:
 
 
 def test_a_dev_profile_skips_nothing_else(tmp_path: Path) -> None:
-    """The whole of a query is what it is about, which image, when, and who must have signed: nothing skips a check."""
+    """A query is what is served, by which image, when, who must have signed, what was asked: nothing skips a check."""
     held = blessings(tmp_path)
     made = bless(TREE, trials=2, expires=clock.stamp(NOW - 1))
     promotion.promote(held, made)
     held.revocations.add(made.tree_hash, "wrong tokens", NOW)
     with pytest.raises(Refused) as caught:
-        held.lookup(query(dev=True, signers=tmp_path / "none"))
-    assert codes(caught) == {"NV903", "NV905", "NV909"}
+        held.lookup(query(dev=True, signers=tmp_path / "none", evaluation=Demand("q.jsonl", "", "", "90%")))
+    assert codes(caught) == {"NV903", "NV905", "NV909", "NV919"}
     names = {field.name for field in dataclasses.fields(BlessingQuery)}
-    assert names == {"image", "profile", "serve_hash", "factors", "dev", "now", "signers", "valid_days", "image_id"}
+    known = {"image", "profile", "serve_hash", "factors", "dev", "now", "signers", "valid_days", "image_id"}
+    assert names == known | {"evaluation"}
 
 
 def test_a_damaged_manifest_of_another_serve_hash_is_not_in_the_way(tmp_path: Path) -> None:

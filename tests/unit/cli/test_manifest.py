@@ -143,6 +143,46 @@ def archived(world: tuple[Blessings, TreeStore, Tree]) -> tuple[Blessings, str]:
     return held, gone.path.stem
 
 
+def test_restore_what_was_in_force_before(
+    world: tuple[Blessings, TreeStore, Tree], archived: tuple[Blessings, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, store, tree = world
+    held, name = archived
+    assert held.restorable() == {tree.hash}
+    assert said(capsys, "restore", "demo-eager", status=3) == ["NV108", "NV907"], "in force, and its tree lies nowhere"
+    found = said(capsys, "restore", name)
+    assert (found["version"], found["restored"], found["tree_hash"], found["signed"]) == (3, 1, tree.hash, False)
+    (now,) = held.all()
+    assert now.manifest is not None
+    assert held.lookup(query()) == now.manifest
+    before = held.named(name).manifest
+    assert before is not None
+    assert dataclasses.replace(now.manifest, version=1) == before, (
+        "its trials, its age and its end are those that it had"
+    )
+    assert held.restorable() == {other_tree(1).hash}
+    said(capsys, "restore", f"{name[:-1]}2", status=3)  # its tree lies nowhere
+    writable(store.path(tree.hash) / next(iter(FILES))).write_bytes(b"tampered")
+    assert "NV907" in said(capsys, "restore", name, status=3)
+    assert held.all() == (now,)
+
+
+def test_what_is_not_restored(
+    world: tuple[Blessings, TreeStore, Tree], archived: tuple[Blessings, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    held, name = archived
+    before = held.named(name).manifest
+    assert before is not None
+    place = held.signature(before)
+    place.parent.mkdir()
+    place.write_bytes(b"a signature")
+    assert said(capsys, "restore", name, status=3) == ["NV909"], "its new version has to be signed as well"
+    place.unlink()
+    held.revocations.add(before.tree_hash, "wrong tokens", NOW)
+    assert said(capsys, "restore", name, status=3) == ["NV903"]
+    assert [one.manifest.version for one in held.all() if one.manifest is not None] == [2]
+
+
 def test_what_was_in_force_before(
     world: tuple[Blessings, TreeStore, Tree], archived: tuple[Blessings, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nvllm.cache.evaluation import EvaluationRecord
 from nvllm.cache.manifest import TrialMachine
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
@@ -72,6 +73,20 @@ def test_every_trial_is_on_record_with_its_machine_and_its_log(setting: Setting)
     assert all((setting.directory / f"trial-{number}/engine.log").read_bytes() == LOG for number in range(2, 6))
     assert [(one["number"], one["end"]) for one in setting.written()] == [(number, "good") for number in range(2, 6)]
     assert {one["task"] for one in setting.written()} == {task.task for _, task in carrier.carried}
+
+
+def test_no_machine_says_what_an_evaluation_came_to(setting: Setting) -> None:
+    """Only the first trial is asked one, and that runs on the host that blesses."""
+    claimed = EvaluationRecord(
+        "questions", "q.jsonl", 64 * "a", 64 * "b", "{question}", (), "strict", 8, "0%", 1, 1, 0, 64 * "c"
+    )
+
+    def answer(machine: ClusterNode, task: BootTask) -> bytes:
+        honest = booted(task)
+        return tasks.answer_line(replace(honest, record=replace(honest.record, evaluation=claimed)))
+
+    (record,) = setting.run(PlayedMachines([ONE], answer))
+    assert record.evaluation is None
 
 
 def test_a_task_is_written_before_it_is_sent(setting: Setting) -> None:

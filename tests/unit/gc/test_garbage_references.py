@@ -50,7 +50,7 @@ def test_a_project_refers_to_its_locks_its_builds_and_its_blessings(tmp_path: Pa
     assert len(found.trees) == 1
 
 
-def test_an_archived_manifest_refers_to_its_logs_and_not_to_its_tree(tmp_path: Path, where: Places) -> None:
+def test_of_the_archived_manifests_the_newest_with_another_tree_keeps_its_own(tmp_path: Path, where: Places) -> None:
     one = project(tmp_path)
     old = blessed(one, where, 1)
     held = Blessings(one.blessed, where.blessings)
@@ -59,8 +59,17 @@ def test_an_archived_manifest_refers_to_its_logs_and_not_to_its_tree(tmp_path: P
     new = blessings_world.bless(blessings_world.other_tree(2), version=2, trials=5)
     promotion.promote(held, replace(new, trials=trials), before)
     found = garbage.referred([one], where)
-    assert (found.blessed, found.archived) == (frozenset({new.tree_hash}), frozenset({old}))
+    assert (found.blessed, found.restorable) == (frozenset({new.tree_hash, old}), frozenset({old}))
     assert found.logs == {"e" * 64, *(trial.log for trial in trials)}
+    (second,) = held.all()
+    third = blessings_world.bless(blessings_world.other_tree(3), version=3)
+    promotion.promote(held, third, second)
+    found = garbage.referred([one], where)
+    assert found.blessed == {third.tree_hash, new.tree_hash}
+    assert found.restorable == {new.tree_hash}
+    assert found.archived == {old, new.tree_hash}
+    held.revocations.add(new.tree_hash, "wrong tokens", blessings_world.NOW)
+    assert garbage.referred([one], where).restorable == {old}, "a revoked one cannot come back"
 
 
 def test_what_was_blessed_of_the_project_that_nvllm_came_with_stays(tmp_path: Path, where: Places) -> None:
