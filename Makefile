@@ -82,8 +82,10 @@ bench: setup engine ## print the figures of docs/benchmarks.md
 	$(PYTHON_TOOL) benchmarks
 
 .PHONY: bench-bisect
-bench-bisect: setup ## how often a flaky bisect is wrong if builds differ: RUNS=300 simulated searches for each correlation
-	.venv/bin/python benchmarks/artifact_tables.py $(or $(RUNS),300)
+bench-bisect: setup ## how often a flaky bisect is wrong if builds differ: RUNS=300 searches a row; AGAINST=REV beside REV
+	rm -rf .against && mkdir -p .against
+	$(if $(AGAINST),git archive $(AGAINST) launcher | tar -x -C .against)
+	.venv/bin/python benchmarks/artifact_tables.py $(or $(RUNS),300) $(if $(AGAINST),.against/launcher)
 
 .PHONY: lint
 lint: setup ## ruff, mypy and the order of the rooms

@@ -191,7 +191,7 @@ def outdated(log: Journal) -> Refusal | None:
     model = log.state.start.model
     if model == MODEL or not _ever_flaky(entry.record for entry in log.entries):
         return None
-    cure = "use the version of nvllm which wrote it, or start again with --discard; the cache keeps the trials"
+    cure = "use the version of nvllm which wrote it, or start again with --discard; the cache has the probe's trials"
     actual = f"model {model}, of another version of nvllm: this one would have decided otherwise"
     return Refusal("NV804", str(log.path), f"a flaky search that was decided by model {MODEL}", actual, cure)
 
@@ -427,5 +427,5 @@ def _unwritten(path: Path, error: OSError) -> Refusal:
 
 
 def _damaged(where: str, reason: str) -> Refusal:
-    cure = "restore a copy of the journal, or start again with --discard; the cache keeps the trials"
+    cure = "restore a copy of the journal, or start again with --discard; the cache keeps the trials of the probe"
     return Refusal("NV804", where, "a record as nvllm writes it", reason, cure)

@@ -12,8 +12,10 @@ which is independent of other artifacts but not a product over its own trials: t
 less about the mean than the first trial of the tenth artifact. At c near 1 all trials of an artifact are one sample.
 
 Neither the two means nor c are known: they are a triple from a grid, narrowed by the trials of all sets, and every
-probability is a sum over the grid. Most of the prior is on c = 0, the rest on c up to 0.85. The trials of a search
-alone seldom exclude a c of 0.1, so this prior decides how many trials a certificate takes. A set of which nothing is
+probability is a sum over the grid. The prior has 0.85 on c = 0, because sets are built from the same locked bytes by
+one toolchain, and 0.08 on c above 0.1. The trials of a dozen artifacts seldom exclude a c of 0.1, so this prior decides
+how many trials a certificate takes where artifacts do not differ. Where they do, it does not protect a certificate by
+itself: `Search.confirmed` tries further artifacts that must agree. A set of which nothing is
 known has the one mean or the other with equal chances. To settle on the likelier one first would learn too small a rate
 of false alarms, because a set with a few of them would then count as one with the culprit.
 """
@@ -308,8 +310,8 @@ def belief(
             if end > start
         ]
         first.append(steps[0][1])
-        for (_, before), (start, after) in itertools.pairwise(steps):
-            changes.setdefault(start, []).append((before, after))
+        for (_, earlier), (start, later) in itertools.pairwise(steps):
+            changes.setdefault(start, []).append((earlier, later))
     logs = list(rates.after(first).logs)
     rows: list[list[float]] = []
     for index, before in enumerate(prior):

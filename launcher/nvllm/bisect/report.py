@@ -29,8 +29,8 @@ _WIDE = 7
 _WEAKER = 0.05
 """The p-value from which on everything without the culprits is said to fail more often than a set that is good."""
 
-_UNKNOWN = 30
-"""The upper bound, in percent, above which everything without the culprits is not called sound if it failed at all."""
+_SOUND = 10
+"""The upper bound of its failure rate, in percent, up to which everything without the culprits is called not broken."""
 
 _DIFFER = (
     "This differs from build to build: an artifact is to blame, not a patch alone. Sets that all have the answer, or"
@@ -190,12 +190,13 @@ def _rare(done: Done, rest: Line, without: str, gone: str) -> str:
     lacking = [line.verdict.tally for line in done.certificate if line.verdict.outcome == rest.verdict.outcome]
     bad, good = sum(low.bad for low in lacking), sum(low.good for low in lacking)
     others = Count(bad, good) if gone == "not broken" else Count(good, bad)
-    if posterior.more_often(counted, others) < _WEAKER or (counted.hits and most > _UNKNOWN):
+    if counted.hits and (not others.hits or posterior.more_often(counted, others) < _WEAKER):
         return (
             f"Everything without {without} {verb} less often, but not never: {tally}, at most {most} % of boots, 95 %."
             " There may be a weaker cause, or the builds differ."
         )
-    return f"Everything without {without} is {gone}: it {verb} in at most {most} % of boots, 95 % ({tally})."
+    sound = f"is {gone}: it " if most <= _SOUND else ""
+    return f"Everything without {without} {sound}{verb} in at most {most} % of boots, 95 % ({tally})."
 
 
 def certificate_text(state: BisectState, done: Done) -> str:

@@ -127,7 +127,7 @@ def _run(search: Search) -> Asking[Done]:
 def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
     """Return DONE with the spread of its builds. It is not certified if they differ, or if that cannot be told.
 
-    Raises TrialNeeded while a few trials more of the same builds may tell.
+    Asks for trials of further builds that must agree, and for more of the same builds while these may tell.
     """
     spread = search.spread(done.culprits)
     if not done.certified:

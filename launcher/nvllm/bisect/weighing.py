@@ -127,19 +127,24 @@ class Search(ABC):
         )
 
     def with_others(self, whole: PatchSet) -> tuple[PatchSet, ...]:
-        """Return WHOLE with either half of the other patches: if it lacks a patch that is needed, so does a half."""
+        """Return WHOLE with either half of the other patches.
+
+        If WHOLE lacks a patch that is needed, so does one of the two, unless both require that patch.
+        """
         others = self.combinations.ordered(self.problem.high - whole)
         return tuple(itertools.islice(halves(self.combinations, whole, self.problem.high, others), 2))
 
     def confirmed(self, done: Done) -> Asking[bool]:
-        """Return whether further builds agree with the certificate of DONE: bigger sets that have its culprits show the
-        effect, and those that lack one of several do not."""
+        """Return whether further builds agree with the certificate of DONE.
+
+        Bigger sets with all its culprits must show the effect. Everything without one of several must not.
+        """
         needed = done.culprits if len(done.culprits) > 1 else ()
         lacking = [self.combinations.without(self.problem.high, [patch]) | self.problem.low for patch in needed]
         expected = dict.fromkeys(self.with_others(done.certificate[0].chosen), True)
         for chosen, shows in (expected | dict.fromkeys(lacking, False)).items():
             doubt = 1 - self.settings.confidence
-            verdict = yield from self.weigh(chosen, "another build of the same verdict", doubt, "certificate", 1)
+            verdict = yield from self.weigh(chosen, "another build that must agree", doubt, "certificate", 1)
             if verdict.outcome != "untestable" and self.problem.effect(verdict.outcome) != shows:
                 return False
         return True

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.bisect import posterior
-from nvllm.bisect.posterior import Beta, Count
+from nvllm.bisect.posterior import Beta, Compared, Count
 
 COUNTS = st.builds(Count, st.integers(0, 30), st.integers(0, 30))
 
@@ -72,6 +72,16 @@ def test_a_belief_is_bayes_theorem() -> None:
     assert held.weights == pytest.approx([one / sum(by_hand) for one in by_hand])
 
 
+def test_a_belief_counts_sets_that_are_no_prefix() -> None:
+    """The set failed once. It has the first patch and lacks the last; of the two between nobody knows."""
+    rates = posterior.known(0.4, 0.02)
+    believed = posterior.belief(rates, [0.25] * 4, {}, [Compared(1, 3, Count(1, 0))])
+    by_hand = [0.4, 0.21, 0.21, 0.02]
+    assert believed.weights == pytest.approx([chance / sum(by_hand) for chance in by_hand])
+    prefix = posterior.belief(rates, [0.25] * 4, {2: Count(1, 3)})
+    assert posterior.belief(rates, [0.25] * 4, {}, [Compared(2, 2, Count(1, 3))]).weights == prefix.weights
+
+
 @given(st.dictionaries(st.integers(1, 7), COUNTS))
 def test_weights_are_probabilities(seen: dict[int, Count]) -> None:
     held = posterior.belief(posterior.unknown(), [1 / 8] * 8, seen)
@@ -125,6 +135,13 @@ def test_bigger_sets_that_show_and_smaller_ones_that_do_not_say_nothing() -> Non
     alone = posterior.shows(rates, Count(0, 4))
     assert posterior.shows(rates, Count(0, 4), above=[Count(5, 5)], below=[Count(0, 9)]) == pytest.approx(alone)
     assert posterior.shows(rates, Count(0, 4), above=[Count(0, 4)]) < alone
+
+
+def test_two_bigger_sets_that_share_nothing_else_tell_whether_a_patch_is_missing() -> None:
+    rates = posterior.known(0.5, 0.05)
+    alone = posterior.shows(rates, Count(1, 1))
+    assert posterior.shows(rates, Count(1, 1), pairs=[(Count(2, 1), Count(1, 1))]) > alone
+    assert posterior.shows(rates, Count(1, 1), pairs=[(Count(2, 1), Count(0, 9))]) < alone
 
 
 def test_artifacts_that_differ_are_told_from_those_that_do_not() -> None:

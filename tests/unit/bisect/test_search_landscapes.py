@@ -92,6 +92,27 @@ def test_nothing_is_certified_if_each_build_always_fails_or_never_does() -> None
         assert one.done is None or (one.done.spread is not None and not one.done.spread.mixed) or one.done.stopped
 
 
+def test_nothing_is_certified_where_everything_without_it_fails_too() -> None:
+    """Either a second cause or builds that differ: trials of these builds cannot tell."""
+    rng = random.Random(5)
+    done = World(lambda chosen: BAD if chosen & {"p02", "p06"} and rng.random() < 0.8 else GOOD).solve(
+        problem(free(8), settings=FLAKY)
+    )
+    assert not done.certified
+    assert any("there is another cause, or builds differ" in note for note in done.notes)
+
+
+def test_a_flaky_certificate_rests_on_further_builds() -> None:
+    """Both halves of the other patches, each with the culprits, and everything without one of several."""
+    cause = frozenset({"p03", "p06"})
+    world = World(sometimes(cause, random.Random(6), 0.8))
+    done = world.solve(problem(free(8), settings=FLAKY))
+    assert (done.certified, frozenset(done.culprits)) == (True, cause)
+    order = frozenset(free(8).order)
+    assert sum(cause < chosen < order for chosen in world.tallies) >= 2
+    assert {order - {"p03"}, order - {"p06"}} <= world.tallies.keys()
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("correlation", CORRELATIONS)
 def test_a_certificate_survives_builds_that_differ(correlation: float) -> None:
