@@ -278,6 +278,8 @@ def test_a_grammar_that_comes_to_its_end_ends_its_request(stock: dict[str, Any],
         "min_tokens": ["no", "error"],
         "allowed_token_ids": ["", "error"],
         "a sampler that errs": ["", "error"],
+        **{key: ['"no"', "error"] for key in ("outlines", "outlines, ignore_eos", "outlines, min_tokens")},
+        "outlines, beyond its first end": ["99", "error"],
     }
     assert after == {
         **before,
@@ -285,6 +287,8 @@ def test_a_grammar_that_comes_to_its_end_ends_its_request(stock: dict[str, Any],
         "ignore_eos, guidance": ["YES", "stop"],
         "min_tokens": ["no", "stop"],
         "allowed_token_ids": ["", "abort"],
+        **{key: ['"no"', "stop"] for key in ("outlines", "outlines, ignore_eos", "outlines, min_tokens")},
+        "outlines, beyond its first end": ["99999999", "length"],
     }
 
 
