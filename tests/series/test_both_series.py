@@ -292,6 +292,15 @@ def test_a_grammar_that_comes_to_its_end_ends_its_request(stock: dict[str, Any],
     }
 
 
+def test_an_end_of_outlines_can_be_taken_back(patched: dict[str, Any]) -> None:
+    assert patched["end_of_outlines_taken_back"] == {
+        "at first": [True, True],
+        "too early": [False, False],
+        "again": [True, True],
+        "after it": [False, True],
+    }
+
+
 # grammar-refusal
 
 

@@ -222,6 +222,25 @@ def _end(outputs: dict[str, Any], values: dict[str, Any], sample: Callable[[Requ
 
 
 @probe
+def end_of_outlines_taken_back() -> dict[str, list[Any]]:
+    """Whether a grammar takes its end, and is over then; and the same after its last two tokens were taken back."""
+    requests, asked = manager(), constrained("a", NO)
+    requests.vllm_config.speculative_config = SimpleNamespace(num_speculative_tokens=2)
+    compiled(requests, asked)
+    grammar = asked.structured_output_request.grammar
+    tokens = [*TOKENIZER.encode('"no"', add_special_tokens=False), END]
+    before = [grammar.accept_tokens("a", tokens), grammar.is_terminated()]
+    grammar.rollback(2)
+    between = [grammar.accept_tokens("a", tokens[-1:]), grammar.is_terminated()]
+    return {
+        "at first": before,
+        "too early": between,
+        "again": [grammar.accept_tokens("a", tokens[-2:]), grammar.is_terminated()],
+        "after it": [grammar.accept_tokens("a", tokens[-1:]), grammar.is_terminated()],
+    }
+
+
+@probe
 def grammars_that_fail() -> dict[str, Any]:
     """What becomes of a request whose grammar its compiler refuses, of the engine, and of the next request."""
     seen: dict[str, Any] = {}
