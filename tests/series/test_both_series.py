@@ -279,6 +279,8 @@ def test_a_grammar_that_comes_to_its_end_ends_its_request(stock: dict[str, Any],
         "min_tokens": ["no", "error"],
         "allowed_token_ids": ["", "error"],
         "a sampler that errs": ["", "error"],
+        **{key: ['"no"', "error"] for key in ("outlines", "outlines, ignore_eos", "outlines, min_tokens")},
+        "outlines, beyond its first end": ["99", "error"],
     }
     assert after == {
         **before,
@@ -286,6 +288,17 @@ def test_a_grammar_that_comes_to_its_end_ends_its_request(stock: dict[str, Any],
         "ignore_eos, guidance": ["YES", "stop"],
         "min_tokens": ["no", "stop"],
         "allowed_token_ids": ["", "abort"],
+        **{key: ['"no"', "stop"] for key in ("outlines", "outlines, ignore_eos", "outlines, min_tokens")},
+        "outlines, beyond its first end": ["99999999", "length"],
+    }
+
+
+def test_an_end_of_outlines_can_be_taken_back(patched: dict[str, Any]) -> None:
+    assert patched["end_of_outlines_taken_back"] == {
+        "at first": [True, True],
+        "too early": [False, False],
+        "again": [True, True],
+        "after it": [False, True],
     }
 
 

@@ -193,12 +193,21 @@ def every() -> Iterator[Case]:
 def known() -> tuple[Case, ...]:
     """Return what earlier campaigns found, in an order in which it was wrong: see the table of docs/torture.md."""
     choice = {"choice": ["yes", "no"]}
+    pattern = {"type": "object", "patternProperties": {"(": {}}}
+    schema = {"name": "x", "schema": pattern}
+    outlines = {"$defs": {"a": pattern}}  # neither xgrammar nor guidance takes such a schema
+    no = {"json": {"enum": ["no"], **outlines}}
     return (
         completion("answered", structured_outputs={"regex": "[a-z]+"}),  # the first back end is xgrammar
         completion("answered", structured_outputs={"regex": "\\p{L}+"}),  # which does not know this
         completion("answered", structured_outputs=choice, max_tokens=8, ignore_eos=True),
         completion("answered", structured_outputs=choice, max_tokens=8, min_tokens=6),
         completion("answered", structured_outputs=choice, max_tokens=8, allowed_token_ids=[10]),
+        chat("answered", response_format={"type": "json_schema", "json_schema": schema}),
+        completion("answered", structured_outputs=no, max_tokens=16),
+        completion("answered", structured_outputs=no, max_tokens=16, ignore_eos=True, logprobs=1),
+        completion("answered", structured_outputs=no, max_tokens=16, min_tokens=12),
+        completion("answered", structured_outputs={"json": {"type": "integer", **outlines}}, max_tokens=16),
         completion("answered", logprobs=1),
         completion("refused", stop_token_ids=[999], min_tokens=1),
         completion("refused", structured_outputs={"json": {"type": "array", "minItems": 10**9}}),

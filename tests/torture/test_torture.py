@@ -1,4 +1,4 @@
-"""`make torture`: 2,190 requests and 477 connections to each of an eager, a compiled and a blessed engine."""
+"""`make torture`: 2,196 requests and 477 connections to each of an eager, a compiled and a blessed engine."""
 
 from __future__ import annotations
 

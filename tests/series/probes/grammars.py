@@ -21,7 +21,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
-from vllm.v1.structured_output import StructuredOutputManager
+from vllm.v1.structured_output import StructuredOutputManager, backend_outlines
 from world import CONFIG, accepted, hybrid, probe, request, scheduler
 
 VOCABULARY, NARROW = 320, 256
@@ -30,7 +30,14 @@ END, OTHER = 0, 300
 
 XGRAMMAR = {"regex": "(yes|no)"}
 GUIDANCE = {"regex": "(?i:yes)|no"}  # xgrammar knows no flags
+OUTLINES = {"$defs": {"a": {"type": "object", "patternProperties": {"a": {}}}}}  # the others know no patternProperties
+NO = {"json": {"enum": ["no"], **OUTLINES}}
+NUMBER = {"json": {"type": "integer", **OUTLINES}}
 BROKEN = {"regex": "((((("}
+
+
+# It pins its masks for a GPU, which is not here: the name of 0.28.0, and that of 0.21.0.
+vars(backend_outlines).update(PIN_MEMORY=False, is_pin_memory_available=lambda: False)
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -180,6 +187,11 @@ def first(asked: Request, left: list[int]) -> int:
     return next((token for token in left if token not in excluded), OTHER)
 
 
+def last(asked: Request, left: list[int]) -> int:
+    """The last token that the grammar leaves."""
+    return left[-1]
+
+
 @probe
 def ends_of_grammars() -> dict[str, list[Any]]:
     """The text and the finish reason of requests whose grammar comes to an end, or lets no token through."""
@@ -190,6 +202,10 @@ def ends_of_grammars() -> dict[str, list[Any]]:
         "min_tokens": (XGRAMMAR, {"min_tokens": 6}, first),
         "allowed_token_ids": (XGRAMMAR, {"allowed_token_ids": [10]}, first),
         "a sampler that errs": (XGRAMMAR, {}, lambda *_: OTHER),
+        "outlines": (NO, {}, first),
+        "outlines, ignore_eos": (NO, {"ignore_eos": True}, first),
+        "outlines, min_tokens": (NO, {"min_tokens": 7}, first),
+        "outlines, beyond its first end": (NUMBER, {}, last),
     }
     return {name: _end(*case) for name, case in cases.items()}
 
@@ -203,6 +219,25 @@ def _end(outputs: dict[str, Any], values: dict[str, Any], sample: Callable[[Requ
             if output.finish_reason is not None:
                 return [TOKENIZER.decode([token for token in tokens if token != END]), str(output.finish_reason)]
     return [TOKENIZER.decode(tokens), "none"]
+
+
+@probe
+def end_of_outlines_taken_back() -> dict[str, list[Any]]:
+    """Whether a grammar takes its end, and is over then; and the same after its last two tokens were taken back."""
+    requests, asked = manager(), constrained("a", NO)
+    requests.vllm_config.speculative_config = SimpleNamespace(num_speculative_tokens=2)
+    compiled(requests, asked)
+    grammar = asked.structured_output_request.grammar
+    tokens = [*TOKENIZER.encode('"no"', add_special_tokens=False), END]
+    before = [grammar.accept_tokens("a", tokens), grammar.is_terminated()]
+    grammar.rollback(2)
+    between = [grammar.accept_tokens("a", tokens[-1:]), grammar.is_terminated()]
+    return {
+        "at first": before,
+        "too early": between,
+        "again": [grammar.accept_tokens("a", tokens[-2:]), grammar.is_terminated()],
+        "after it": [grammar.accept_tokens("a", tokens[-1:]), grammar.is_terminated()],
+    }
 
 
 @probe
