@@ -21,6 +21,7 @@ from nvllm.cli.main import COMMANDS, program
 
 PACKAGE = Path(__file__).parents[2] / "launcher/nvllm"
 
+_COLD = "each leg compiles for itself: the report says it"
 _WHICH = "which one is meant"
 _PATCHES = "another patch set: another build hash, so another serve hash, of which there is no blessing"
 _STRICTER = "reads and checks more"
@@ -131,6 +132,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--sentinels": _WHICH,
         "--arms": _WHICH,
         "--design": _WHICH,
+        "--cold": _COLD,
         **_EVIDENCE,
         **_QUESTIONS,
         **_MARGINS,
@@ -139,6 +141,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--profile": _WHICH,
         "--vs": _WHICH,
         "--trace": "adds a leg that no figure comes from",
+        "--cold": _COLD,
         **_LOAD,
         **_MARGIN,
         "--concurrency": "what is measured: the report says it",
@@ -153,7 +156,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         **_EVIDENCE,
         **_QUESTIONS,
     },
-    "sweep": {"--profiles": _WHICH, **_EVIDENCE, **_LOAD, **_QUESTIONS, **_MARGINS},
+    "sweep": {"--profiles": _WHICH, "--cold": _COLD, **_EVIDENCE, **_LOAD, **_QUESTIONS, **_MARGINS},
     "report": {"--html": _WRITES, "--open": _SHOWN},
     "sbom": {"--format": _SHOWN, "--output": _WRITES, "--patches": _PATCHES},
     "provenance": {

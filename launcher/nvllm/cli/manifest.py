@@ -240,7 +240,8 @@ def restore(app: App, name: str, sign: Path | None) -> None:
         expected = "an archived blessing"
         refusals.append(Refusal("NV108", str(blessing.path), expected, "the one in force", "nvllm manifest list --all"))
     if sign is None and blessings.signature(earlier).is_file():
-        cure = shlex.join(["nvllm", "manifest", "restore", blessing.path.stem, "--sign", "KEY"])
+        restore = shlex.join(["nvllm", "manifest", "restore", blessing.path.stem, "--sign", "KEY"])
+        cure = f"with the key of a signer: {restore}"
         expected = "a signature of its new version, as the blessing had one"
         refusals.append(Refusal("NV909", "--sign", expected, "no key", cure))
     try:
