@@ -83,7 +83,7 @@ def test_from_an_edit_to_an_answer_and_back_to_a_patch(
     assert first["files"] == ["vllm/version.py"]
     assert first["dev"] is True
     assert version.endswith(f"+{TOLD}")
-    assert first["prepared"] < 60, first  # seconds; docs/dev.md has what it takes on a machine that does nothing else
+    assert first["prepared"] < 60, first  # seconds; docs/dev.md has what it took
     # No image and no tag of a build is new.
     assert {one.id for one in docker_client.images.list("nvllm")} == builds
     subprocess.run(
