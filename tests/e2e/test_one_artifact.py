@@ -54,5 +54,5 @@ def test_a_load_compiles_nothing_and_a_profile_that_compiles_nothing_is_named(wo
     assert [one["artifacts"] for one in compared["findings"]] == [
         f"{first} loaded what was compiled before, {other} did not"
     ]
-    assert (verdict(output, other)["tree"], verdict(output, other)["compile_key"]) == ("", "")
+    assert not verdict(output, other).keys() & {"tree", "compile_key"}  # what is empty is left out
     assert [len(one["trees"]) for one in compared["artifacts"]] == [1, 0]
