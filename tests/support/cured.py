@@ -101,6 +101,7 @@ FILES: Mapping[str, str] = {
     "kill -KILL sample": "sleep 100 & kill -KILL $!",
     "ls -l sample": "ls -l file",
     "ls -ld sample": "ls -ld directory",
+    "ls sample": "ls directory",
     "mkdir -p sample": "mkdir -p a/b",
     "mkdir sample": "mkdir new",
     "mv sample sample": "mv other moved",
