@@ -302,11 +302,6 @@ PARTS: Mapping[str, tuple[Check, ...]] = {
 }
 """The checks on each part of a run; throughput is measured, and nothing must hold of it."""
 
-UNRECORDED: Mapping[str, str] = {
-    "torture": "asked on 2026-11-23: one answer of 4,382 was a 500, mended since and not asked again (docs/torture.md)",
-}
-"""Parts without a result in this repository, and why."""
-
 
 def of_run(results: Results) -> list[Check]:
     """Return the checks on the parts that the run of RESULTS was asked for."""
