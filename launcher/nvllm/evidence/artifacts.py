@@ -105,14 +105,14 @@ class Artifacts:
         key, manifest = servehash.compile_key(examination.plan), examination.manifest
         loaded = [one for one in self.directory.verdicts(arm.name) if one.tree]
         again = f"{held_locks.command} --force"
-        refuse_any(_others(loaded, "compile key", key, lambda one: one.compile_key, again))
+        refuse_any(_others(loaded, "compile key", key, lambda verdict: verdict.compile_key, again))
         if key not in self._known:
             if manifest is not None:
                 store = TreeStore(self.places.trees)
                 self._known[key] = Artifact(key, manifest.tree, store, manifest.cure)
             else:
                 self._known[key] = self._own(key, examination, held_locks)
-        refuse_any(_others(loaded, "tree", self._known[key].tree.hash, lambda one: one.tree, again))
+        refuse_any(_others(loaded, "tree", self._known[key].tree.hash, lambda verdict: verdict.tree, again))
         return self._known[key]
 
     def _own(self, key: str, examination: Examination, held_locks: HeldLocks) -> Artifact:

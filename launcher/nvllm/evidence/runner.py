@@ -119,7 +119,7 @@ class Runner:
     def _compile(self) -> None:
         """See to it that what the legs without a verdict load is there. Blessed profiles come first: theirs is."""
         waiting = [arm for arm in self.manifest.arms if len(self.directory.verdicts(arm.name)) < self.manifest.runs]
-        for arm in () if self.manifest.cold else sorted(waiting, key=lambda one: not self._is_blessed(one)):
+        for arm in () if self.manifest.cold else sorted(waiting, key=lambda arm: not self._is_blessed(arm)):
             build = self._armed(arm)
             if build.spec.profiles[arm.profile].blessed:
                 with self.instances.examined(build, arm.profile, self._depth(arm)) as (examination, taken):
