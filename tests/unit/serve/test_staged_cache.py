@@ -121,6 +121,7 @@ from nvllm.cache import staging
 from nvllm.core.refusal import Refusal, Refused
 from support.blessings_world import become_another_user
 
+os.umask(0o022)  # the other user may look into what is closed, and not change it
 copy = Path(sys.argv[1], "copy")
 (copy / "closed" / "below").mkdir(parents=True)
 if os.geteuid() == 0:
