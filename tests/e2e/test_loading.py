@@ -41,7 +41,7 @@ def made(layers: Sequence[Layer]) -> Image:
         epoch=1,
         entrypoint=["none"],
         environment={},
-        labels={"nvllm.build-hash": "of a test"},
+        labels={"nvllm.build-hash": "of a test", "nvllm.image": "of-a-test"},
     )
 
 

@@ -52,6 +52,8 @@ def world(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
     before = {tag for image in docker_client.images.list("nvllm") for tag in image.tags}
     made = worlds.make()
     write_tree(made.project.root, {"proofs/test_flag.py": TESTS, "proofs/test_asks.py": ASKS})
+    # As a checkout with the umask 077 has them: root's container runs as a user who cannot read them.
+    (made.project.root / "proofs").chmod(0o700)
     extend(made, [PLANTED])
     head, _, rest = made.spec.read_text().partition("  enable:\n")
     kept = [f"    - {name}\n" for name in (*REAL, PLANTED.name)]

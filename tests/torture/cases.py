@@ -203,7 +203,7 @@ def known() -> tuple[Case, ...]:
         completion("answered", structured_outputs=choice, max_tokens=8, ignore_eos=True),
         completion("answered", structured_outputs=choice, max_tokens=8, min_tokens=6),
         completion("answered", structured_outputs=choice, max_tokens=8, allowed_token_ids=[10]),
-        chat("answered", response_format={"type": "json_schema", "json_schema": schema}),
+        chat(response_format={"type": "json_schema", "json_schema": schema}),  # outlines has 5 s to compile it
         completion("answered", structured_outputs=no, max_tokens=16),
         completion("answered", structured_outputs=no, max_tokens=16, ignore_eos=True, logprobs=1),
         completion("answered", structured_outputs=no, max_tokens=16, min_tokens=12),

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,16 +62,20 @@ class ImageTests:
         numbers = {_directory(node, root): named[node].partition("/")[0] for node, root in nodes.items()}
         with tempfile.TemporaryDirectory(prefix="nvllm-tests-") as name, contextlib.ExitStack() as stack:
             scratch = Path(name)
-            scratch.chmod(0o755)  # where nvllm runs as root, the tests run as another user
-            for part in ("python", "sentinels"):
+            for part in ("python", "sentinels", "copies"):
                 (scratch / part).mkdir()
             shutil.copyfile(proving.__file__, scratch / "python" / f"{PLUGIN}.py")
             for sentinel in sentinels:
                 (scratch / "sentinels" / sentinel).touch()
-            mounts = [Mount(str(path), f"{INSIDE}/proofs/{number}") for path, number in numbers.items()]
+            given = {path: f"proofs/{number}" for path, number in numbers.items()}
+            given |= {path: f"pytest/{path.name}" for path in pytest_files()}
+            mounts = [
+                Mount(str(_readable(path, scratch / "copies" / target)), f"{INSIDE}/{target}")
+                for path, target in given.items()
+            ]
             mounts.append(Mount(str(scratch / "python"), f"{INSIDE}/python"))
             mounts.append(Mount(str(scratch / "sentinels"), RUN_DIRECTORY))
-            mounts += [Mount(str(path), f"{INSIDE}/pytest/{path.name}") for path in pytest_files()]
+            _open(scratch)
             if self.gpus:
                 holder = Holder(os.getpid(), clock.now(), self.bench.command)
                 stack.enter_context(
@@ -123,6 +128,32 @@ def names(nodes: Mapping[str, Path]) -> dict[str, str]:
         file, mark, test = node.partition("::")
         named[node] = f"{numbers[_directory(node, root)]}/{Path(file).name}{mark}{test}"
     return named
+
+
+def _readable(path: Path, copy: Path) -> Path:
+    """Return PATH if every user can read it, else COPY, made of it: after a checkout with the umask 077, say.
+
+    Where nvllm runs as root, the tests run as another user. Hidden files are not copied.
+    """
+    if all(_is_open(below) for below in (path, *path.rglob("*"))):
+        return path
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        return Path(shutil.copytree(path, copy, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__")))
+    return Path(shutil.copyfile(path, copy))
+
+
+def _is_open(path: Path) -> bool:
+    status = path.lstat()
+    wanted = 0o005 if stat.S_ISDIR(status.st_mode) else 0o004
+    return stat.S_ISLNK(status.st_mode) or status.st_mode & wanted == wanted
+
+
+def _open(top: Path) -> None:
+    """Let every user read TOP and what is below it."""
+    for path in (top, *top.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode | (0o055 if path.is_dir() else 0o044))
 
 
 def _directory(node: str, root: Path) -> Path:
