@@ -127,13 +127,7 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
     ends = manifest.parse_expiry(given.expires, time.time()) if given.expires is not None else None
     blessings = Blessings.of_project(app.project, app.places)
     examination = examine(
-        app.project,
-        app.places,
-        image,
-        given.profile,
-        Depth.UNBLESSED,
-        paranoid=given.paranoid,
-        progress=app.progress,
+        app.project, app.places, image, given.profile, Depth.UNBLESSED, paranoid=given.paranoid, progress=app.progress
     )
     asker, problems = evaluation.prepared(app.project, app.places, examination)
     examination = replace(examination, refusals=(*examination.refusals, *problems))

@@ -117,10 +117,7 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     "NV506": ("disk too small", "A file system has less free space than the work needs."),
     "NV507": ("port taken", "Something else listens on the profile's port."),
     "NV508": ("lock held", "Another nvllm holds the lock of this profile, GPU or port."),
-    "NV509": (
-        "foreign container",
-        "A container that nvllm did not create, or another home did, has the name.",
-    ),
+    "NV509": ("foreign container", "A container that nvllm did not create, or another home did, has the name."),
     "NV510": ("engine unreachable", "No Docker engine answers."),
     "NV511": ("engine too old", "The Docker engine lacks what nvllm relies on."),
     "NV512": ("tool missing", "A program or package that nvllm needs on the host is not installed."),
@@ -210,10 +207,7 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
         "failed",
     ),
     "NV914": ("project vanished", "A project that this state directory lists is no longer at its path."),
-    "NV915": (
-        "ended by another",
-        "Another process killed or removed a container of a trial, which has no verdict.",
-    ),
+    "NV915": ("ended by another", "Another process killed or removed a container of a trial, which has no verdict."),
     "NV916": (
         "bless of another image",
         "The blessing was made with another image than the one of this build hash here.",
@@ -230,10 +224,7 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     ),
     # 92x: writing, and whose state it is
     "NV920": ("file not written", "A file could not be written: disk full, or not allowed.", "failed"),
-    "NV921": (
-        "another project's instance",
-        "The instance of that name belongs to another project or home.",
-    ),
+    "NV921": ("another project's instance", "The instance of that name belongs to another project or home."),
     "NV922": ("projects unknown", "nvllm has built here, and the list of the projects is gone or damaged."),
 }
 """Title and meaning of each code, and how the command ends where it is not "refused"."""

@@ -13,15 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from nvllm.core import archives
-from nvllm.host.facts import (
-    ContainerFact,
-    ContainerState,
-    EngineFacts,
-    ImageFacts,
-    ImageStore,
-    Product,
-    StoredImage,
-)
+from nvllm.host.facts import ContainerFact, ContainerState, EngineFacts, ImageFacts, ImageStore, Product, StoredImage
 from nvllm.layers import archive
 
 Object: TypeAlias = Mapping[str, Any]

@@ -292,14 +292,6 @@ def machine_id(etc_root: Path = Path("/etc")) -> str:
     return installation or os.uname().nodename
 
 
-def boot_id(proc_root: Path = _PROC) -> str:
-    """Return the id of this boot; empty if the kernel does not say it."""
-    try:
-        return (proc_root / "sys/kernel/random/boot_id").read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
-
-
 def cpu(proc_root: Path, sys_root: Path = _SYS) -> Cpu:
     """Return what the kernel says of the processors."""
     return Cpu(**machine.processor(str(proc_root), str(sys_root)))

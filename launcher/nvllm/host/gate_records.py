@@ -14,20 +14,11 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nvllm.core import clock, documents, durable, paths, reading, trusted
+from nvllm.core import clock, documents, durable, paths, proc, reading, trusted
 from nvllm.core.refusal import Refused
-from nvllm.host import facts, gates
+from nvllm.host import gates
 from nvllm.host.facts import HostFacts
-from nvllm.host.gates import (
-    FORM,
-    GATES,
-    SCHEMA,
-    FiledRecord,
-    GateCheck,
-    GateName,
-    GateRecord,
-    MemoryBand,
-)
+from nvllm.host.gates import FORM, GATES, SCHEMA, FiledRecord, GateCheck, GateName, GateRecord, MemoryBand
 
 _FILE = re.compile(rf"({'|'.join(GATES)})-(\d{{8}}T\d{{6}}Z)(?:-(\d+))?\.json")
 
@@ -78,7 +69,7 @@ def measured(gate: GateName, host: HostFacts, results: Measured) -> GateRecord:
         outcome=gates.outcome(results.checks),
         measured=clock.now(),
         machine=gates.machine(host),
-        boot=facts.boot_id(),
+        boot=proc.boot_id(),
         kernel=platform.release(),
         versions=results.versions,
         checks=tuple(results.checks),

@@ -52,11 +52,7 @@ class Update:
 
 
 def resolve(
-    suite: str,
-    packages: Sequence[str],
-    architecture: str,
-    kept: Mapping[str, str],
-    offered: Sequence[Mirror],
+    suite: str, packages: Sequence[str], architecture: str, kept: Mapping[str, str], offered: Sequence[Mirror]
 ) -> Selection:
     """Return PACKAGES and everything they depend on, as the mirrors OFFERED have them now.
 
