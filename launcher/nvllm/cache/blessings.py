@@ -35,7 +35,7 @@ _WHOLE = re.compile(r"[0-9a-f]{64}")
 _HASHES = re.compile(rb"[0-9a-f]{64}")
 
 CLOCK_SLACK = 300
-"""Seconds by which the clocks of two hosts may differ."""
+"""Seconds by which the clocks of two hosts may differ: a manifest that was just made elsewhere is not of the future."""
 
 
 @dataclass(frozen=True, slots=True)

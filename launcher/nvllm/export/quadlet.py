@@ -98,7 +98,7 @@ def _sections(source: ExportSource) -> Mapping[str, Sequence[tuple[str, str]]]:
         ("PidsLimit", str(container.pids)),
         *(("Ulimit", f"{name}={limit}:{limit}") for name, limit in container.ulimits.items()),
         ("ShmSize", str(container.shared_memory)),
-        (
+        (  # Podman would pass on the proxies of its environment, which the gate refuses
             "PodmanArgs",
             f"--memory={container.memory} --memory-swap={container.memory} --ipc=private --http-proxy=false",
         ),

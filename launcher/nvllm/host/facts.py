@@ -81,6 +81,7 @@ class Gpu:
 
 
 _UNIFIED = re.compile(r"\b(GB10|Thor|Orin)\b")
+"""NVIDIA's chips whose GPU has no memory of its own, as nvidia-smi names them (docs/fleet.md)."""
 
 
 @dataclass(frozen=True, slots=True)

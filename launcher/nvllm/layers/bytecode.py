@@ -115,6 +115,7 @@ class Interpreter:
         partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
         job = {"archive": str(archive) if archive else None, "files": dict(files), "out": str(partial)}
         environment = {"PYTHONHOME": str(self.tree / "usr"), "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": "/"}
+        # The standard library alone; -B: nothing is written into the tree, of which the base layer is made.
         argv = [*self.command(), "-S", "-s", "-P", "-B", str(_SCRIPT)]
         try:
             done = proc.run(argv, env=environment, timeout=_TIMEOUT, stdin=json.dumps(job).encode())
