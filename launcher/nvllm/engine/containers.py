@@ -126,6 +126,7 @@ class Containers(Connection):
 
         With cgroups v1 the engine reports the peak; with v2 a command in the container reads it.
         """
+        # Without one_shot the engine waits a second for another sample.
         statistics = self._client.api.stats(container_id, stream=False, one_shot=True)
         peak = answers.memory(statistics) or self._output(container_id, ["cat", "/sys/fs/cgroup/memory.peak"])
         return Usage(int(peak) if peak is not None else None, answers.processor(statistics))

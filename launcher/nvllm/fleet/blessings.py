@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from nvllm.cache import promotion, signature, staging
-from nvllm.cache.blessings import Blessing, Blessings
+from nvllm.cache.blessings import Blessing, Blessings, whole
 from nvllm.cache.cachetree import TOP, Tree, TreeFile
 from nvllm.cache.manifest import PREFIX, Manifest, decode, encode
 from nvllm.cache.pins import Pin, Pins
@@ -84,8 +84,7 @@ def of_build(blessings: Blessings, image: str, profile: str, build_hash: str, no
     if not matching:
         expected = f"a blessing of {profile} of image {image}, build hash {build_hash[:12]}"
         raise refuse("NV901", str(blessings.directory), expected, "none", cure)
-    manifests = [(one.path, one.manifest) for one in matching if one.manifest is not None]
-    refuse_any(reason for path, one in manifests for reason in blessings.reasons_against(path, one, now))
+    refuse_any(reason for path, one in whole(matching) for reason in blessings.reasons_against(path, one, now))
     return matching
 
 

@@ -165,7 +165,7 @@ def write(kind: str, entries: Iterable[TarEntry], *, epoch: int, path: Path, pro
                 for entry in ordered:
                     _add(tar, entry, epoch)
                     task.advance(entry.size)
-            os.fsync(raw.fileno())
+            os.fsync(raw.fileno())  # before it gets its name: the layer cache knows it by its size alone
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
