@@ -73,13 +73,14 @@ class Containers(Connection):
 
     def _start(self, plan: LaunchPlan, told: Mapping[str, Any]) -> str:
         self._discard_stopped(plan.instance)
-        created: docker.models.containers.Container | None = None
         try:
             created = self._client.containers.create(image=self._own_name(plan), **told)
-            created.start()
-        except (*FAILURES, *OTHER_FORM) as error:
-            if created is not None:
+            try:
+                created.start()
+            except (*FAILURES, *OTHER_FORM):
                 created.remove(force=True)
+                raise
+        except (*FAILURES, *OTHER_FORM) as error:
             where = f"docker engine: container {plan.instance}"
             cure = f"nvllm doctor {plan.image} --profile {plan.profile}"
             raise refuse("NV703", where, "a container that starts", answers.shortened(str(error)), cure) from error
