@@ -78,7 +78,8 @@ class Containers(Connection):
             try:
                 created.start()
             except (*FAILURES, *OTHER_FORM):
-                created.remove(force=True)
+                with contextlib.suppress(*FAILURES, *OTHER_FORM):  # why it did not start matters; the next start tries
+                    created.remove(force=True)
                 raise
         except (*FAILURES, *OTHER_FORM) as error:
             where = f"docker engine: container {plan.instance}"

@@ -21,6 +21,7 @@ from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, EngineFacts, EngineP
 from nvllm.host.gates import GateState
 
 MINIMUM_TOOLKIT = "1.17.8"
+"""The first without the escapes from a container that `_toolkit` names."""
 
 _GIB = 2**30
 _ENGINE = "docker engine"

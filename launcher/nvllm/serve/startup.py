@@ -158,7 +158,7 @@ class EngineStart:
         if self.container:
             if stage == "stopped":
                 self.engine.stop(self.container, STOP_PATIENCE + self.plan.limits.drain_timeout)
-            else:
+            else:  # a worker of vLLM obeys one SIGTERM alone, and has had it where its core has failed
                 self.engine.kill(self.container)
                 self.engine.remove(self.container)
         self._under_way = False
