@@ -21,7 +21,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from nvllm.cache import promotion, signature, staging
 from nvllm.cache.blessings import Blessing, Blessings, whole
@@ -145,16 +144,11 @@ def packed(
 def _layer(directory: Path, tree: Tree, path: Path, progress: Progress) -> Layer:
     """Write TREE, which is at DIRECTORY, as the layer at PATH, with its modes."""
     entries = [TarEntry(one.path, "directory", 0o755 if one.mode == "0755" else 0o555) for one in tree.directories]
-    entries += [_entry(one, directory) for one in tree.files]
+    for file in tree.files:
+        content = tarlayer.stored(directory / file.path)
+        entries.append(TarEntry(file.path, "file", 0o555 if file.mode == "0555" else 0o444, file.size, content=content))
     # No time: the same tree is the same layer, whoever pushes it and whenever.
     return tarlayer.write("blessing", entries, epoch=0, path=path, progress=progress)
-
-
-def _entry(file: TreeFile, directory: Path) -> TarEntry:
-    def opened() -> BinaryIO:
-        return cast("BinaryIO", (directory / file.path).open("rb"))
-
-    return TarEntry(file.path, "file", 0o555 if file.mode == "0555" else 0o444, file.size, content=opened)
 
 
 def _configuration(platform: str, layer: Layer) -> bytes:

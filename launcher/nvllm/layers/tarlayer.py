@@ -58,6 +58,11 @@ def blob(path: str, data: bytes, *, executable: bool = False) -> TarEntry:
     return TarEntry(path, "file", 0o755 if executable else 0o644, len(data), content=lambda: io.BytesIO(data))
 
 
+def stored(path: Path) -> Callable[[], BinaryIO]:
+    """Return what opens the file PATH of this host: the content of an entry."""
+    return lambda: path.open("rb")
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """A written layer: DIFF_ID is ``sha256:<hex>`` of the tar at PATH, SIZE its length in bytes."""

@@ -116,6 +116,7 @@ def engine_arguments(profile: Profile) -> list[str]:
         arguments["enable-lora"] = True
     adapters = [f"{name}={_ADAPTERS}/{name}" for name in profile.adapters]
     return [
+        # Sorted: the order in which a profile writes them changes no hash.
         *(part for name, value in sorted(arguments.items()) for part in _argument(name, value)),
         *(["--lora-modules", *adapters] if adapters else []),
     ]
