@@ -56,3 +56,15 @@ def test_a_load_compiles_nothing_and_a_profile_that_compiles_nothing_is_named(wo
     ]
     assert not verdict(output, other).keys() & {"tree", "compile_key"}  # what is empty is left out
     assert [len(one["trees"]) for one in compared["artifacts"]] == [1, 0]
+
+
+def test_a_sweep_of_one_profile_loads_one_artifact_in_both_of_its_arms(worlds: Worlds) -> None:
+    world = worlds.make()
+    output, profile = world.directory / "evidence", world.profile("compiled")
+    data = question_samples.write(world.directory / "questions.jsonl", 4)
+    load = ("--requests", "4", "--concurrency", "2", "--prompt-len", "32", "--output-len", "16", "--runs", "1")
+    asked = ("--probe", "gsm8k", "--data", str(data), "--length", "24", "--output", str(output), "--json")
+    compared = world.nvllm("sweep", IMAGE, "--profiles", profile, *load, *asked).result
+    assert {one["outcome"] for one in compared["arms"]} == {"passed"}
+    (tree,) = {verdict(output, arm)["tree"] for arm in (profile, f"{profile}-2")}
+    assert compared["findings"][0]["artifacts"] == f"all loaded one artifact, tree {tree[:12]}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,6 +107,22 @@ class Campaign:
         document = json.loads(self.capsys.readouterr().out)
         assert isinstance(document, dict)
         return status, document
+
+    def answers(self, right: Callable[[int, int], bool]) -> None:
+        """Let the engine answer rightly if RIGHT is true of its number, from 1, and that of the question in it."""
+        asked: dict[int, int] = {}
+
+        def told(body: bytes) -> None:
+            prompt, engine = json.loads(body)["prompt"], len(self.engine.plans)
+            if "How many?" in prompt:
+                number = asked[engine] = asked.get(engine, 0) + 1
+                total = sum(int(word) for word in re.findall("[0-9]+", prompt))
+                said = {"text": f"#### {total + (not right(engine, number))}"}
+                self.front.body = json.dumps({"choices": [said], "usage": {"completion_tokens": 4}}).encode()
+            else:
+                self.front.body = bless_world.answer(bless_world.TOKENS)
+
+        self.front.at_request = told
 
     def require(self, gate: str) -> None:
         """Let the profile require GATE, as YAML."""

@@ -23,6 +23,8 @@ def markdown(manifest: RunManifest, comparison: Comparison) -> str:
     sections = [f"## {title}\n\n{_list(lines)}" for title, lines in parts]
     if comparison.flipped:
         sections.append(f"## Questions that two arms do not answer alike\n\n{summary.flipped_table(comparison)}")
+    if comparison.engines:
+        sections.append(f"## Runs in one engine\n\n{summary.questions_table(comparison)}")
     return "\n\n".join([f"# {summary.title(manifest)}: what follows", *sections]) + "\n"
 
 

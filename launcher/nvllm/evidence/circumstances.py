@@ -39,8 +39,9 @@ def manifest(
     traced: bool = False,
     until_decided: bool = False,
     cold: bool = True,
+    per_engine: int = 1,
 ) -> RunManifest:
-    """Return the manifest of a run of KIND: RUNS of each arm in STATES, asked PROBE on HOST and compared by MARGINS.
+    """Return the manifest of a run of KIND: RUNS of each arm in STATES, PER_ENGINE in each engine, asked PROBE on HOST.
 
     Raises Refused NV302 if there is no image here that counts as that of BUILD for PROJECT.
     """
@@ -63,6 +64,7 @@ def manifest(
         margins=margins,
         until_decided=until_decided,
         cold=cold,
+        per_engine=per_engine,
         created=clock.now(),
     )
 
