@@ -40,6 +40,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
 from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, summary, tworuns
+from nvllm.evidence import artifacts as artifacts_of_run
 from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
 from nvllm.evidence.load import LoadProbe, LoadThenQuestions
@@ -67,6 +68,7 @@ Examples:
   nvllm ablate --profile tiny-ablation --sentinels page-zeroer,mamba-block-ids --probe gsm8k --data test.jsonl
   nvllm ablate cpu --profile tiny-eager --sentinels page-zeroer,mamba-block-ids --probe ./probe.sh --runs 3
   nvllm ablate --profile lower8 --sentinels mamba-block-ids,gdn-first-chunk --probe gsm8k --data test.jsonl
+  nvllm ablate --profile lower8 --artifacts 5 --runs 5 --probe gsm8k --data test.jsonl --n 50
 """
 EVAL_EXAMPLES = """
 Examples:
@@ -122,12 +124,12 @@ _LM_EVAL_TIMEOUT = 600.0
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option(
     "--sentinels",
-    required=True,
     shell_complete=sentinels,
     metavar="A,B",
     help="The switchable patches to compare.",
 )
 @click.option("--arms", "named", metavar="A,A+B", help="The arms: none, all, or sentinels joined by +.")
+@click.option("--artifacts", type=click.IntRange(2, 50), metavar="K", help="Compare K compiles of one key instead.")
 @click.option("--design", type=click.Choice(get_args(Design)), help="The arms by rule.  [default: full up to 4]")
 @click.option(
     "--probe", required=True, shell_complete=probes, metavar="gsm8k|FILE", help="Questions by --data, or a program."
@@ -141,8 +143,9 @@ def ablate(
     app: App,
     image: str,
     profile: str,
-    sentinels: str,
+    sentinels: str | None,
     named: str | None,
+    artifacts: int | None,
     design: Design | None,
     probe: str,
     asked: QuestionOptions,
@@ -150,14 +153,20 @@ def ablate(
     engines: EngineOptions,
     run: ComparedOptions,
 ) -> None:
-    """Nothing is built: an arm is a set of sentinel files. An arm whose harness fails is invalid, never passed."""
+    """Nothing is built: an arm is a set of sentinel files, or a compile. If its harness fails it is invalid."""
     if named is not None and design is not None:
         raise refuse("NV108", "nvllm ablate", "--arms or --design", "--arms and --design", "name one of them")
     build = _build(app, image, profile)
-    chosen = _sentinels(app, build, profile, sentinels)
-    compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
+    if artifacts is not None:
+        given = {"--sentinels": sentinels, "--arms": named, "--design": design, "--cold": run.cold or None}
+        states = _compiles(build, profile, artifacts, [name for name, value in given.items() if value is not None])
+    elif sentinels is not None:
+        chosen = _sentinels(app, build, profile, sentinels)
+        compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
+        states = circumstances.ablated_arms(build, profile, compared)
+    else:
+        raise refuse("NV108", "nvllm ablate", "--sentinels A,B or --artifacts K", "neither", "nvllm ablate --help")
     leg = _probe(app, build, profile, probe, asked)
-    states = circumstances.ablated_arms(build, profile, compared)
     run, per_engine = counted(run, engines)
     _campaign(app, Campaign("ablate", build, states, leg, run, margins.chosen, cold=run.cold, per_engine=per_engine))
 
@@ -321,6 +330,22 @@ def _sentinels(app: App, build: Build, profile: str, text: str) -> tuple[str, ..
     return chosen
 
 
+def _compiles(build: Build, profile: str, count: int, given: Sequence[str]) -> list[ArmState]:
+    """Return the arms of COUNT compiles of PROFILE.
+
+    Raises Refused NV108 for options that are GIVEN and compare something else, and NV860 for a profile whose engines
+    leave nothing that another one could load.
+    """
+    refuse_any(
+        Refusal("NV108", "--artifacts", "arms that differ in what was compiled alone", name, f"leave {name} out")
+        for name in given
+    )
+    if reason := artifacts_of_run.uncached(build.spec, build.spec.profiles[profile]):
+        cure = "name a profile that compiles, and keeps what it compiles: --profile P"
+        raise refuse("NV860", f"profile {profile}", "an engine that compiles, and keeps it", reason, cure)
+    return circumstances.artifact_arms(build, profile, count)
+
+
 def _probe(app: App, build: Build, profile: str, name: str, asked: QuestionOptions) -> LegProbe:
     """Return the probe NAME of PROFILE: questions, or a program."""
     if name != GSM8K:
@@ -442,6 +467,8 @@ def _say(app: App, manifest: RunManifest, comparison: Comparison, where: Path) -
             app.out.table(summary.KERNEL_COLUMNS, summary.kernel_rows(table)[:_SHOWN_KERNELS])
         if comparison.common:
             app.out.table(summary.COMMON_COLUMNS, summary.common_rows(comparison)[:_SHOWN_KERNELS])
+        if comparison.compiles:
+            app.out.table(summary.COMPILE_COLUMNS, summary.compile_rows(comparison))
         if comparison.engines:
             app.out.table(summary.ENGINE_COLUMNS, summary.engine_rows(comparison))
         for finding in comparison.findings:

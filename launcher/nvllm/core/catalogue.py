@@ -191,6 +191,11 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     "NV857": ("unusable prompt", "A prompt has no place for the question, or a stop string ends nothing.", "usage"),
     "NV858": ("no trace", "The profiler of vLLM left no trace, or one without kernels and operators.", "failed"),
     "NV859": ("another artifact", "A run that goes on would load other compiled code than its legs did before."),
+    "NV860": (
+        "nothing compiled",
+        "Compiles are to be compared, and the profile keeps nothing that it compiles.",
+        "usage",
+    ),
     # 9xx: blessing
     "NV901": ("not blessed", "No bless manifest is in force for the serve hash."),
     "NV902": ("more than one blessing", "A serve hash has more than one manifest, or already has one."),

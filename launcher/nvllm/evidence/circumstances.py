@@ -76,6 +76,12 @@ def ablated_arms(build: Build, profile: str, compared: Sequence[Arm]) -> list[Ar
     return [ArmState(arms.name(arm), profile, tuple(sorted([*always, *arm])), arm) for arm in compared]
 
 
+def artifact_arms(build: Build, profile: str, count: int) -> list[ArmState]:
+    """Return an arm for each of COUNT compiles of PROFILE, with its sentinels."""
+    present = tuple(sorted(build.spec.profiles[profile].sentinels))
+    return [ArmState(f"artifact-{number}", profile, present, (), number) for number in range(1, count + 1)]
+
+
 def profile_arms(build: Build, profiles: Sequence[str]) -> list[ArmState]:
     """Return an arm for each of PROFILES, as it is; one that is named again gets another name."""
     states: list[ArmState] = []

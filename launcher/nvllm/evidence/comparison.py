@@ -221,6 +221,11 @@ def _by_question(
     }
 
 
+def by_question(first: ArmLegs, other: ArmLegs) -> dict[int, float]:
+    """Return for each question that both arms were asked by how much OTHER answers it rightly more often than FIRST."""
+    return _by_question([((-1, first), (1, other))], _shares)
+
+
 def _by_run(groups: Sequence[_Group]) -> Iterator[float]:
     """Yield for each run that all arms of GROUPS have the logarithm by which tokens per second grow."""
     return _in_runs(groups, lambda verdict: math.log(verdict.tokens / verdict.seconds) if verdict.tokens else None)

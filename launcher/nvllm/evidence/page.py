@@ -83,6 +83,8 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison)
         flipped_columns=summary.FLIPPED_COLUMNS,
         flipped_rows=summary.flipped_rows(comparison),
         unlisted=summary.unlisted_text(comparison),
+        compile_columns=summary.COMPILE_COLUMNS,
+        compile_rows=summary.compile_rows(comparison),
         engine_columns=summary.ENGINE_COLUMNS,
         engine_rows=summary.engine_rows(comparison),
         engine_plot=_by_run(comparison) if comparison.engines else "",

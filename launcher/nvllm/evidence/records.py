@@ -73,6 +73,8 @@ class ArmState:
     profile: Word
     present: tuple[str, ...]
     on: tuple[str, ...]
+    artifact: Count = 0
+    """Which of several compiles of one key its legs load; 0 if there is only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +358,30 @@ class QuestionRuns:
 
 
 @dataclass(frozen=True, slots=True)
+class ArtifactResult:
+    """What the starts of ARM, which loaded the compiled TREE, show: how many answers each had RIGHT, of those ASKED.
+
+    KEPT is where the tree lies in the directory of the run. OUTPUTS are the different outputs of the starts.
+    """
+
+    arm: Word
+    tree: str
+    kept: str
+    right: tuple[Count, ...]
+    asked: Count
+    outputs: Count
+    bad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactSpread:
+    """Standard deviations of the share of right answers: BETWEEN artifacts, and WITHIN one, from start to start."""
+
+    between: float
+    within: float
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """comparison.json: the arms, the effects with their intervals, and what follows. NOTES say what to be wary of."""
 
@@ -382,6 +408,9 @@ class Comparison:
     """The engines that were asked several runs, with what each run shows."""
     questions: tuple[QuestionRuns, ...] = ()
     """Every question in every run of these engines, if there are not too many."""
+    compiles: tuple[ArtifactResult, ...] = ()
+    """The artifacts of one key, where they are what is compared."""
+    spread: ArtifactSpread | None = None
 
 
 FORM_RUN = Form("evidence-run", RUN_SCHEMA, "What an evidence run is: runner_manifest.json", RunManifest)

@@ -98,6 +98,9 @@ def _runs(manifest: RunManifest) -> str:
 def _compiled(manifest: RunManifest) -> str:
     if manifest.cold:
         return "each leg compiles for itself, unless its profile is blessed"
+    count = max(one.artifact for one in manifest.arms)
+    if count:
+        return f"compiled {count} times under one key; each arm loads another one"
     return "compiled once for each compile key, and loaded by every leg that has it"
 
 
@@ -215,6 +218,28 @@ def unlisted_text(comparison: Comparison) -> str:
 def flipped_table(comparison: Comparison) -> str:
     """Return the flipped questions of COMPARISON as Markdown."""
     return "\n\n".join(filter(None, (_table(FLIPPED_COLUMNS, flipped_rows(comparison)), unlisted_text(comparison))))
+
+
+COMPILE_COLUMNS = ("artifact", "right, start after start", "different outputs", "", "tree")
+
+
+def compile_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each artifact of one key, for `COMPILE_COLUMNS`."""
+    return [
+        (
+            one.arm,
+            f"{', '.join(map(str, one.right))} of {one.asked}",
+            str(one.outputs),
+            "bad" if one.bad else "",
+            one.tree,
+        )
+        for one in comparison.compiles
+    ]
+
+
+def compiles_table(comparison: Comparison) -> str:
+    """Return the artifacts of COMPARISON and what their starts show, as Markdown."""
+    return _table(COMPILE_COLUMNS, compile_rows(comparison))
 
 
 ENGINE_COLUMNS = ("arm", "engine", "run", "outcome", "correct", "tokens/s", "KV in use after, %", "peak memory, MiB")
