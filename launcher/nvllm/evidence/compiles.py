@@ -73,7 +73,7 @@ def _effect(
 ) -> Effect:
     """Return by how much the share of right answers of ARM differs from that of OTHERS, all of them among COMPARED.
 
-    Its interval joins that over questions with Student's over starts, whose noise is that within all artifacts.
+    Its interval joins that over questions with Student's over starts, whose noise is that within all of these.
     """
     rest = ArmLegs("the others", (), tuple(leg for one in others for leg in one.legs))
     margin = deciding.margin_of(CORRECT, margins)
@@ -83,7 +83,7 @@ def _effect(
     over_questions = intervals.paired_shares(differences, level, margin)
     value, p = statistics.fmean(own) - statistics.fmean(other), intervals.rearranged(own, other)
     if len(differences) > 1:
-        width = _width_over_starts(compared, level) * math.sqrt(1 / len(own) + 1 / len(other))
+        width = _width_over_starts([arm, *others], level) * math.sqrt(1 / len(own) + 1 / len(other))
         estimate, unit = _joined(over_questions, value, width, margin, len(own))
         p = max(p, 1.0 if over_questions.p is None else over_questions.p)
     else:  # one answer for each start: the starts alone say something, and no interval over questions does

@@ -22,6 +22,10 @@ MORE_IS_BETTER: Mapping[str, bool] = MappingProxyType({CORRECT: True, SPEED: Tru
 """The measures of which more, or less, is better. The length of an answer is not one of them."""
 
 
+_NAMED = 8
+"""Effects that are not known and are named in a finding; the table has all."""
+
+
 def margin_of(measure: str, margins: Margins, typical: float = 1.0) -> float:
     """Return how much MEASURE may differ and still count as the same. An answer has the TYPICAL length."""
     if measure == CORRECT:
@@ -48,8 +52,9 @@ def decide(factor: str, effects: Sequence[Effect]) -> FactorFinding:
         parts += [f"{named[one]}{_seen(one)}, within {margin_text(one)}" for one in effects]
     elif open_ones := [one for one in effects if one not in differing and not within(one)]:
         seen = [f"{named[one]}{_seen(one)}, margin {margin_text(one)}" for one in open_ones]
+        more = f", and {len(seen) - _NAMED} more" if len(seen) > _NAMED else ""
         takes = would_take(open_ones)
-        parts += [f"not known: {', '.join(seen)}", takes]
+        parts += [f"not known: {', '.join(seen[:_NAMED])}{more}", takes]
     return FactorFinding(factor, finding, "; ".join(parts), takes)
 
 

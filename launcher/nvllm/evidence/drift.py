@@ -41,8 +41,9 @@ def noted(compared: Comparison, arms: Sequence[ArmLegs], margins: Margins, error
     usable = [arm for arm in arms if arm.outcome != "invalid"]
     pairs = [pair for arm in usable for pair in _pairs(arm, f"{arm.name}, " if len(arms) > 1 else "")]
     level = comparison.corrected_level(len(pairs), error_share)
+    measured = [comparison.correct(one.factor, one.first, one.other, level, margins) for one in pairs]
     effects = comparison.adjusted(
-        [comparison.correct(one.factor, one.first, one.other, level, margins) for one in pairs], error_share
+        [replace(one, needed_unit="engine") if one.needed_unit == "run" else one for one in measured], error_share
     )
     findings = []
     for name in dict.fromkeys(one.finding for one in pairs):
