@@ -84,3 +84,11 @@ def test_each_of_two_compiles_of_one_key_is_loaded_by_its_starts(worlds: Worlds,
         assert (result["right"], result["bad"]) == ([0, 0], False)  # the weights are random
     assert {one["finding"] for one in compared["findings"]} == {"unknown"}  # four questions are few
     assert world.containers(docker_client) == []
+
+
+def test_of_two_compiles_one_that_passes_is_blessed(worlds: Worlds, docker_client: DockerClient) -> None:
+    world = worlds.make()
+    profile = ("--profile", world.profile("blessed"), "--artifacts", "2", "--unsafe-trials", "1", "--rebless")
+    blessed = world.nvllm("bless", IMAGE, *profile, "--json").result
+    assert (blessed["compiles"], blessed["rejected"], blessed["boots"]) == (2, [], 1)
+    assert world.containers(docker_client) == []

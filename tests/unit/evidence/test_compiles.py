@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -119,13 +120,9 @@ def test_alike_artifacts_are_called_bad_in_one_run_of_twenty_at_most_and_a_bad_o
 
 @pytest.fixture
 def made(
-    tmp_path: object,
-    front: FrontEnd,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    undrawn: None,
+    tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], undrawn: None
 ) -> Campaign:
-    world = campaign(tmp_path, front, monkeypatch, capsys)  # type: ignore[arg-type]
+    world = campaign(tmp_path, front, monkeypatch, capsys)
     monkeypatch.setattr(workload, "SETTINGS", workload.SETTINGS[:1])
     edit(world.project.spec("demo"), "      enforce-eager: true\n", "      max-num-seqs: 2\n")
     world.front.longest = 128
