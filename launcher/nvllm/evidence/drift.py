@@ -51,14 +51,18 @@ def noted(compared: Comparison, arms: Sequence[ArmLegs], margins: Margins, error
         decided = deciding.decide(name, [effect for _, effect in parts])
         series = _series([parts[0][0].first, *(pair.other for pair, _ in parts)])
         findings.append(replace(decided, text=f"{series}; {decided.text}"))
-    note = f"runs in one engine: {len(pairs)} pairs, each later run against the first one, corrected by themselves"
+    notes = [f"runs in one engine: {len(pairs)} pairs, each later run against the first one, corrected by themselves"]
+    engines = tuple(_engines(arms))
+    questions = tuple(_questions(arms)) if engines else ()
+    if len(questions) > MOST_QUESTIONS:
+        notes.append(f"runs in one engine: the first {MOST_QUESTIONS} of {len(questions)} questions are listed")
     return replace(
         compared,
         effects=(*compared.effects, *effects),
         findings=(*compared.findings, *findings),
-        notes=(*compared.notes, *([note] if pairs else [])),
-        engines=(engines := tuple(_engines(arms))),
-        questions=tuple(_questions(arms))[:MOST_QUESTIONS] if engines else (),
+        notes=(*compared.notes, *(notes if pairs else [])),
+        engines=engines,
+        questions=questions[:MOST_QUESTIONS],
     )
 
 

@@ -99,8 +99,8 @@ class Runner:
         ends = {engine * len(self.manifest.arms) for engine in looks.after(self.manifest.engines)}
         for number, (index, engine) in enumerate(order, 1):
             arm, runs = self.manifest.arms[index], arms.runs_of(engine, per_engine)
-            verdicts = [one for one in (self.directory.verdict(arm.name, run) for run in runs) if one is not None]
-            if len(verdicts) < per_engine:  # an engine that ended early is not the one to be asked the rest
+            verdicts = self._complete(arm, engine)
+            if not verdicts:
                 several = f"runs {runs[0]} to {runs[-1]} in one engine" if per_engine > 1 else f"run {runs[0]}"
                 self.progress.note(f"leg {number} of {len(order)}: {arm.name}, {several}")
                 verdicts = self._undisturbed(arm, runs)
@@ -123,12 +123,20 @@ class Runner:
 
     def _compile(self) -> None:
         """See to it that what the legs without a verdict load is there. Blessed profiles come first: theirs is."""
-        waiting = [arm for arm in self.manifest.arms if len(self.directory.verdicts(arm.name)) < self.manifest.runs]
+        engines = range(1, self.manifest.engines + 1)
+        waiting = [arm for arm in self.manifest.arms if not all(self._complete(arm, engine) for engine in engines)]
         for arm in () if self.manifest.cold else sorted(waiting, key=lambda arm: not self._is_blessed(arm)):
             build = self._armed(arm)
             if build.spec.profiles[arm.profile].blessed:
                 with self.instances.examined(build, arm.profile, self._depth(arm)) as (examination, taken):
                     self._loaded[arm.name] = self._artifacts.of(arm, examination, taken)
+
+    def _complete(self, arm: ArmState, engine: int) -> list[LegVerdict]:
+        """Return the verdicts of ENGINE of ARM; none if one is missing: another engine is not asked the rest."""
+        runs = arms.runs_of(engine, self.manifest.per_engine)
+        verdicts = [one for one in (self.directory.verdict(arm.name, run) for run in runs) if one is not None]
+        whole = len(verdicts) == len(runs) and len({one.container for one in verdicts}) == 1
+        return verdicts if whole else []
 
     def _is_blessed(self, arm: ArmState) -> bool:
         """Return whether ARM loads the blessing of its profile: it is the profile as it is."""
@@ -284,7 +292,7 @@ class Runner:
         start, answers = result.start, result.asked.answers
         correct = sum(one.correct for one in answers)
         outcome, reason = _outcome(result.checks, correct, len(answers), self.probe.state.floor)
-        engine, turn = divmod(run - 1, self.manifest.per_engine)
+        engine, earlier = divmod(run - 1, self.manifest.per_engine)
         return LegVerdict(
             schema=LEG_SCHEMA,
             arm=arm.name,
@@ -301,7 +309,7 @@ class Runner:
             serve_hash=start.plan.serve_hash,
             dev=start.plan.dev,
             started=started,
-            phases=tuple(LegPhase(one.name, one.seconds, one.ended) for one in start.timeline.phases if not turn),
+            phases=tuple(LegPhase(one.name, one.seconds, one.ended) for one in start.timeline.phases if not earlier),
             kv_tokens=start.timeline.kv_tokens,
             peak_memory=result.peak_memory,
             figures=dict(result.asked.figures),
@@ -309,7 +317,7 @@ class Runner:
             tree="" if start.plan.cache is None else start.plan.cache.tree,
             compile_key="" if start.plan.cache is None else servehash.compile_key(start.plan),
             engine=engine + 1 if self.manifest.per_engine > 1 else 0,
-            turn=turn + 1,
+            turn=earlier + 1,
             kv_usage=result.kv_usage,
         )
 
