@@ -42,7 +42,7 @@ EXAMPLES = """
 Examples:
   nvllm bless cpu --profile tiny-blessed               compile, run 5 trials, write the manifest
   nvllm bless cpu --profile tiny-blessed --claim 0.90  run 29 trials, which that claim needs
-  nvllm bless cpu --profile tiny-blessed --artifacts 3        compile 3 times, bless one that passes
+  nvllm bless cpu --profile tiny-blessed --artifacts 3  compile 3 times, bless one that passes
   nvllm bless cpu --profile tiny-blessed --rebless     replace the blessing in force
   nvllm bless --profile qwen35-27b --extend            add the kernels that requests needed and it lacks
   nvllm bless cpu --profile tiny-blessed --candidate 0123456789ab   try what `nvllm pull` brought, compile nothing

@@ -82,12 +82,12 @@ def _effect(
     differences = [*comparison.by_question(rest, arm).values()]
     over_questions = intervals.paired_shares(differences, level, margin)
     value, p = statistics.fmean(own) - statistics.fmean(other), intervals.rearranged(own, other)
-    if len(differences) > 1:
-        width = _width_over_starts([arm, *others], level) * math.sqrt(1 / len(own) + 1 / len(other))
-        estimate, unit = _joined(over_questions, value, width, margin, len(own))
+    estimate, unit = Estimate(value, None, None, None, len(own)), "run"
+    if len(differences) > 1:  # of one answer for each start, the starts alone say something
         p = max(p, 1.0 if over_questions.p is None else over_questions.p)
-    else:  # one answer for each start: the starts alone say something, and no interval over questions does
-        estimate, unit = Estimate(value, None, None, None, len(own)), "run"
+        if len(own) > 1:  # one start shows no noise
+            width = _width_over_starts([arm, *others], level) * math.sqrt(1 / len(own) + 1 / len(other))
+            estimate, unit = _joined(over_questions, value, width, margin, len(own))
     effect = comparison.effect(f"{arm.name} / the others", CORRECT, estimate, margin, unit)
     return replace(effect, p=p, adjusted=min(1.0, p * len(compared) / error_share))
 

@@ -85,6 +85,12 @@ def test_starts_that_are_alike_do_not_make_a_few_questions_a_finding() -> None:
     assert (bad(told), {one.finding for one in told.findings}) == ([], {"unknown"})
 
 
+def test_artifacts_that_are_alike_are_neutral_and_not_after_one_start() -> None:
+    alike = [right(150, 160)] * 3
+    assert {one.finding for one in compared([alike] * 3).findings} == {"neutral"}
+    assert {one.finding for one in compared([alike[:1]] * 3).findings} == {"unknown"}
+
+
 def test_one_tree_from_two_compiles_is_said() -> None:
     told = compared([[right(47)] * 3] * 3, trees="121")
     assert "artifact-1, artifact-3 are one tree, byte for byte: 111111111111" in told.notes
