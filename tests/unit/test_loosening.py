@@ -207,7 +207,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "patch replace": {"--series": _WHICH},
     "patch refresh": {"--against": _WHICH, "--series": _WHICH},
     "dev finish": {"--dry-run": _LESS},
-    "dev serve": {"--profile": _WHICH},
+    "dev serve": {"--profile": _WHICH, "--watch": "starts the same engine again, examined anew each time"},
     "dev test": {"--profile": _WHICH},
     "port": {
         "--to": _WHICH,
