@@ -98,7 +98,7 @@ def _runs(manifest: RunManifest) -> str:
 def _compiled(manifest: RunManifest) -> str:
     if manifest.cold:
         return "each leg compiles for itself, unless its profile is blessed"
-    count = max(one.artifact for one in manifest.arms)
+    count = max((one.artifact for one in manifest.arms), default=0)
     if count:
         return f"compiled {count} times under one key; each arm loads another one"
     return "compiled once for each compile key, and loaded by every leg that has it"
