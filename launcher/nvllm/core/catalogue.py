@@ -188,6 +188,11 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     "NV857": ("unusable prompt", "A prompt has no place for the question, or a stop string ends nothing.", "usage"),
     "NV858": ("no trace", "The profiler of vLLM left no trace, or one without kernels and operators.", "failed"),
     "NV859": ("another artifact", "A run that goes on would load other compiled code than its legs did before."),
+    "NV860": (
+        "nothing compiled",
+        "Compiles are to be compared, and the profile keeps nothing that it compiles.",
+        "usage",
+    ),
     # 9xx: blessing
     "NV901": ("not blessed", "No bless manifest is in force for the serve hash."),
     "NV902": ("more than one blessing", "A serve hash has more than one manifest, or already has one."),
@@ -237,13 +242,13 @@ CODES: Mapping[str, RefusalCode] = MappingProxyType({code: RefusalCode(*row) for
 
 Blame = Literal[
     "patch set", "no lock", "network", "damaged lock", "image", "moment", "gate", "engine", "stuck engine", "cache",
-    "few trials", "age", "version", "signature", "outside",
+    "few trials", "age", "version", "signature", "outside", "compile",
 ]  # fmt: skip
 """What a refusal is laid on where a program goes on after it: the set of patches that was chosen; a lock that is not
 there, or is damaged; something that must be asked or fetched; the making of an image; this host at this moment; what
 the gate found in the container; an engine that did not start or died, or is stuck; a blessed cache that the start did
 not use; a blessing of few trials, one that is too old, of an older version than was seen, or not signed; another
-process that ended a container of ours."""
+process that ended a container of ours; what an engine compiled, which did not pass its trials."""
 
 BLAMES: Mapping[str, Blame] = MappingProxyType(
     {
@@ -272,9 +277,12 @@ BLAMES: Mapping[str, Blame] = MappingProxyType(
         "NV904": "few trials",
         "NV905": "age",
         "NV906": "version",
+        "NV907": "compile",
         "NV909": "signature",
+        "NV912": "compile",
         "NV913": "stuck engine",
         "NV915": "outside",
+        "NV918": "compile",
     }
 )
 """The blame of each code that has one. Whoever goes on after some refusals decides by their blame, never by codes."""
