@@ -43,6 +43,8 @@ Examples:
 
 EACH = "each"
 _NAMED = "name one release: --to VERSION"
+_UNASKED = "nothing was asked of an index: --offline"
+_COMPILED = "vLLM is compiled from a commit: no index has its wheel"
 _VERSION_FILE = "vllm/_version.py"
 
 
@@ -128,7 +130,10 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     release = newspec.Release(to, commit, target.name, new, f"vllm-{to}.tar.gz", carried)
     wheels = _wheels(app, spec, release)
     values = newspec.values(spec, series, release, wheels)
-    needs = newspec.needs(spec, values, release, wheels, "nothing was asked of an index: --offline")
+    needs = (
+        *newspec.needs(spec, values, release, wheels, _UNASKED if app.offline else _COMPILED),
+        *newspec.old_proofs(app.project.root, series, release),
+    )
     paths: tuple[Path, ...] = ()
     lines: list[str] = []
     spec_path = app.project.spec(image)

