@@ -16,7 +16,7 @@ from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.cli.patch import source_archive
 from nvllm.core import durable
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import refuse, refuse_any
+from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.core.spec import ImageSpec
 from nvllm.lock import providers, release_wheels, resolve, wheel_matches_source
 from nvllm.lock.project import read_lock
@@ -128,10 +128,16 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     gone = {outcome.id for outcome in ported if outcome.state == "upstream"}
     carried = frozenset(patch.id for patch in series.patches if patch.status == "carried" and patch.id not in gone)
     release = newspec.Release(to, commit, target.name, new, f"vllm-{to}.tar.gz", carried)
-    wheels = _wheels(app, spec, release)
+    instead: tuple[newspec.State, str] = ("unread", _UNASKED if app.offline else _COMPILED)
+    try:
+        wheels = _wheels(app, spec, release)
+    except Refused as refused:
+        if not dry_run:  # before anything is written, and before a person merges for a release that has no wheel
+            raise
+        wheels, instead = None, ("decide", "; ".join(refusal.found for refusal in refused.refusals))
     values = newspec.values(spec, series, release, wheels)
     needs = (
-        *newspec.needs(spec, values, release, wheels, _UNASKED if app.offline else _COMPILED),
+        *newspec.needs(spec, values, release, wheels, instead),
         *newspec.old_proofs(app.project.root, series, release),
     )
     paths: tuple[Path, ...] = ()

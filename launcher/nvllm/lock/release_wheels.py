@@ -12,6 +12,7 @@ from packaging.version import Version
 from nvllm.core import archives
 from nvllm.core.archives import ArchiveName
 from nvllm.core.lock import LockedFile
+from nvllm.core.refusal import refuse
 from nvllm.core.spec import ImageSpec
 from nvllm.lock import wheel_matches_source
 from nvllm.lock.providers import Providers
@@ -42,6 +43,12 @@ def of(
     """
     name = canonicalize_name(spec.vllm.distribution)
     pinned = f"{spec.vllm.distribution}=={version}"
+    offered = providers.versions(name)
+    if version not in offered:
+        final = [each for each in map(Version, offered) if not each.is_prerelease]
+        newest = f"{max(final)} is the newest" if final else "none of any version"
+        cure = f"take {max(final)}" if final else f"pip index versions {name}"
+        raise refuse("NV209", f"index: {name}", f"a wheel of {version}", newest, cure)
     resolved = providers.wheels([pinned], target, {})
     wheels = {wheel.name: wheel for wheel in resolved}
     requirements = []

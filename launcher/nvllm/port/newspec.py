@@ -73,15 +73,17 @@ def values(spec: ImageSpec, series: Series, release: Release, wheels: ReleaseWhe
 
 
 def needs(
-    spec: ImageSpec, moved: Values, release: Release, wheels: ReleaseWheels | None, why_no_wheels: str
+    spec: ImageSpec, moved: Values, release: Release, wheels: ReleaseWheels | None, instead: tuple[State, str]
 ) -> tuple[Need, ...]:
     """Return what SPEC needs at RELEASE, where it says MOVED, in the order of a spec.
+
+    INSTEAD is what is said where there are no WHEELS.
 
     Raises Refused NV606 and NV620 if RELEASE's source does not show its arguments or the variables that it reads.
     """
     listed = [
         *_changes(spec, moved, release),
-        *(_unread(spec, why_no_wheels) if wheels is None else _of_wheels(spec, wheels)),
+        *(_without_wheels(spec, *instead) if wheels is None else _of_wheels(spec, wheels)),
     ]
     refusals: list[Refusal] = []
     for looked_up in (_environment, _arguments):
@@ -94,30 +96,32 @@ def needs(
 
 
 def old_proofs(root: Path, series: Series, release: Release) -> Iterator[Need]:
-    """Yield the tests below ROOT of the patches carried that name the release of SERIES: by their parameter, or in
-    their file. Run on another release, such a test says nothing of the patch there."""
-    old = series.version
+    """Yield the files below ROOT with tests of the patches carried that are for the release of SERIES: by a parameter
+    that the file lacks for the new one, or because they name it. Such a test says nothing of the patch at RELEASE."""
+    old, new = series.version, release.version
+    listed: dict[str, list[str]] = {}
     for patch in series.patches:
-        if patch.id not in release.carried:
-            continue
-        where = f"patches.{patch.id}.proved-by"
-        for node, moved in zip(patch.proved_by, moved_nodes(patch.proved_by, old, release.version), strict=True):
-            file = node.partition("::")[0]
-            if node != moved:
-                yield Need(where, "decide", node, f"give {file} the parameter {release.version}")
-            elif _names(root / file, old):
-                yield Need(where, "decide", node, f"{file} names {old}: let it test {release.version}")
+        for node in patch.proved_by if patch.id in release.carried else ():
+            listed.setdefault(node.partition("::")[0], []).append(node)
+    for file, nodes in listed.items():
+        content = _content(root / file)
+        tests = f"{len(set(nodes))} of its tests"
+        if moved_nodes(nodes, old, new) != nodes and not _names(content, new):
+            yield Need("patches: proved-by", "decide", f"{file}, {tests}", f"give them the parameter {new}")
+        elif moved_nodes(nodes, old, new) == nodes and _names(content, old):
+            yield Need("patches: proved-by", "decide", f"{file}, {tests}", f"it names {old}: let it test {new}")
 
 
-def _names(path: Path, version: str) -> bool:
-    """Return whether the file at PATH names VERSION; or cannot be read: then nothing is known of it."""
+def _content(path: Path) -> str | None:
     try:
-        return (
-            re.search(rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])", reading.text(path, reading.SOURCE))
-            is not None
-        )
+        return reading.text(path, reading.SOURCE)
     except (OSError, UnicodeDecodeError):
-        return True
+        return None
+
+
+def _names(content: str | None, version: str) -> bool:
+    """Return whether CONTENT names VERSION; of a file that cannot be read nothing is known, so it may."""
+    return content is None or re.search(rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])", content) is not None
 
 
 def text(old: str, moved: Values) -> str:
@@ -148,13 +152,12 @@ def _changes(spec: ImageSpec, moved: Values, release: Release) -> Iterator[Need]
             yield Need(where, "decide" if absent.get(where) else "change", ", ".join(gone), ", ".join(come))
 
 
-def _unread(spec: ImageSpec, why: str) -> Iterator[Need]:
-    for where in ("python.requirements", "vllm.differs"):
-        yield Need(where, "unread", "", why)
+def _without_wheels(spec: ImageSpec, state: State, why: str) -> Iterator[Need]:
+    yield Need("python.requirements, vllm.differs", state, "", why)
     if spec.python.exclude or spec.python.omit:
-        yield Need("python.exclude, python.omit", "unread", "", why)
+        yield Need("python.exclude, python.omit", state, "", why)
     if spec.device_code is not None:
-        yield Need("device-code", "unread", "", why)
+        yield Need("device-code", state, "", why)
 
 
 def _of_wheels(spec: ImageSpec, wheels: ReleaseWheels) -> Iterator[Need]:

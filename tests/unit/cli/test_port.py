@@ -106,7 +106,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store = Store(places(dict(os.environ)).store)
     for name, version, files in (("old", "0.28.0", dict.fromkeys(NEW, OLD)), ("new", "0.29.0", NEW)):
         contents = {f"vllm/{path}": text for path, text in files.items()}
-        contents |= PARSER | {"vllm/envs.py": "environment_variables = {'VLLM_TARGET_DEVICE': 1}\n"}
+        contents |= {**PARSER, "vllm/envs.py": "environment_variables = {'VLLM_TARGET_DEVICE': 1}\n"}
         contents["vllm/_version.py"] = f"__commit_id__ = commit_id = 'g{COMMIT[:9]}'\n"
         archive = make_sdist(tmp_path / version, "vllm", version, contents)
         digest = sha256_file(archive)
@@ -164,7 +164,7 @@ def test_a_conflict_is_written_resolved_and_then_the_series(project: Path, capsy
     rows = {need["where"]: (need["state"], need["now"]) for need in answer["spec"]}
     assert rows["profiles.tiny-eager.arguments.max-num-seqs"] == ("decide", "max-num-seqs")
     assert rows["patches.enable"] == ("change", "upstream")
-    assert rows["python.requirements"][0] == "unread"
+    assert rows["python.requirements, vllm.differs"][0] == "unread"
     assert "  version: 0.28.0\n" in (project / "images/cpu.yaml").read_text()
     series = seriesfile.load(project / "patches/v0.29.0", "patches/v0.29.0")
     assert (series.version, series.commit) == ("0.29.0", COMMIT)

@@ -44,7 +44,7 @@ WHEELS = ReleaseWheels(
 
 def needs(text: str, release: Release = RELEASE, wheels: ReleaseWheels | None = WHEELS) -> tuple[Need, ...]:
     spec = specfile.parse(text, "images/cpu.yaml")
-    return newspec.needs(spec, newspec.values(spec, SERIES, release, wheels), release, wheels, "not asked")
+    return newspec.needs(spec, newspec.values(spec, SERIES, release, wheels), release, wheels, ("unread", "not asked"))
 
 
 def test_what_changes_is_listed_and_written() -> None:
@@ -100,9 +100,8 @@ def test_what_a_person_decides_is_said() -> None:
         ("profiles.tiny-eager.arguments.no-such-arg", "decide", "no-such-arg"),
     ]
     unasked = [(need.where, need.then) for need in needs(TEXT, wheels=None) if need.state == "unread"]
-    assert unasked[:3] == [
-        ("python.requirements", "not asked"),
-        ("vllm.differs", "not asked"),
+    assert unasked[:2] == [
+        ("python.requirements, vllm.differs", "not asked"),
         ("python.exclude, python.omit", "not asked"),
     ]
 
@@ -113,19 +112,25 @@ def test_a_source_that_shows_neither_variables_nor_arguments_is_refused() -> Non
     assert {refusal.code for refusal in refused.value.refusals} == {"NV606", "NV620"}
 
 
-def test_a_proof_that_names_the_old_release_is_listed(tmp_path: Path) -> None:
+def test_a_proof_of_the_old_release_is_listed(tmp_path: Path) -> None:
     node = {patch.id: patch.proved_by[0] for patch in SERIES.patches}
-    for patch_id, text in (("aot-load-guard", "0.28.01 10.28.0 0.28.0.1"), ("inspect-in-process", 'BASE = "v0.28.0"')):
-        file = tmp_path / node[patch_id].partition("::")[0]
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    assert node["aot-load-guard"].partition("::")[0] == node["inspect-in-process"].partition("::")[0]
-    carried = frozenset({"aot-load-guard", "switches"})
+    plain, with_parameter = (node[name].partition("::")[0] for name in ("aot-load-guard", "switches"))
+    carried = frozenset({"aot-load-guard", "inspect-in-process", "switches"})
     release = Release("0.32.0", None, "v0.32.0", SOURCES, "vllm-0.32.0.tar.gz", carried)
-    listed = [(need.where, need.now) for need in newspec.old_proofs(tmp_path, SERIES, release)]
-    assert listed == [
-        ("patches.aot-load-guard.proved-by", node["aot-load-guard"]),
-        ("patches.switches.proved-by", node["switches"]),
-    ]
-    (tmp_path / node["aot-load-guard"].partition("::")[0]).write_text("0.28.01 10.28.0 0.28.0.1")
-    assert [need.where for need in newspec.old_proofs(tmp_path, SERIES, release)] == ["patches.switches.proved-by"]
+    rows = {
+        'BASE = "v0.28.0"': (f"{plain}, 2 of its tests", "it names 0.28.0: let it test 0.32.0"),
+        "0.28.01 10.28.0 0.28.0.1": None,
+        None: (f"{plain}, 2 of its tests", "it names 0.28.0: let it test 0.32.0"),
+    }
+    for path in (plain, with_parameter):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / with_parameter).write_text('params=["0.21.0", "0.28.0"]')
+    other = (f"{with_parameter}, 1 of its tests", "give them the parameter 0.32.0")
+    for content, said in rows.items():
+        (tmp_path / plain).unlink(missing_ok=True)
+        if content is not None:
+            (tmp_path / plain).write_text(content)
+        listed = [(need.now, need.then) for need in newspec.old_proofs(tmp_path, SERIES, release)]
+        assert listed == ([other] if said is None else [said, other]), content
+    (tmp_path / with_parameter).write_text('params=["0.28.0", "0.32.0"]')
+    assert [need.now for need in newspec.old_proofs(tmp_path, SERIES, release)] == [f"{plain}, 2 of its tests"]
