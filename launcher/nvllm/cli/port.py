@@ -134,7 +134,8 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     except Refused as refused:
         if not dry_run:  # before anything is written, and before a person merges for a release that has no wheel
             raise
-        wheels, instead = None, ("decide", "; ".join(refusal.found for refusal in refused.refusals))
+        words = "; ".join(f"{refusal.expected}: {refusal.found}" for refusal in refused.refusals)
+        wheels, instead = None, ("decide", words)
     values = newspec.values(spec, series, release, wheels)
     needs = (
         *newspec.needs(spec, values, release, wheels, instead),
