@@ -127,7 +127,7 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     commit = None if dry_run or unmerged else _commit(app, to, commit, tree)
     gone = {outcome.id for outcome in ported if outcome.state == "upstream"}
     carried = frozenset(patch.id for patch in series.patches if patch.status == "carried" and patch.id not in gone)
-    release = newspec.Release(to, commit, target.name, new, f"vllm-{to}.tar.gz", carried)
+    release = newspec.NewRelease(to, commit, target.name, new, f"vllm-{to}.tar.gz", carried)
     instead: tuple[newspec.State, str] = ("unread", _UNASKED if app.offline else _COMPILED)
     try:
         wheels = _wheels(app, spec, release)
@@ -216,7 +216,7 @@ def _document(outcome: Ported, enabled: tuple[str, ...]) -> dict[str, Json]:
     }
 
 
-def _wheels(app: App, spec: ImageSpec, release: newspec.Release) -> ReleaseWheels | None:
+def _wheels(app: App, spec: ImageSpec, release: newspec.NewRelease) -> ReleaseWheels | None:
     """Return what SPEC says of its wheels at RELEASE; None if no index may be asked, or vLLM is compiled.
 
     Raises Refused NV201 without a lock, which says what Python the wheels are for, and NV209 if there is no wheel.

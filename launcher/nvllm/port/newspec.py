@@ -36,7 +36,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class NewRelease:
     """The release that a spec moves to: VERSION, COMMIT (None in a dry run that does not know it), SERIES, its Python
     files SOURCES by path, of the archive that messages call ARCHIVE, and the ids CARRIED by its series."""
 
@@ -48,7 +48,7 @@ class Release:
     carried: frozenset[str]
 
 
-def values(spec: ImageSpec, series: Series, release: Release, wheels: ReleaseWheels | None) -> Values:
+def values(spec: ImageSpec, series: Series, release: NewRelease, wheels: ReleaseWheels | None) -> Values:
     """Return what SPEC, whose patches are of SERIES, says at RELEASE; without WHEELS what it says of wheels stays."""
     enable = [name for name in spec.patches.enable if name in release.carried]
     kept = [patch for patch in series.patches if patch.id in enable]
@@ -73,7 +73,7 @@ def values(spec: ImageSpec, series: Series, release: Release, wheels: ReleaseWhe
 
 
 def needs(
-    spec: ImageSpec, moved: Values, release: Release, wheels: ReleaseWheels | None, instead: tuple[State, str]
+    spec: ImageSpec, moved: Values, release: NewRelease, wheels: ReleaseWheels | None, instead: tuple[State, str]
 ) -> tuple[Need, ...]:
     """Return what SPEC needs at RELEASE, where it says MOVED, in the order of a spec.
 
@@ -95,7 +95,7 @@ def needs(
     return tuple(listed)
 
 
-def old_proofs(root: Path, series: Series, release: Release) -> Iterator[Need]:
+def old_proofs(root: Path, series: Series, release: NewRelease) -> Iterator[Need]:
     """Yield the files below ROOT with tests of the patches carried that are for the release of SERIES: by a parameter
     that the file lacks for the new one, or because they name it. Such a test says nothing of the patch at RELEASE."""
     old, new = series.version, release.version
@@ -129,7 +129,7 @@ def text(old: str, moved: Values) -> str:
     return template.moved(old, moved)
 
 
-def _changes(spec: ImageSpec, moved: Values, release: Release) -> Iterator[Need]:
+def _changes(spec: ImageSpec, moved: Values, release: NewRelease) -> Iterator[Need]:
     vllm, python = spec.vllm, spec.python
     pairs: list[tuple[str, Sequence[str], Sequence[str]]] = [
         ("vllm.version", [vllm.version], [moved.version]),
@@ -195,7 +195,7 @@ def _device_code(spec: ImageSpec, wheels: ReleaseWheels) -> Iterator[Need]:
     yield Need("device-code", "unread", "", then)
 
 
-def _environment(spec: ImageSpec, release: Release) -> Iterator[Need]:
+def _environment(spec: ImageSpec, release: NewRelease) -> Iterator[Need]:
     for where, name in variables.unread(spec, release.sources, release.archive):
         yield Need(where, "decide", name, f"remove it: vLLM {release.version} does not read it")
     foreign = variables.foreign(spec)
@@ -203,7 +203,7 @@ def _environment(spec: ImageSpec, release: Release) -> Iterator[Need]:
         yield Need("environment", "unread", ", ".join(foreign), "not vLLM's own: its source does not show who reads it")
 
 
-def _arguments(spec: ImageSpec, release: Release) -> Iterator[Need]:
+def _arguments(spec: ImageSpec, release: NewRelease) -> Iterator[Need]:
     """Yield what `nvllm lock` would refuse with NV603."""
     names = arguments.known(release.sources, release.archive)
     label = "spec"

@@ -10,7 +10,7 @@ from nvllm.core.refusal import Refused
 from nvllm.lock.release_wheels import ReleaseWheels
 from nvllm.patches import seriesfile
 from nvllm.port import newspec
-from nvllm.port.newspec import Need, Release
+from nvllm.port.newspec import Need, NewRelease
 from nvllm.sources.wheels import Resolved
 from nvllm.spec import specfile
 from support.locking import PARSER
@@ -26,7 +26,7 @@ SOURCES = {
     "vllm/envs.py": b"environment_variables = {'VLLM_TARGET_DEVICE': 1, 'VLLM_WORKER_MULTIPROC_METHOD': 2}\n",
 }
 CARRIED = frozenset({*SPEC.patches.enable} - {"gdn-first-chunk", "eager-sampler"})
-RELEASE = Release("0.32.0", 40 * "b", "v0.32.0", SOURCES, "vllm-0.32.0.tar.gz", CARRIED)
+RELEASE = NewRelease("0.32.0", 40 * "b", "v0.32.0", SOURCES, "vllm-0.32.0.tar.gz", CARRIED)
 
 
 def resolved(*names: str) -> tuple[Resolved, ...]:
@@ -42,7 +42,7 @@ WHEELS = ReleaseWheels(
 )
 
 
-def needs(text: str, release: Release = RELEASE, wheels: ReleaseWheels | None = WHEELS) -> tuple[Need, ...]:
+def needs(text: str, release: NewRelease = RELEASE, wheels: ReleaseWheels | None = WHEELS) -> tuple[Need, ...]:
     spec = specfile.parse(text, "images/cpu.yaml")
     return newspec.needs(spec, newspec.values(spec, SERIES, release, wheels), release, wheels, ("unread", "not asked"))
 
@@ -108,7 +108,7 @@ def test_what_a_person_decides_is_said() -> None:
 
 def test_a_source_that_shows_neither_variables_nor_arguments_is_refused() -> None:
     with pytest.raises(Refused) as refused:
-        needs(TEXT, Release("0.32.0", None, "v0.32.0", {"vllm/envs.py": b""}, "vllm-0.32.0.tar.gz", CARRIED))
+        needs(TEXT, NewRelease("0.32.0", None, "v0.32.0", {"vllm/envs.py": b""}, "vllm-0.32.0.tar.gz", CARRIED))
     assert {refusal.code for refusal in refused.value.refusals} == {"NV606", "NV620"}
 
 
@@ -116,7 +116,7 @@ def test_a_proof_of_the_old_release_is_listed(tmp_path: Path) -> None:
     node = {patch.id: patch.proved_by[0] for patch in SERIES.patches}
     plain, with_parameter = (node[name].partition("::")[0] for name in ("aot-load-guard", "switches"))
     carried = frozenset({"aot-load-guard", "inspect-in-process", "switches"})
-    release = Release("0.32.0", None, "v0.32.0", SOURCES, "vllm-0.32.0.tar.gz", carried)
+    release = NewRelease("0.32.0", None, "v0.32.0", SOURCES, "vllm-0.32.0.tar.gz", carried)
     rows = {
         'BASE = "v0.28.0"': (f"{plain}, 2 of its tests", "it names 0.28.0: let it test 0.32.0"),
         "0.28.01 10.28.0 0.28.0.1": None,
