@@ -128,19 +128,7 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     gone = {outcome.id for outcome in ported if outcome.state == "upstream"}
     carried = frozenset(patch.id for patch in series.patches if patch.status == "carried" and patch.id not in gone)
     release = newspec.NewRelease(to, commit, target.name, new, f"vllm-{to}.tar.gz", carried)
-    instead: tuple[newspec.State, str] = ("unread", _UNASKED if app.offline else _COMPILED)
-    try:
-        wheels = _wheels(app, spec, release)
-    except Refused as refused:
-        if not dry_run:  # before anything is written, and before a person merges for a release that has no wheel
-            raise
-        words = "; ".join(f"{refusal.expected}: {refusal.found}" for refusal in refused.refusals)
-        wheels, instead = None, ("decide", words)
-    values = newspec.values(spec, series, release, wheels)
-    needs = (
-        *newspec.needs(spec, values, release, wheels, instead),
-        *newspec.old_proofs(app.project.root, series, release),
-    )
+    moved, needs = _moved(app, spec, series, release, dry_run=dry_run)
     paths: tuple[Path, ...] = ()
     lines: list[str] = []
     spec_path = app.project.spec(image)
@@ -156,12 +144,14 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
             for name, content in files.items():
                 durable.replace(partial / name, content, 0o644, code="NV920")
         lines = [f"written: {app.project.show(target)}, {len(files) - 1} patches"]
-        if wheels is None:
+        if moved is None:
             lines.append(f"next: write what the table says into {app.project.show(spec_path)}, then nvllm lock {image}")
         else:
-            moved = newspec.text(specfile.written(spec_path, app.project.show(spec_path)), values)
             durable.replace(spec_path, moved.encode(), 0o644, code="NV920")
-            lines += [f"written: {app.project.show(spec_path)}", f"next: nvllm lock {image} --update wheels"]
+            lines += [
+                f"written: {app.project.show(spec_path)}",
+                f"next: nvllm lock {image} --update wheels, nvllm build {image}, nvllm patch prove {image}",
+            ]
     data: dict[str, Json] = {
         "image": image,
         "series": series.base,
@@ -214,6 +204,28 @@ def _document(outcome: Ported, enabled: tuple[str, ...]) -> dict[str, Json]:
         "unmerged": [{"path": file.path, "reason": file.reason} for file in outcome.unmerged],
         "renamed": [{"old": old, "new": new} for old, new in outcome.renamed],
     }
+
+
+def _moved(
+    app: App, spec: ImageSpec, series: Series, release: newspec.NewRelease, *, dry_run: bool
+) -> tuple[str | None, tuple[Need, ...]]:
+    """Return the text of SPEC, whose patches are of SERIES, at RELEASE, None if its wheels are unknown, and its needs.
+
+    Raises what `_wheels` and `newspec.needs` raise, but in a DRY_RUN a release without wheels is one of the needs.
+    """
+    instead: tuple[newspec.State, str] = ("unread", _UNASKED if app.offline else _COMPILED)
+    try:
+        wheels = _wheels(app, spec, release)
+    except Refused as refused:
+        if not dry_run:  # before anything is written, and before a person merges for a release that has no wheel
+            raise
+        words = "; ".join(f"{refusal.expected}: {refusal.found}" for refusal in refused.refusals)
+        wheels, instead = None, ("decide", words)
+    values = newspec.values(spec, series, release, wheels)
+    needs = newspec.needs(spec, values, release, wheels, instead)
+    path = app.project.spec(spec.name)
+    text = newspec.text(specfile.written(path, app.project.show(path)), values) if wheels is not None else None
+    return text, (*needs, *newspec.old_proofs(app.project.root, series, release))
 
 
 def _wheels(app: App, spec: ImageSpec, release: newspec.NewRelease) -> ReleaseWheels | None:
