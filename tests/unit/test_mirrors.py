@@ -64,6 +64,7 @@ ELSEWHERE = {
     "image/variation": "unit/image/test_rebuild.py",
     "kernels/precompile": "series/test_kernels.py",
     "layers/bytecompile": "unit/layers/test_bytecode.py",
+    "lock/release_wheels": "unit/init/test_newproject.py",
     "lock/templates": "refusals/test_nv405.py",
     "patches/proofs": "refusals/test_nv108_proofs.py",
     "patches/series": "unit/patches/test_seriesfile.py",
