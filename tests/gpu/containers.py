@@ -9,7 +9,6 @@ only those that need it. Needs root, and a network that has no other Docker: `un
 from __future__ import annotations
 
 import argparse
-import compileall
 import contextlib
 import hashlib
 import json
@@ -22,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +99,9 @@ class Lane:
     leave_out: Sequence[str] = ()
     build: Build | None = None
     file: Path = Path()
-    loading: Future[Seen] | None = field(default=None)
+    loading: Future[Seen] | None = None
+    room: int = 0
+    """Bytes that must be free on the disk for its image."""
 
     def nvllm(self, step: str, *words: str, status: int = 0) -> Seen:
         """Run nvllm with WORDS as STEP and return its result. Raises FailedStepError unless it ends with STATUS."""
@@ -134,7 +135,7 @@ class Lane:
         """Write the project, the model, the image's own files and the description of its file system."""
         build = blessing.prepare(self.bench)
         of_image = project.root(self.bench.ground, build)
-        machines = {path: path for path in ("/usr", "/etc", *outside(project.packages()))}
+        machines = {path: path for path in ("/usr", "/etc", *outside([sys.base_prefix, *project.packages()]))}
         self.file = self.bench.ground.engine / "rootfs.json"
         self.file.write_text(json.dumps({"root": machines | of_image, "left_out": [*self.leave_out]}), encoding="utf-8")
         self.build = build
@@ -150,11 +151,14 @@ class Lane:
         """Import the image into the engine, and record it as built."""
         assert self.build is not None
         labels = {"nvllm.image": IMAGE, "nvllm.build-hash": self.build.build_hash}
+        free = shutil.disk_usage(self.engine.root).free
+        if free < self.room:
+            raise FailedStepError(f"{free >> 30} GiB free on the disk, and {self.room >> 30} needed")
         scratch = self.bench.ground.engine / "rootfs"
         image = self.engine.load(rootfs.command(self.file, scratch), self.build.tags, labels)
         project.record(self.bench.ground, self.build, image)
         with self.engine.client() as client:
-            return {"image": image, "bytes": client.api.inspect_image(image)["Size"]}
+            return {"image": image, "bytes": client.api.inspect_image(image)["Size"], "free before": free}
 
     def loaded(self) -> Seen:
         assert self.loading is not None
@@ -322,8 +326,8 @@ def gpu_memory() -> str:
 
 
 def outside(paths: Sequence[str]) -> list[str]:
-    """Return those of PATHS that are not below /usr, which an image gets whole."""
-    return [path for path in paths if not path.startswith("/usr/")]
+    """Return those of PATHS that are not in /usr, which an image gets whole."""
+    return [path for path in paths if not f"{path}/".startswith("/usr/")]
 
 
 def hashed(directory: Path) -> Seen:
@@ -477,6 +481,7 @@ def run(asked: argparse.Namespace) -> int:
 
         def other() -> Seen:
             prepared(podman, specification)
+            podman.room = 3 * int(docker.steps.results["image"].get("bytes", 0))  # Podman keeps the archive meanwhile
             return podman.load()
 
         def meanwhile() -> None:
@@ -500,9 +505,8 @@ def run(asked: argparse.Namespace) -> int:
 
 def compiled(place: Place) -> Seen:
     """Compile Python's files of the image: it has their bytecode, and no process in a container can write any."""
-    for tree in (place.tree("patched"), place.root / "site"):
-        compileall.compile_dir(tree, quiet=2, workers=0)
-    return {}
+    argv = [sys.executable, "-m", "compileall", "-qq", "-j", "0", place.tree("patched"), place.root / "site"]
+    return {"status": subprocess.run(argv, check=False, timeout=120).returncode}
 
 
 def card() -> str:
