@@ -32,7 +32,6 @@ from gpu.blessing import Bench, Seen
 from gpu.engines import Engine
 from gpu.machine import Place
 from gpu.project import EAGER, IMAGE, TINY, Ground
-from nvllm.core import canonical
 from nvllm.image.identity import Build
 
 BLESSED = "tiny-blessed"
@@ -337,7 +336,7 @@ def hashed(directory: Path) -> Seen:
         for path in directory.rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     )
-    return {"files": len(listed), "sha256": hashlib.sha256(canonical.encode(listed)).hexdigest()}
+    return {"files": len(listed), "sha256": hashlib.sha256(json.dumps(listed).encode()).hexdigest()}
 
 
 def gpus() -> tuple[dict[str, cdi.Node], list[cdi.Node]]:
@@ -505,7 +504,15 @@ def run(asked: argparse.Namespace) -> int:
 
 def compiled(place: Place) -> Seen:
     """Compile Python's files of the image: it has their bytecode, and no process in a container can write any."""
-    argv = [sys.executable, "-m", "compileall", "-qq", "-j", "0", place.tree("patched"), place.root / "site"]
+    argv = [
+        sys.executable,
+        "-m",
+        "compileall",
+        "-qq",
+        "-j",
+        "0",
+        *map(str, (place.tree("patched"), place.root / "site")),
+    ]
     return {"status": subprocess.run(argv, check=False, timeout=120).returncode}
 
 

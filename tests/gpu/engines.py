@@ -131,7 +131,8 @@ class Engine:
             except docker.errors.ImageNotFound as error:
                 raise RuntimeError(f"no image: {str(said)[-1000:]}") from error
             for other in tags[1:]:
-                client.api.tag(image, *other.split(":"))
+                name, _, version = other.partition(":")
+                client.api.tag(image, name, version)
         return image if image.startswith("sha256:") else f"sha256:{image}"
 
 
