@@ -95,7 +95,7 @@ def probes(place: Place, scratch: Path, arms: Mapping[str, Arm], save: Save) -> 
 def served(place: Place, scratch: Path, cases: Sequence[str], save: Save) -> None:
     """Bless and serve blessed: CASES of serving.py."""
     scratch.mkdir(parents=True)
-    path = place.path("patched")
+    path = os.pathsep.join([place.path("patched"), place.commands()])
     argv = machine.python("-m", "gpu.serving", str(place.root), str(scratch), *cases)
     followed(argv, path, scratch / "serving.log", lambda seen: save("serving", seen))
 
@@ -103,7 +103,7 @@ def served(place: Place, scratch: Path, cases: Sequence[str], save: Save) -> Non
 def tortured(place: Place, scratch: Path, count: int, save: Save) -> None:
     """Ask servers what no user means, and COUNT requests that are drawn: torturing.py."""
     scratch.mkdir(parents=True)
-    path = os.pathsep.join([place.path("patched"), str(place.root / "tool")])  # the tool has the HTTP client
+    path = os.pathsep.join([place.path("patched"), place.commands()])
     argv = machine.python("-m", "gpu.torturing", str(place.root), str(scratch), str(count))
     followed(argv, path, scratch / "torturing.log", lambda seen: save("torture", seen))
 
