@@ -181,6 +181,15 @@ def tampered(results: Results) -> Iterator[str]:
         yield f"mended: exit status {status}"
 
 
+def shapes(results: Results) -> Iterator[str]:
+    """No bless of a profile with other bounds is rejected, and what it blessed lacks no kernel for other prompts."""
+    for case, steps in results.get("shapes", {"no case": {}}).items():
+        yield from _blessed_by(case, steps, "bless")
+        yield from _served_by(case, steps, "serve")
+        if missing := steps.get("serve", {}).get("missing"):
+            yield f"{case}: lacked {missing}"
+
+
 def extension(results: Results) -> Iterator[str]:
     """`nvllm bless --extend` adds the kernels that a blessing lacks."""
     steps = results.get("blessing", {}).get("extended", {})
@@ -296,6 +305,7 @@ PARTS: Mapping[str, tuple[Check, ...]] = {
     "probes": (answered, states, same_answers, one_token, switches, kernels),
     "serving": (blessed, survives, covered),
     "blessing": (by_nvllm, unseen, tampered, extension, gated_delta_net),
+    "shapes": (shapes,),
     "benching": (traced, series_kernel),
     "torture": (torture,),
     "throughput": (),

@@ -156,7 +156,8 @@ def _came_to(one: Mapping[str, Any]) -> list[str]:
     manifest = one.get("manifest")
     if manifest is not None:
         starts = [sum(phase["seconds"] for phase in each["phases"]) for each in (manifest["cold"], *manifest["trials"])]
-        rounds = ", ".join(map(str, manifest["coverage"]["new"]))
+        unmet = manifest["coverage"].get("unmet", [])
+        rounds = ", ".join(map(str, manifest["coverage"]["new"])) + (f"; never met: {len(unmet)}" if unmet else "")
         made = f"{manifest['files']} files, good trials: {len(manifest['trials'])}"
         return [made, ", ".join(f"{seconds:.0f}" for seconds in starts), rounds, "", ""]
     if "alone" in one:
@@ -217,6 +218,8 @@ def document(found: Mapping[str, Any]) -> str:
         parts += ["### Blessed, and served from a read-only cache", markdown(servers(found.get("serving", {})))]
     if "blessing" in asked:
         parts += ["### By nvllm itself", markdown(commands(found.get("blessing", {})))]
+    if "shapes" in found:
+        parts += ["### Profiles with other bounds", markdown(commands(found["shapes"]))]
     if "benching" in found:
         parts += ["### Traces of a bench", *traces(found["benching"])]
     if "torture" in found:

@@ -263,10 +263,13 @@ def parser() -> argparse.ArgumentParser:
 BLESSINGS = ("blessed", "extended", "gated delta net")
 """The cases of blessing.py, which needs what `nvllm` needs."""
 
+SHAPES = ("128 tokens and 2", "512 tokens and 16", "4096 tokens and 64")
+"""The cases of shapes.py, which needs what `nvllm` needs."""
+
 BENCHES = ("traced, switched off",)
 """The cases of benching.py, which needs what `nvllm` needs."""
 
-PARTS = ("probes", "serving", "blessing", "benching", "torture", "throughput")
+PARTS = ("probes", "serving", "blessing", "shapes", "benching", "torture", "throughput")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -294,6 +297,8 @@ def main(argv: Sequence[str]) -> int:
         served(place, scratch / "serving", chosen.cases, save)
     if "blessing" in chosen.only:
         by_nvllm(place, scratch / "blessing", "blessing", chosen.blessings, chosen.trials, save)
+    if "shapes" in chosen.only:
+        by_nvllm(place, scratch / "shapes", "shapes", SHAPES, chosen.trials, save)
     if "benching" in chosen.only:
         by_nvllm(place, scratch / "benching", "benching", chosen.benches, (), save)
     if "torture" in chosen.only:

@@ -148,6 +148,7 @@ def right() -> dict[str, Any]:
             },
         },
         "blessing": by_nvllm(),
+        "shapes": {"128 tokens and 2": {step: by_nvllm()["blessed"][step] for step in ("bless", "serve")}},
         "benching": {"traced, switched off": {"bench": bench()}},
         "torture": {"eager": tortured(), "blessed": {**tortured(), "cache unchanged": True}},
         "throughput": {"rounds": {side: [one, one, {}] for side in ("stock", "patched")}},
@@ -333,6 +334,14 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "a gated delta net that lacks a kernel": (
         lambda r: r["blessing"]["gated delta net"]["serve"].update(missing={"chunk": 1}),
         "gated_delta_net: lacked {'chunk': 1}",
+    ),
+    "a shape that lacks a kernel": (
+        lambda r: r["shapes"]["128 tokens and 2"]["serve"].update(missing={"chunk": 1}),
+        "shapes: 128 tokens and 2: lacked {'chunk': 1}",
+    ),
+    "a shape whose bless is rejected": (
+        lambda r: r["shapes"]["128 tokens and 2"]["bless"].update(status=1, refusals=[]),
+        "shapes: 128 tokens and 2, bless: exit status 1",
     ),
     "prompts that show nothing": (
         lambda r: r["serving"]["one prompt"]["report"].update(missed={}),
