@@ -56,7 +56,7 @@ SETTINGS: tuple[Mapping[str, Json], ...] = (
     {"ignore_eos": False, "structured_outputs": {"json_object": True}},
     {"ignore_eos": False, "structured_outputs": {"regex": "[a-z]{1,30}"}},
     {"ignore_eos": False, "structured_outputs": {"choice": ["yes", "no"]}},
-    {"ignore_eos": False, "structured_outputs": {"grammar": 'root ::= "a" root | "b"'}, "logprobs": 2},
+    {"ignore_eos": False, "structured_outputs": {"grammar": f"root ::= {'[ab] ' * 40}"}, "logprobs": 2},
     {"temperature": 0.8, "n": 2},
     {"temperature": 0.8, "n": 2, "logprobs": 2, "seed": 1},
     {},
