@@ -66,9 +66,9 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
         "dev": True,
         "arguments": {
             **GENERAL,
-            "max-model-len": 4096,
+            "max-model-len": 512,
             "max-num-seqs": 64,
-            "max-num-batched-tokens": 512,
+            "max-num-batched-tokens": 128,
             "kv-cache-memory-bytes": 512 << 20,
         },
     },

@@ -14,7 +14,11 @@ from gpu import blessing
 from gpu.blessing import Bench
 from gpu.project import TINY
 
-PROFILES = {"128 tokens and 2": "tiny-blessed", "512 tokens and 16": "tiny-512", "4096 tokens and 64": "tiny-chunked"}
+PROFILES = {
+    "128 tokens and 2": "tiny-blessed",
+    "512 tokens and 16": "tiny-512",
+    "512 tokens and 64, in parts of 128": "tiny-chunked",
+}
 """Profiles by the most tokens of a request, and the most requests at once."""
 
 
