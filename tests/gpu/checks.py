@@ -276,7 +276,7 @@ def _served_by(case: str, steps: Results, step: str) -> Iterator[str]:
 
 
 def torture(results: Results) -> Iterator[str]:
-    """No request of the torture ends a server, is answered with an error of the server, or changes another answer."""
+    """No request of the torture ends a server, gets an error of it, changes another answer, or lacks a kernel."""
     servers = results.get("torture", {})
     for name in ("eager", "blessed"):
         server = servers.get(name, {})
@@ -288,8 +288,11 @@ def torture(results: Results) -> Iterator[str]:
         if server["engine ended"] or not server["alive at the end"]:
             yield f"{name}: the server ended {server['engine ended']} times"
         yield from (f"{name}: {kind}: {request}" for kind, request in server["findings"].items())
-    if not servers.get("blessed", {}).get("cache unchanged"):
+    blessed = servers.get("blessed", {})
+    if not blessed.get("cache unchanged"):
         yield "blessed: the cache has changed"
+    if missing := blessed.get("kernels missing"):
+        yield f"blessed: lacked {missing}"
 
 
 def _sealed(starts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -180,14 +180,15 @@ def held(found: Mapping[str, Any]) -> list[list[str]]:
 
 def tortured(servers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """Return the lines of the table of the torture: a heading, then a line for each of SERVERS that was asked."""
-    lines = [["server", "requests", "2xx", "4xx", "5xx", "hung up", "connections", "ended", "neighbour, s", "seconds"]]
+    columns = ["server", "requests", "2xx", "4xx", "5xx", "hung up", "connections", "ended", "neighbour, s", "seconds"]
+    lines = [[*columns, "kernels missing"]]
     for name in ("eager", "blessed"):
         server = servers.get(name, {})
         if "requests" in server:
             of = [sum(n for code, n in server["statuses"].items() if code[0] == first) for first in "245"]
             counts = [server["requests"], *of, server["statuses"].get("0", 0), server["connections"]]
             figures = [*counts, server["engine ended"], server["slowest answer of the neighbour"], server["seconds"]]
-            lines.append([name, *map(str, figures)])
+            lines.append([name, *map(str, figures), str(sum(server["kernels missing"].values()))])
     return lines
 
 

@@ -35,6 +35,16 @@ _SEQUENCES = 256
 _DRAWN = 8
 """Lengths, and batches, that each round draws at random."""
 
+_LONG = 90
+"""Characters of an answer that a grammar asks for: so long that it is still generated when the last request is sent."""
+
+_LONG_JSON: Json = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "minLength": _LONG}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
 SETTINGS: tuple[Mapping[str, Json], ...] = (
     {"temperature": 0},
     {"temperature": 0.8},
@@ -52,11 +62,11 @@ SETTINGS: tuple[Mapping[str, Json], ...] = (
     {"temperature": 0, "bad_words": ["a", "the"]},
     {"temperature": 0, "min_tokens": 2, "stop": ["zz"]},
     # Whoever ignores the end of an answer goes on where its grammar allows nothing more, and vLLM 0.28.0 answers 500.
-    {"ignore_eos": False, "structured_outputs": {"json": {"type": "object", "properties": {"a": {"type": "integer"}}}}},
+    {"ignore_eos": False, "structured_outputs": {"json": _LONG_JSON}},
     {"ignore_eos": False, "structured_outputs": {"json_object": True}},
-    {"ignore_eos": False, "structured_outputs": {"regex": "[a-z]{1,30}"}},
-    {"ignore_eos": False, "structured_outputs": {"choice": ["yes", "no"]}},
-    {"ignore_eos": False, "structured_outputs": {"grammar": f"root ::= {'[ab] ' * 40}"}, "logprobs": 2},
+    {"ignore_eos": False, "structured_outputs": {"regex": f"[a-z]{{{_LONG}}}"}},
+    {"ignore_eos": False, "structured_outputs": {"choice": ["yes" * _LONG, "no" * _LONG]}},
+    {"ignore_eos": False, "structured_outputs": {"grammar": f"root ::= {'[ab] ' * _LONG}"}, "logprobs": 2},
     {"temperature": 0.8, "n": 2},
     {"temperature": 0.8, "n": 2, "logprobs": 2, "seed": 1},
     {},
