@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nvllm.bisect.posterior import Beta, Count
@@ -97,6 +98,43 @@ def difference(bad: str, good: str, enough: float, failures: int) -> Difference:
         if value >= enough and failed >= failures:
             return Difference(value, number)
     return Difference(value, None)
+
+
+_NEAR = 8
+"""Trials from one of a pair to the other, at most: a failure rate that changes with time is the same for both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The trials of two sets that were tried in turn: BAD those of the one that should fail more often, GOOD those of
+    the other. WAITING is the one that the last trial waits for, if that was not long ago."""
+
+    bad: str
+    good: str
+    waiting: EndName | None
+
+
+def in_turn(marks: Sequence[tuple[EndName | None, str]]) -> Turns:
+    """Return the pairs of neighbouring trials among MARKS: the trials of all sets, in their order.
+
+    Each has the one of the two sets that it tried, or None for any other set. What the marks are has no part in which
+    trials are paired. So `difference` of the pairs is a test martingale even if the rates of both change with time:
+    each pair multiplies a bet by 1 at most on average, whatever the rates at its time are, if the first is no higher.
+    """
+    pairs: list[dict[EndName, str]] = []
+    last: tuple[int, EndName, str] | None = None
+    for number, (end, mark) in enumerate(marks):
+        if end is None:
+            continue
+        if last is not None and last[1] != end and number - last[0] <= _NEAR:
+            pairs.append({last[1]: last[2], end: mark})
+            last = None
+        else:
+            last = (number, end, mark)
+    waiting: EndName | None = None
+    if last is not None and len(marks) - last[0] <= _NEAR:
+        waiting = "good" if last[1] == "bad" else "bad"
+    return Turns("".join(pair["bad"] for pair in pairs), "".join(pair["good"] for pair in pairs), waiting)
 
 
 _FALLEN = 4.0

@@ -104,6 +104,7 @@ class SetSearch(Search):
             self.notes.append(f"the set without it cannot be tested, so it may not be needed: {unsure}")
         if self._hidden():
             self.notes.append("the failure is not monotone: a set lacks the effect that a part of it shows")
+        yield from self.differ_in_turn(showing, dropped.values())
         share = (1 - self.settings.confidence) / (len(needed) + 1)
         certificate = [(yield from self.line("the set", showing, share, self.with_others(showing), effect=True))]
         for patch, chosen in dropped.items():

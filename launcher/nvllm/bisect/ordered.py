@@ -23,6 +23,8 @@ class OrderedSearch(Search):
         below, above = (self.prefix(frozenset(), self.items, length) for length in (low, high))
         rest_of = self.combinations.without(self.problem.high, culprits) | self.problem.low
         without = self.between(rest_of, below, rest_of)
+        if exact:
+            yield from self.differ_in_turn(above, [below])
         lines = (
             (yield from self.line("with the culprit", above, doubt, self.with_others(above), effect=True)),
             (yield from self.line("without it", below, doubt, without, effect=False)),

@@ -501,6 +501,10 @@ def _unevenness(group: Sequence[Count]) -> float:
     return sum(map(best, group)) - best(sum(group, Count()))
 
 
+SOUND = 0.1
+"""The upper bound of its rate up to which everything without the culprits is said to lack the effect."""
+
+
 def at_most(seen: Count) -> float:
     """Return the upper bound, at 95 %, of the rate of hits of an artifact with the trials SEEN (Clopper-Pearson)."""
     return Beta(1.0 + seen.hits, seen.misses).quantile(0.95) if seen.misses else 1.0

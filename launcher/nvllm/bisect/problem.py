@@ -156,7 +156,8 @@ class SearchEvidence:
     """The trials so far: a tally for every set that was tried, and the sets that have an image.
 
     SPENT is what they took, in seconds. TRIED is the number of trials; None: as many as the tallies have. Sets of the
-    same source share their trials, so the tallies may have more.
+    same source share their trials, so the tallies may have more. HISTORY has the set and the mark (see `Tally`) of each
+    conclusive trial, in the order of all trials.
     """
 
     tallies: Mapping[PatchSet, Tally]
@@ -164,6 +165,7 @@ class SearchEvidence:
     spent: float = 0.0
     tried: int | None = None
     trees: Mapping[PatchSet, str] = field(default_factory=dict)
+    history: tuple[tuple[PatchSet, str], ...] = ()
 
     @property
     def trials(self) -> int:
@@ -172,10 +174,16 @@ class SearchEvidence:
     def tally(self, chosen: PatchSet) -> Tally:
         return self.tallies.get(chosen, Tally())
 
+    def within(self, upper: PatchSet) -> SearchEvidence:
+        """Return the evidence on UPPER and its parts alone."""
+        tallies = {chosen: tally for chosen, tally in self.tallies.items() if chosen <= upper}
+        return replace(self, tallies=tallies, history=tuple(one for one in self.history if one[0] <= upper))
+
     def after(self, chosen: PatchSet, trial: Trial) -> SearchEvidence:
         """Return the evidence as if CHOSEN had been built, and tried once more as TRIAL."""
         tallies = {**self.tallies, chosen: self.tally(chosen).plus(trial)}
-        return replace(self, tallies=tallies, built={*self.built, chosen}, tried=self.trials + 1)
+        history = (*self.history, *((chosen, mark) for mark in Tally().plus(trial).order))
+        return replace(self, tallies=tallies, built={*self.built, chosen}, tried=self.trials + 1, history=history)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,11 @@ SCHEMA = "nvllm.journal/2"
 FIRST = "nvllm.journal/1"
 """The format without chained hashes."""
 
-MODEL = 2
+MODEL = 3
 """The number of the model by which a flaky search decides. A change of its decisions raises it.
 
-1: all sets of one verdict fail equally often. 2: builds may differ (`posterior`).
+1: all sets of one verdict fail equally often. 2: builds may differ (`posterior`). 3: the sets of a
+certificate are tried in turn (`judge.in_turn`).
 """
 
 Withdrawn = Literal["all", "trials", "last", "untestable", "skip"]
@@ -283,7 +284,10 @@ class BisectState:
         shared = {chosen: trees[name] for chosen, name in named.items() if name in trees}
         skipped = dict.fromkeys(self.skipped, Tally(untestable=1, stage="skipped"))
         counts = {**self.tallies, **shared, **skipped}
-        return SearchEvidence(counts, self.builds.keys(), self.spent, len(self.sequence), named)
+        waiting = {chosen: iter(tried) for chosen, tried in self.trials.items()}
+        marks = {"bad": "x", "good": "+", "untestable": ""}
+        history = tuple((chosen, mark) for chosen in self.sequence for mark in marks[next(waiting[chosen]).outcome])
+        return SearchEvidence(counts, self.builds.keys(), self.spent, len(self.sequence), named, history)
 
     @property
     def forecast(self) -> Forecast:

@@ -29,9 +29,6 @@ _WIDE = 7
 _WEAKER = 0.05
 """The p-value from which on everything without the culprits is said to fail more often than a set that is good."""
 
-_SOUND = 10
-"""The upper bound of its failure rate, in percent, up to which everything without the culprits is called not broken."""
-
 _DIFFER = (
     "This differs from build to build: an artifact is to blame, not a patch alone. Sets that all have the answer, or"
     " all lack it, do not fail equally often; the matrix shows which. Try one set in several builds."
@@ -195,7 +192,7 @@ def _rare(done: Done, rest: Line, without: str, gone: str) -> str:
             f"Everything without {without} {verb} less often, but not never: {tally}, at most {most} % of boots, 95 %."
             " There may be a weaker cause, or the builds differ."
         )
-    sound = f"is {gone}: it " if most <= _SOUND else ""
+    sound = f"is {gone}: it " if most <= 100 * posterior.SOUND else ""
     return f"Everything without {without} {sound}{verb} in at most {most} % of boots, 95 % ({tally})."
 
 

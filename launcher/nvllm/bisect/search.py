@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
+from nvllm.bisect import posterior
 from nvllm.bisect.answer import Done, NextTrial, Stopped
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.minimal import SetSearch
@@ -22,6 +23,9 @@ from nvllm.core.refusal import Refused
 
 _DOUBT = 0.2
 """How probable builds that differ may be in a certificate."""
+
+_RARER = 2
+"""How much more patience a set gets in a search for a further cause, which may show more rarely than the first."""
 
 _MAY_DIFFER = "builds may differ too much for a certificate"
 _NOT_CONFIRMED = "another build contradicts the certificate: builds differ, or the failure is not monotone"
@@ -133,7 +137,7 @@ def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
     if not done.certified:
         return replace(done, spread=spread)
     rest, note = done.rest, ""
-    if rest is not None and search.problem.effect(rest.verdict.outcome):
+    if rest is not None and (yield from search.still_shows(rest)):
         note = _REST_SHOWS
     elif not spread.mixed or spread.differs:
         note = _MAY_DIFFER
@@ -148,16 +152,40 @@ def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
 def _located(search: Search) -> Asking[Done]:
     """Return what SEARCH finds."""
     yield from search.prove_ends()
-    return (yield from _with_further(search, (yield from search.located())))
+    done = yield from search.located()
+    if search.flaky and search.settings.rates is None:
+        done = yield from _if_builds_agree(search, done)
+    return (yield from _with_further(search, done))
+
+
+def _may_show(search: Search, rest: PatchSet) -> Asking[bool]:
+    """Return whether REST, everything without the culprits, ever shows the effect, after enough trials of it.
+
+    They are as many as bound its rate by `posterior.SOUND` if none shows it: a further cause may show more rarely.
+    """
+    tally = search.evidence.tally(rest)
+    seen = search.problem.count(tally)
+    patient = tally.conclusive < search.settings.patience and not tally.blocked
+    if patient and not seen.hits and posterior.at_most(seen) > posterior.SOUND:
+        yield from search.want(rest, f"how often everything without it shows the effect: {tally}", "certificate")
+    return seen.hits > 0
 
 
 def _with_further(search: Search, done: Done) -> Asking[Done]:
     """Return DONE with the causes that are found without it, if they are wanted and there are any."""
     rest = done.rest
-    if not search.problem.further or rest is None or not rest.holds or not search.problem.effect(rest.verdict.outcome):
+    if not search.problem.further or rest is None:
+        return done
+    evidence = search.evidence
+    if search.flaky and search.settings.rates is None:
+        if not (yield from _may_show(search, rest.chosen)):
+            return done
+        evidence = evidence.within(rest.chosen)
+    elif not rest.holds or not search.problem.effect(rest.verdict.outcome):
         return done
     search.complete = done
-    search.beyond = _search(replace(search.problem, high=rest.chosen), search.evidence)
+    settings = replace(search.settings, patience=_RARER * search.settings.patience)
+    search.beyond = _search(replace(search.problem, high=rest.chosen, settings=settings), evidence)
     try:
         second = yield from _located(search.beyond)
     except Refused as refused:

@@ -18,7 +18,7 @@ from nvllm.bisect import judge, posterior
 from nvllm.bisect.answer import Done, Line, NextTrial, Purpose, Stopped
 from nvllm.bisect.combinations import PatchSet, halves
 from nvllm.bisect.posterior import BuildSpread, Compared, Rates
-from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
+from nvllm.bisect.problem import EndName, Problem, SearchEvidence, Verdict
 from nvllm.trials.trial import TrialOutcome
 
 _ENDLESS = 10
@@ -43,6 +43,12 @@ _ARTIFACTS = 6
 
 _SURELY_DIFFER = 0.995
 """The probability of builds that differ at which a search ends: more trials of the same builds prove nothing."""
+
+_IN_TURN = 20.0
+"""How strongly sets that were tried in turn must differ (`judge.difference`). It is less than a certificate needs:
+this is for rates that change with time, and without them all trials count."""
+
+_NOT_IN_TURN = "sets of the certificate, tried in turn, do not surely differ: raise --patience, unless the rate changes"
 
 T = TypeVar("T")
 Asking: TypeAlias = Generator[NextTrial | Stopped, None, T]
@@ -82,6 +88,9 @@ class Search(ABC):
         """What the trials of each source say about the rates, and what is LEARNT from all of them."""
         self._learnt = posterior.unknown()
 
+        self.proved_in_turn = True
+        """Whether the sets of the certificate differ where they were tried in turn."""
+
         self.beyond: Search | None = None
         """The search for further causes, while it goes on."""
 
@@ -106,13 +115,42 @@ class Search(ABC):
         if seen.fallen:
             yield Stopped(f"the failure rate has fallen: {seen}")
         others = self.evidence.trials - bad.trials - good.trials
-        if posterior.differ(self.rates()) > _SURELY_DIFFER:
+        if not self.problem.further and posterior.differ(self.rates()) > _SURELY_DIFFER:
             yield Stopped("this differs from build to build")
         due = (bad.conclusive - pairs) * _BETWEEN_WATCHES <= others - _BETWEEN_WATCHES
         if due or (at_the_end and not seen.steady):
             if bad.blocked:
                 yield Stopped("the bad end cannot be tested any more, so its failure rate may have changed")
             yield from self.want(ends["bad"], f"whether the failure rate is still the same: {seen}", "watch")
+
+    def differ_in_turn(self, whole: PatchSet, parts: Iterable[PatchSet]) -> Asking[None]:
+        """Ask for trials of WHOLE and of each of PARTS in turn, until it is proved that these fail at other rates.
+
+        So the certificate of a flaky search does not rest on sets that were tried at different times. Notes it if
+        patience does not suffice for the proof.
+        """
+        if not self.flaky or self.settings.rates is not None:
+            return
+        enough = min(_IN_TURN, 1 / (1 - self.settings.confidence))
+        asked: dict[PatchSet, str] = {}
+        for part in parts:
+            bad, good = (whole, part) if self.problem.find == "break" else (part, whole)
+            ends: dict[PatchSet | str, EndName] = {self._source(bad): "bad", self._source(good): "good"}
+            turns = judge.in_turn([(ends.get(self._source(one)), mark) for one, mark in self.evidence.history])
+            odds = judge.difference(turns.bad, turns.good, enough, 1)
+            if odds.pairs is not None:
+                continue
+            blocked = any(self.evidence.tally(one).blocked for one in (whole, part))
+            if blocked or len(turns.bad) >= self.settings.patience:
+                self.proved_in_turn = False
+                continue
+            after_whole = ends[self._source(part)] == turns.waiting
+            asked[part if after_whole else whole] = f"{odds.value:.3g} of {enough:.3g}"
+        if asked:
+            chosen = next((one for one in asked if one != whole), whole)
+            yield from self.want(chosen, f"in turn with the other sets: evidence {asked[chosen]}", "certificate")
+        if not self.proved_in_turn:
+            self.notes.append(_NOT_IN_TURN)
 
     def spread(self, culprits: Iterable[str]) -> BuildSpread:
         """Return how much builds differ, if CULPRITS are the answer."""
@@ -148,6 +186,15 @@ class Search(ABC):
             if verdict.outcome != "untestable" and self.problem.effect(verdict.outcome) != shows:
                 return False
         return True
+
+    def still_shows(self, rest: Line) -> Asking[bool]:
+        """Return whether REST, everything without the culprits, shows the effect, at the confidence of a certificate
+        if the first verdict, which is less sure, says so."""
+        verdict = rest.verdict
+        if rest.holds and self.problem.effect(verdict.outcome):
+            doubt = 1 - self.settings.confidence
+            verdict = yield from self.weigh(rest.chosen, "everything without it", doubt, "certificate", 1)
+        return self.problem.effect(verdict.outcome)
 
     def compare_builds(self) -> Asking[None]:
         """Ask for another trial of the build that has the fewest, unless each has enough to show that it differs."""
@@ -339,7 +386,7 @@ class Search(ABC):
                 else "a set of the certificate could not be tried as often as --repeats requires"
             )
         doubts = sum(1 - line.verdict.confidence for line in lines if line.verdict.confidence is not None)
-        if not all(line.holds for line in lines):
+        if not all(line.holds for line in lines) or not self.proved_in_turn:
             return False
         if doubts > 1 - self.settings.confidence + 1e-9:
             self.notes.append(f"every line holds, but together they leave a doubt of {doubts:.3f}: raise --patience")

@@ -384,7 +384,7 @@ def test_what_is_believed_at_the_end_is_what_was_found(seed: int, mode: Mode, fl
     asked, world = problem(found, mode, settings=FLAKY if flaky else ONCE), World(judge)
     assert min(dict(beliefs(asked, SearchEvidence({}))).values()) > 0
     done = world.solve(asked)
-    assert beliefs(asked, SearchEvidence(world.tallies)) == done.posterior
+    assert beliefs(asked, world.evidence) == done.posterior
     weights = dict(done.posterior)
     assert tuple(weights) == asked.items
     assert all(0 <= one <= 1 for one in weights.values())
