@@ -221,9 +221,14 @@ class Problem:
         """Return TALLY as hits and misses of the effect."""
         return Count(tally.bad, tally.good) if self.find == "break" else Count(tally.good, tally.bad)
 
+    @property
+    def most_trials(self) -> int:
+        """The trials after which the search ends: as many again for further causes of a flaky failure."""
+        return self.settings.max_trials * (2 if self.further and self.settings.flaky else 1)
+
     def reached(self, evidence: SearchEvidence) -> str:
         """Return which limit of the settings EVIDENCE has reached; empty if none."""
-        most, hours = self.settings.max_trials, self.settings.max_hours
+        most, hours = self.most_trials, self.settings.max_hours
         if evidence.trials >= most:
             return f"the limit of {most} trials is reached (--max-trials)"
         if hours is not None and evidence.spent >= 3600 * hours:

@@ -140,7 +140,7 @@ class Search(ABC):
             odds = judge.difference(turns.bad, turns.good, enough, 1)
             if odds.pairs is not None:
                 continue
-            blocked = any(self.evidence.tally(one).blocked for one in (whole, part))
+            blocked = len(ends) < 2 or any(self.evidence.tally(one).blocked for one in (whole, part))
             if blocked or len(turns.bad) >= self.settings.patience:
                 self.proved_in_turn = False
                 continue

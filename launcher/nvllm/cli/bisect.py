@@ -114,7 +114,12 @@ _START = (
         "--repeats", type=click.IntRange(1), default=3, help="Trials of each end and of each line of the certificate."
     ),
     option("--patience", type=click.IntRange(1), default=60, help="The most trials of one set."),
-    option("--max-trials", type=click.IntRange(1), default=400, help="End with the best answer after so many trials."),
+    option(
+        "--max-trials",
+        type=click.IntRange(1),
+        default=400,
+        help="End with the best answer after so many trials; --all --flaky may take twice as many.",
+    ),
     option("--max-hours", type=FiniteRange(0), default=0.0, help="The same after hours of work; 0: no limit."),
     option("--all", "further", is_flag=True, help="After one cause, search for others without it."),
     option("--flaky", is_flag=True, help="The failure shows only sometimes."),
@@ -494,8 +499,9 @@ def _forecast_text(state: BisectState, costs: Forecast) -> str:
     """Return COSTS, what the search of STATE still costs, for people."""
     took = "" if costs.minutes is None else f"; about {costs.minutes:.0f} min"
     most = "" if costs.most_minutes is None else f", and at most {costs.most_minutes:.0f} min"
+    rarer = ", half of them for rarer causes (--all)" if state.start.further and state.start.flaky else ""
     return (
         f"{len(state.problem.items)} patches; if one of them is the culprit: {costs.builds:.1f} builds "
         f"(at most {costs.most_builds}) and {costs.trials:.1f} trials{took}. "
-        f"It ends after {costs.most_trials} trials at most{most}"
+        f"It ends after {costs.most_trials} trials at most{rarer}{most}"
     )

@@ -282,11 +282,14 @@ def test_a_flaky_certificate_keeps_the_confidence(mode: Mode, rate: float) -> No
 def test_an_end_of_a_certificate_is_weighed_without_what_it_says_of_itself() -> None:
     """Eleven passes of the good end make passing look usual there; counted twice they would prove themselves."""
     asked = problem(free(1), "ordered", settings=Settings(confidence=0.5, flaky=True, patience=11))
-    done = propose(asked, SearchEvidence({asked.low: Tally(good=11), asked.high: Tally(bad=9, good=2)}))
+    in_turn = ((asked.high, "x"), (asked.low, "+")) * 9
+    done = propose(
+        asked, SearchEvidence({asked.low: Tally(good=11), asked.high: Tally(bad=9, good=2)}, history=in_turn)
+    )
     assert isinstance(done, NextTrial)
     assert done.purpose == "watch"
     seen = {asked.low: Tally(good=11), asked.high: Tally(bad=5, order="xxxxx") + Tally(good=6) + Tally(bad=20)}
-    done = propose(asked, SearchEvidence(seen))
+    done = propose(asked, SearchEvidence(seen, history=in_turn))
     assert isinstance(done, Done)
     (without,) = [line for line in done.certificate if line.role == "without it"]
     count = posterior.Count(0, 11)

@@ -13,7 +13,17 @@ from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.problem import SearchEvidence, Settings, Tally
 from nvllm.bisect.search import propose
 from nvllm.trials.trial import Trial
-from support.bisect_landscapes import BROKEN, CONFIDENCES, CORRELATIONS, campaigns, cases, untestable
+from support.bisect_landscapes import (
+    BROKEN,
+    CHANGES,
+    CONFIDENCES,
+    CORRELATIONS,
+    campaigns,
+    cases,
+    changing,
+    untestable,
+    weaker,
+)
 from support.bisect_world import BAD, FLAKY, GOOD, World, all_of, free, problem, sometimes
 from support.rows import each_row
 
@@ -120,6 +130,36 @@ def test_a_certificate_survives_builds_that_differ(correlation: float) -> None:
     certified = [one for one in campaigns(f"builds differ {correlation:g}", 25) if one.certified]
     assert sum(not one.right for one in certified) <= 1
     assert correlation > 0 or len(certified) >= 20
+
+
+def test_a_pulse_of_stray_failures_ends_in_no_wrong_certificate() -> None:
+    """It begins after the good end was proved, and hits the trials of one set."""
+    case = changing("stray pulse")(random.Random("stray pulse/dev/75"))
+    done = World(case.judge).solve(case.problem)
+    assert not done.certified or frozenset(done.culprits) == case.cause
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("change", CHANGES)
+def test_rates_that_change_make_no_certificate_wrong(change: str) -> None:
+    found = list(campaigns(change, 20))
+    assert not any(one.certified and not one.right for one in found)
+    assert any(one.certified for one in found)
+
+
+@pytest.mark.thorough
+def test_a_cause_that_shows_more_rarely_than_the_first_is_found_on_request() -> None:
+    case = weaker(0.35)(random.Random("weaker cause 0.35/dev/3"))
+    done = World(case.judge).solve(replace(case.problem, further=True))
+    assert {frozenset(one.culprits) for one in (done, *done.further)} == {case.cause, case.other}
+
+
+def test_everything_without_the_only_cause_is_tried_until_a_tenth_is_excluded() -> None:
+    asked = replace(problem(free(6), "ordered", settings=FLAKY), further=True)
+    done = World(sometimes(frozenset({"p03"}), random.Random(4), 0.8)).solve(asked)
+    assert done.certified
+    assert done.rest is not None
+    assert (done.rest.verdict.tally, done.further) == (Tally(good=29), ())
 
 
 @pytest.mark.thorough
