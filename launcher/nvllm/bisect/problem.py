@@ -223,12 +223,12 @@ class Problem:
 
     @property
     def most_trials(self) -> int:
-        """The trials after which the search ends: as many again for further causes of a flaky failure."""
+        """The trials after which the search ends, with as many again for further causes of a flaky failure."""
         return self.settings.max_trials * (2 if self.further and self.settings.flaky else 1)
 
-    def reached(self, evidence: SearchEvidence) -> str:
-        """Return which limit of the settings EVIDENCE has reached; empty if none."""
-        most, hours = self.most_trials, self.settings.max_hours
+    def reached(self, evidence: SearchEvidence, most: int) -> str:
+        """Return which limit EVIDENCE has reached, MOST trials or the hours of the settings; empty if none."""
+        hours = self.settings.max_hours
         if evidence.trials >= most:
             return f"the limit of {most} trials is reached (--max-trials)"
         if hours is not None and evidence.spent >= 3600 * hours:

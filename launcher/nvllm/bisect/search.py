@@ -38,7 +38,8 @@ def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
     The set of the next trial is closed, free of conflicts, and not given up. Where a limit of the settings is reached,
     or the failure rate has fallen, the answer is the best so far, which is not certified.
     """
-    answer = step(_run(_search(problem, evidence)))
+    search = _search(problem, evidence)
+    answer = step(_run(search))
     match answer:
         case Done():
             return answer
@@ -46,7 +47,8 @@ def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
             return replace(_best(problem, evidence, reason), certified=False)
         case NextTrial(chosen):
             assert problem.combinations.valid(chosen)
-            stopped = problem.reached(evidence)
+            most = problem.settings.max_trials if search.complete is None else problem.most_trials
+            stopped = problem.reached(evidence, most)
             return _best(problem, evidence, stopped) if stopped else answer
 
 
