@@ -104,7 +104,6 @@ class SetSearch(Search):
             self.notes.append(f"the set without it cannot be tested, so it may not be needed: {unsure}")
         if self._hidden():
             self.notes.append("the failure is not monotone: a set lacks the effect that a part of it shows")
-        yield from self.differ_in_turn(showing, dropped.values())
         share = (1 - self.settings.confidence) / (len(needed) + 1)
         certificate = [(yield from self.line("the set", showing, share, self.with_others(showing), effect=True))]
         for patch, chosen in dropped.items():
@@ -112,7 +111,7 @@ class SetSearch(Search):
             certificate.append((yield from self.line(f"without {patch}", chosen, share, others, effect=False)))
         certificate.append((yield from self.line("none of it", self.problem.low, share, effect=False)))
         rest = yield from self.everything_else(needed, share)
-        certified = self.certified(certificate)
+        certified = self.certified(certificate) and (yield from self.differ_in_turn(showing, dropped.values()))
         alike = self.combinations.ordered(showing - self.problem.low - set(needed))
         along = tuple(
             (patch, tuple(top for top in needed if patch in self.combinations.closed([top]))) for patch in alike

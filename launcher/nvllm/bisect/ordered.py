@@ -23,14 +23,12 @@ class OrderedSearch(Search):
         below, above = (self.prefix(frozenset(), self.items, length) for length in (low, high))
         rest_of = self.combinations.without(self.problem.high, culprits) | self.problem.low
         without = self.between(rest_of, below, rest_of)
-        if exact:
-            yield from self.differ_in_turn(above, [below])
         lines = (
             (yield from self.line("with the culprit", above, doubt, self.with_others(above), effect=True)),
             (yield from self.line("without it", below, doubt, without, effect=False)),
         )
         rest = yield from self.everything_else(culprits, doubt)
-        certified = self.certified(lines) and exact
+        certified = self.certified(lines) and exact and (yield from self.differ_in_turn(above, [below]))
         first = exact and all(self._lacks(self.prefix(frozenset(), self.items, m)) for m in range(low + 1))
         if certified and self.flaky:
             self.raise_to(culprits[0], 1 - sum(1 - (line.verdict.confidence or 0.0) for line in lines))

@@ -154,6 +154,12 @@ def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
 def _located(search: Search) -> Asking[Done]:
     """Return what SEARCH finds."""
     yield from search.prove_ends()
+    return (yield from _with_further(search, (yield from search.located())))
+
+
+def _agreed(search: Search) -> Asking[Done]:
+    """Return what SEARCH, one for a further cause, finds; see `_if_builds_agree`."""
+    yield from search.prove_ends()
     done = yield from search.located()
     if search.flaky and search.settings.rates is None:
         done = yield from _if_builds_agree(search, done)
@@ -189,7 +195,7 @@ def _with_further(search: Search, done: Done) -> Asking[Done]:
     settings = replace(search.settings, patience=_RARER * search.settings.patience)
     search.beyond = _search(replace(search.problem, high=rest.chosen, settings=settings), evidence)
     try:
-        second = yield from _located(search.beyond)
+        second = yield from _agreed(search.beyond)
     except Refused as refused:
         search.beyond = None
         return replace(done, notes=(*done.notes, f"a further cause cannot be searched for: {refused}"))

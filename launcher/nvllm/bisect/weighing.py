@@ -88,9 +88,6 @@ class Search(ABC):
         """What the trials of each source say about the rates, and what is LEARNT from all of them."""
         self._learnt = posterior.unknown()
 
-        self.proved_in_turn = True
-        """Whether the sets of the certificate differ where they were tried in turn."""
-
         self.beyond: Search | None = None
         """The search for further causes, while it goes on."""
 
@@ -115,6 +112,7 @@ class Search(ABC):
         if seen.fallen:
             yield Stopped(f"the failure rate has fallen: {seen}")
         others = self.evidence.trials - bad.trials - good.trials
+        # a cause that shows more rarely looks like builds that differ, and is to be searched for
         if not self.problem.further and posterior.differ(self.rates()) > _SURELY_DIFFER:
             yield Stopped("this differs from build to build")
         due = (bad.conclusive - pairs) * _BETWEEN_WATCHES <= others - _BETWEEN_WATCHES
@@ -123,14 +121,15 @@ class Search(ABC):
                 yield Stopped("the bad end cannot be tested any more, so its failure rate may have changed")
             yield from self.want(ends["bad"], f"whether the failure rate is still the same: {seen}", "watch")
 
-    def differ_in_turn(self, whole: PatchSet, parts: Iterable[PatchSet]) -> Asking[None]:
-        """Ask for trials of WHOLE and of each of PARTS in turn, until it is proved that these fail at other rates.
+    def differ_in_turn(self, whole: PatchSet, parts: Iterable[PatchSet]) -> Asking[bool]:
+        """Return whether WHOLE and each of PARTS differ where they are tried in turn, after asking for such trials.
 
-        So the certificate of a flaky search does not rest on sets that were tried at different times. Notes it if
-        patience does not suffice for the proof.
+        So the certificate of a flaky search does not rest on sets that were tried at different times. It comes after
+        the lines, which ask for other builds: many trials of these alone would make them look surer than they are.
         """
         if not self.flaky or self.settings.rates is not None:
-            return
+            return True
+        proved = True
         enough = min(_IN_TURN, 1 / (1 - self.settings.confidence))
         asked: dict[PatchSet, str] = {}
         for part in parts:
@@ -142,15 +141,16 @@ class Search(ABC):
                 continue
             blocked = len(ends) < 2 or any(self.evidence.tally(one).blocked for one in (whole, part))
             if blocked or len(turns.bad) >= self.settings.patience:
-                self.proved_in_turn = False
+                proved = False
                 continue
             after_whole = ends[self._source(part)] == turns.waiting
             asked[part if after_whole else whole] = f"{odds.value:.3g} of {enough:.3g}"
         if asked:
             chosen = next((one for one in asked if one != whole), whole)
             yield from self.want(chosen, f"in turn with the other sets: evidence {asked[chosen]}", "certificate")
-        if not self.proved_in_turn:
+        if not proved:
             self.notes.append(_NOT_IN_TURN)
+        return proved
 
     def spread(self, culprits: Iterable[str]) -> BuildSpread:
         """Return how much builds differ, if CULPRITS are the answer."""
@@ -386,7 +386,7 @@ class Search(ABC):
                 else "a set of the certificate could not be tried as often as --repeats requires"
             )
         doubts = sum(1 - line.verdict.confidence for line in lines if line.verdict.confidence is not None)
-        if not all(line.holds for line in lines) or not self.proved_in_turn:
+        if not all(line.holds for line in lines):
             return False
         if doubts > 1 - self.settings.confidence + 1e-9:
             self.notes.append(f"every line holds, but together they leave a doubt of {doubts:.3f}: raise --patience")
