@@ -61,6 +61,11 @@ test-engines: setup ## nvllm on each Docker and Podman that packages give, in bo
 test-gpu: ## the patched engine on this machine's GPU; PLACE is what `python -m gpu.lay` laid out, see docs/gpu.md
 	PYTHONPATH=tests:. python3 -m gpu.run $(PLACE) --output $(or $(OUTPUT),gpu-results.json) --commit $(shell git rev-parse HEAD)
 
+.PHONY: test-gpu-containers
+test-gpu-containers: ## nvllm on Docker and Podman of packages with this GPU; PLACE and OUTPUT as for test-gpu; root
+	PYTHONPATH=launcher:tests:tests/series/probes:launcher/nvllm/runtime:.:$(PLACE)/tool unshare --net \
+		python3 -m gpu.containers $(PLACE) --output $(or $(OUTPUT),gpu-containers.json) --commit $(shell git rev-parse HEAD)
+
 .PHONY: test-nix
 test-nix: setup ## the flake by a real Nix, in a store of its own, with a stub for nixpkgs; root
 	@tools/packages.sh nix $(NIX_PACKAGES)

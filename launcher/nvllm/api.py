@@ -20,18 +20,10 @@ from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.runner import Runner as EvidenceRunner
 from nvllm.fleet.images import pull_image, push_image
 from nvllm.fleet.registry import Repository
-from nvllm.gc.garbage import (
-    Piece as Garbage,
-)
-from nvllm.gc.garbage import (
-    files as unreferenced_files,
-)
-from nvllm.gc.garbage import (
-    images as unreferenced_images,
-)
-from nvllm.gc.garbage import (
-    remove as remove_garbage,
-)
+from nvllm.gc.garbage import Piece as Garbage
+from nvllm.gc.garbage import files as unreferenced_files
+from nvllm.gc.garbage import images as unreferenced_images
+from nvllm.gc.garbage import remove as remove_garbage
 from nvllm.host.checks import Outcome as CheckOutcome
 from nvllm.host.checks import outcomes as check_host
 from nvllm.host.facts import HostFacts

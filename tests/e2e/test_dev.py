@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -92,6 +93,44 @@ def test_from_an_edit_to_an_answer_and_back_to_a_patch(
     )
     done = world.nvllm("dev", "finish", str(tree), "--json")
     assert {one["id"] for one in done.result["patches"] if one["change"] == "new"} == {"tell-whose-vllm-it-is"}
+
+
+def test_an_engine_follows_the_saves(world: World, tmp_path: Path, docker_client: DockerClient) -> None:
+    tree, log = tmp_path / "tree", tmp_path / "output"
+    assert world.nvllm("dev", "start", IMAGE, str(tree)).code == 0
+    edited = tree / "vllm/version.py"
+    text = edited.read_text()
+    asked = ("dev", "serve", str(tree), "--profile", world.profile(), "--watch", "--json")
+    with log.open("wb") as output:
+        process = world.start(*asked, output=output.fileno())
+
+    def serves(version: str) -> bool:
+        """Return whether an engine answers at the printed address, and VERSION is the end of its own."""
+        assert process.poll() is None, log.read_text()
+        addresses = set(re.findall(r'"address": "(.*)"', log.read_text()))
+        try:
+            for address in addresses:
+                with urllib.request.urlopen(f"{address}/version", timeout=5) as answer:
+                    return len(addresses) == 1 and str(json.load(answer)["version"]).endswith(version)
+        except OSError:
+            pass
+        return False
+
+    try:
+        until(lambda: serves(""), "the first engine", 300)
+        edited.write_text(f"{text}\n__version__ += '+first'\n")
+        until(lambda: serves("+first"), "an engine after an edit", 300)
+        edited.write_text(f"{text}\nraise ValueError('of a test')\n")
+        until(lambda: "waiting for a save" in log.read_text(), "the refusal of what cannot start", 300)
+        edited.write_text(f"{text}\n__version__ += '+mended'\n")
+        until(lambda: serves("+mended"), "an engine after the mend", 300)
+        until(lambda: log.read_text().count('"prepared"') == 3, "three engines", 60)
+        (container,) = world.containers(docker_client)
+        assert world.nvllm("stop", str(container.name)).code == 0
+        assert process.wait(60) == 0, log.read_text()
+    finally:
+        process.kill()
+    assert "ValueError: of a test" in log.read_text()
 
 
 def test_a_test_sees_the_tree_and_no_build_is_new(world: World, tmp_path: Path, docker_client: DockerClient) -> None:

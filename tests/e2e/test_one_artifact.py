@@ -56,3 +56,39 @@ def test_a_load_compiles_nothing_and_a_profile_that_compiles_nothing_is_named(wo
     ]
     assert not verdict(output, other).keys() & {"tree", "compile_key"}  # what is empty is left out
     assert [len(one["trees"]) for one in compared["artifacts"]] == [1, 0]
+
+
+def test_a_sweep_of_one_profile_loads_one_artifact_in_both_of_its_arms(worlds: Worlds) -> None:
+    world = worlds.make()
+    output, profile = world.directory / "evidence", world.profile("compiled")
+    data = question_samples.write(world.directory / "questions.jsonl", 4)
+    load = ("--requests", "4", "--concurrency", "2", "--prompt-len", "32", "--output-len", "16", "--runs", "1")
+    asked = ("--probe", "gsm8k", "--data", str(data), "--length", "24", "--output", str(output), "--json")
+    compared = world.nvllm("sweep", IMAGE, "--profiles", profile, *load, *asked).result
+    assert {one["outcome"] for one in compared["arms"]} == {"passed"}
+    (tree,) = {verdict(output, arm)["tree"] for arm in (profile, f"{profile}-2")}
+    assert compared["findings"][0]["artifacts"] == f"all loaded one artifact, tree {tree[:12]}"
+
+
+def test_each_of_two_compiles_of_one_key_is_loaded_by_its_starts(worlds: Worlds, docker_client: DockerClient) -> None:
+    world = worlds.make()
+    output, profile = world.directory / "evidence", world.profile("compiled")
+    data = question_samples.write(world.directory / "questions.jsonl", 4)
+    probe = ("--probe", "gsm8k", "--data", str(data), "--length", "16", "--runs", "2", "--output", str(output))
+    compared = world.nvllm("ablate", IMAGE, "--profile", profile, "--artifacts", "2", *probe, "--json").result
+    assert {one["name"]: one["outcome"] for one in compared["arms"]} == {"artifact-1": "passed", "artifact-2": "passed"}
+    for number, result in enumerate(compared["compiles"], 1):
+        leg = verdict(output, f"artifact-{number}")
+        assert result["kept"] == f"artifacts/{leg['compile_key']}-{number}/{leg['tree']}"
+        assert (output / result["kept"]).is_dir()
+        assert (result["right"], result["bad"]) == ([0, 0], False)  # the weights are random
+    assert {one["finding"] for one in compared["findings"]} == {"unknown"}  # four questions are few
+    assert world.containers(docker_client) == []
+
+
+def test_of_two_compiles_one_that_passes_is_blessed(worlds: Worlds, docker_client: DockerClient) -> None:
+    world = worlds.make()
+    profile = ("--profile", world.profile("blessed"), "--artifacts", "2", "--unsafe-trials", "1", "--rebless")
+    blessed = world.nvllm("bless", IMAGE, *profile, "--json").result
+    assert (blessed["compiles"], blessed["rejected"], blessed["boots"]) == (2, [], 1)
+    assert world.containers(docker_client) == []

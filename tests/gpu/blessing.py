@@ -27,6 +27,7 @@ from typing import Any
 from gpu import machine, project, serving
 from gpu.machine import Place
 from gpu.project import GDN, IMAGE, TINY, Ground
+from nvllm.image.identity import Build
 
 TOOLKIT = "1.18.0"
 """What the stand-in for NVIDIA's container toolkit says."""
@@ -47,6 +48,8 @@ class Bench:
     say: Callable[[Seen], None]
     found: Seen = field(default_factory=dict)
     """What was seen, by the name of the step."""
+    longest: float = LONGEST
+    """Seconds for a command."""
 
     @property
     def env(self) -> dict[str, str]:
@@ -70,7 +73,7 @@ class Bench:
         began = time.monotonic()
         log = self.ground.home / f"{step.replace(' ', '-').replace(',', '')}.err"
         with log.open("wb") as stream:
-            done = subprocess.run(argv, env=self.env, stdout=subprocess.PIPE, stderr=stream, timeout=LONGEST)
+            done = subprocess.run(argv, env=self.env, stdout=subprocess.PIPE, stderr=stream, timeout=self.longest)
         said = machine.whole_json(done.stdout.decode(errors="replace"))
         seconds = round(time.monotonic() - began, 1)
         seen = {"command": " ".join(["nvllm", *words]), "status": done.returncode, "seconds": seconds}
@@ -193,8 +196,8 @@ def raise_loopback() -> None:
         fcntl.ioctl(asking, 0x8914, struct.pack("16sh14x", b"lo", 1))
 
 
-def prepare(bench: Bench) -> None:
-    """Write project, models, image and state of BENCH."""
+def prepare(bench: Bench) -> Build:
+    """Write project, models and state of BENCH, and return the build of its image."""
     ground = bench.ground
     gdn_model = ground.home / "models" / GDN
     for place in (gdn_model, ground.engine / "bin", ground.project, ground.places.models):
@@ -207,6 +210,7 @@ def prepare(bench: Bench) -> None:
     gdn_model.rename(ground.places.models / GDN)
     bench.keep("ground", {"build": build.build_hash})
     bench.nvllm("model", "model", "make", IMAGE, TINY)
+    return build
 
 
 @contextlib.contextmanager
@@ -235,7 +239,7 @@ def run(argv: list[str], cases: Mapping[str, Callable[[Bench], object]]) -> None
         lambda found: print(json.dumps({case: found}), flush=True),
     )
     raise_loopback()
-    prepare(bench)
+    project.lay(bench.ground, prepare(bench))
     with engine(bench):
         cases[case](bench)
 

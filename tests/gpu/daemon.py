@@ -4,8 +4,9 @@ It answers on the socket `DIRECTORY/engine.sock` as Docker does, as far as `nvll
 logs and commands in a container. So `DOCKER_HOST` may name it, and `nvllm` is the real one, client and all. DIRECTORY
 also holds `image.json`, the only image: what the API says of it, and `root`, its files (see `container.py`).
 
-It is no engine: nothing is pulled, built or loaded, a container has no limit of memory, processes or files and no
-network of its own, and what it does not know it refuses.
+It is no engine, and its version is 0.0.0: nothing is pulled, built or loaded, a container has no limit of memory,
+processes or files, no network of its own and no policy of logs and restarts, and what it does not know it refuses. Real
+engines with a GPU are for `containers.py`; this one serves the other cases, and the tests of a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer, ThreadingUnixSt
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-VERSION = {"Version": "29.0.0", "ApiVersion": "1.47", "Components": [{"Name": "gpu.daemon, no engine"}]}
+VERSION = {"Version": "0.0.0", "ApiVersion": "1.47", "Components": [{"Name": "gpu.daemon, no engine"}]}
 INFO = {"Driver": "none", "SecurityOptions": [], "DriverStatus": []}
 
 DONE = frozenset({"CapDrop", "DeviceRequests", "IpcMode", "Mounts", "PortBindings", "ReadonlyRootfs", "SecurityOpt"})

@@ -1,6 +1,6 @@
 """Lay out what tests/gpu/pack.py packed: `python lay.py DIR... PLACE`. Needs Python alone.
 
-Every DIR holds some of the pieces, and one of them `pieces.json`. PLACE gets `repository`, `kernels`, `benchmark`,
+Every DIR holds some of the pieces, and one of them `pieces.json`. PLACE gets `repository`, `kernels`, `engines`,
 `site` and `trees`, which holds vLLM as it is, `stock`, and with the whole series, `patched`. Files that do not differ
 are one file on disk.
 """

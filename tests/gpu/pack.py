@@ -228,7 +228,37 @@ def lay_tool(place: Path, python: str) -> None:
     constraints.unlink()
 
 
-ARCHIVES = ("code", "site", "tool", "vllm")
+_UNUSED_BY_ENGINES = (
+    "*.a",
+    "./usr/bin/containerd-stress",
+    "./usr/bin/ctr",
+    "./usr/bin/docker-compose",
+    "./usr/bin/podman-remote",
+    "./usr/lib/systemd",
+    "./usr/lib/x86_64-linux-gnu/gconv",
+    "./usr/lib/x86_64-linux-gnu/perl*",
+    "./usr/libexec/docker/cli-plugins",
+    "./usr/libexec/podman/podman-testing",
+    "./usr/share/doc",
+    "./usr/share/locale",
+    "./usr/share/man",
+    "./usr/share/perl*",
+)
+
+
+def lay_engines(place: Path) -> None:
+    """Lay out in `PLACE/engines` Docker and Podman as Debian's packages have them, without what no container needs."""
+    from support import private_engines  # it needs what the tests need
+
+    (place / "engines").mkdir()
+    source = private_engines.distribution("trixie")
+    excluded = [f"--exclude={pattern}" for pattern in _UNUSED_BY_ENGINES]
+    with subprocess.Popen(["tar", "-C", source, *excluded, "-cf", "-", "."], stdout=subprocess.PIPE) as whole:
+        subprocess.run(["tar", "-C", place / "engines", "-xf", "-"], stdin=whole.stdout, check=True)
+    assert whole.returncode == 0, source
+
+
+ARCHIVES = ("code", "engines", "site", "tool", "vllm")
 
 
 def pack(place: Path, python: str, have: Collection[str], size: int, archives: Collection[str]) -> None:
@@ -248,6 +278,7 @@ def pack(place: Path, python: str, have: Collection[str], size: int, archives: C
     pieces = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else {}
     lay: dict[str, Callable[[Path], None]] = {
         "code": lambda top: lay_code(top, python),
+        "engines": lay_engines,
         "site": lambda top: lay_site(top, wheels, python, store),
         "tool": lambda top: lay_tool(top, python),
         "vllm": lambda top: lay_vllm(store.path(vllm.sha256), top / "trees"),

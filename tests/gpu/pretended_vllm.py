@@ -135,8 +135,7 @@ def main() -> None:
     print("Starting to load model of nobody", flush=True)
     compile_or_load(Path(os.environ["VLLM_CACHE_ROOT"]))
     print("GPU KV cache size: 1,024 tokens", flush=True)
-    port = int(sys.argv[sys.argv.index("--port") + 1])
-    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
+    with ThreadingHTTPServer((option("host"), int(option("port"))), Handler) as server:
         print("Application startup complete.", flush=True)
         server.serve_forever()
 

@@ -125,12 +125,35 @@ def write(ground: Ground, gdn: Path) -> Build:
     lockdoc.write(project.lock(IMAGE), lock)
     build, stale = identity.load_build(project, IMAGE, None)
     assert not stale, stale
-    lay(ground, build)
     return build
 
 
 def lay(ground: Ground, build: Build) -> None:
     """Lay out the files of the image of BUILD, what the stand-in for an engine says of it, and the build record."""
+    digest = f"sha256:{build.build_hash}"
+    said = {
+        "Id": digest,
+        "RootFS": {"Layers": []},
+        "RepoTags": list(build.tags),
+        "Os": "linux",
+        "Architecture": "amd64",
+        "Size": 0,
+    }
+    described = {"said": said, "root": root(ground, build)}
+    (ground.engine / "image.json").write_text(json.dumps(described), encoding="utf-8")
+    record(ground, build, digest)
+
+
+def record(ground: Ground, build: Build, image: str) -> None:
+    """Write the record that BUILD became the image with the id IMAGE, as a build would."""
+    buildrecord.write(ground.places.builds, buildrecord.Record(IMAGE, build.build_hash, image, (), None, "built"))
+
+
+def root(ground: Ground, build: Build) -> dict[str, str]:
+    """Lay out the files of the image of BUILD, and return where they and the machine's own are, by path in the image.
+
+    What a container has of the machine besides, at its top, is not in it.
+    """
     files = ground.engine / "image"
     own = files / "nvllm"
     own.mkdir(parents=True)
@@ -138,7 +161,7 @@ def lay(ground: Ground, build: Build) -> None:
     (own / "triton").mkdir()
     for place, source in identity.runtime_paths().items():
         shutil.copy(source, files / Path(place).relative_to("opt"))
-    root = {
+    mounted = {
         "/opt/nvllm": str(own),
         "/opt/nvllm/triton": str(ground.place.root / "kernels/cache"),
         "/opt/venv": str(environment(files / "venv", build)),
@@ -146,14 +169,9 @@ def lay(ground: Ground, build: Build) -> None:
         f"{TREES}/kernels": str(ground.place.root / "kernels/site"),
         f"{TREES}/site": str(ground.place.root / "site"),
     }
-    root["/etc/ld.so.cache"] = str(libraries(files))
+    mounted["/etc/ld.so.cache"] = str(libraries(files))
     hidden = {path for path in (sys.base_prefix, *packages()) if Path(path).parts[1] in OWN - {"opt"}}
-    root |= {path: path for path in hidden}
-    digest = f"sha256:{build.build_hash}"
-    tags = list(build.tags)
-    said = {"Id": digest, "RootFS": {"Layers": []}, "RepoTags": tags, "Os": "linux", "Architecture": "amd64", "Size": 0}
-    (ground.engine / "image.json").write_text(json.dumps({"said": said, "root": root}), encoding="utf-8")
-    buildrecord.write(ground.places.builds, buildrecord.Record(IMAGE, build.build_hash, digest, (), None, "built"))
+    return mounted | {path: path for path in hidden}
 
 
 def libraries(place: Path) -> Path:

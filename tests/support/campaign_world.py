@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +17,7 @@ import pytest
 
 from nvllm.cli.main import main
 from nvllm.core.paths import Places, Project
+from nvllm.core.plan import CACHE, Workbench
 from nvllm.engine import engine as engines
 from nvllm.evidence import runner
 from nvllm.evidence.records import Kind
@@ -25,12 +27,13 @@ from nvllm.image import buildrecord, identity, presence
 from nvllm.image.buildrecord import Record, RecordedLayer
 from nvllm.patches import patchset
 from nvllm.serve import fresh, startup, watchdog
-from support import bless_world, question_samples
+from support import bless_world, blessings_world, question_samples
 from support.evidence_world import IDLE, SwitchedEngine
 from support.gate_samples import FACTS
 from support.host_samples import ENGINE
 from support.plansamples import FrontEnd, edit, places, project, put_model
 
+_MODEL = f"{blessings_world.AOT}/rank_0_0/model"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -40,6 +43,21 @@ class CampaignEngine(SwitchedEngine):
 
     at_load: Callable[[], None] = bless_world.nothing
     """What happens while the load runs."""
+
+    def start_workbench(self, bench: Workbench, labels: Mapping[str, str]) -> str:
+        container = super().start_workbench(bench, labels)
+        # No two compiles leave the same bytes.
+        Path(bench.directory, _MODEL).write_text(f"compile {len(self.benches)}")
+        if os.geteuid() == 0:  # the engine of a root operator runs as another user
+            for path in Path(bench.directory).rglob("*"):
+                os.chown(path, int(bench.plan.user.partition(":")[0]), -1)
+        return container
+
+    @property
+    def loaded(self) -> int:
+        """Which compile, from 1, the engine that was started last has loaded."""
+        (source,) = [one.source for one in self.plans[-1].mounts if one.target == CACHE]
+        return int(Path(source, _MODEL).read_text().split()[1])
 
     def facts(self) -> EngineFacts:
         return ENGINE
@@ -106,6 +124,22 @@ class Campaign:
         document = json.loads(self.capsys.readouterr().out)
         assert isinstance(document, dict)
         return status, document
+
+    def answers(self, right: Callable[[int, int], bool]) -> None:
+        """Let the engine answer rightly if RIGHT is true of its number, from 1, and that of the question in it."""
+        asked: dict[int, int] = {}
+
+        def told(body: bytes) -> None:
+            prompt, engine = json.loads(body)["prompt"], len(self.engine.plans)
+            if "How many?" in prompt:
+                number = asked[engine] = asked.get(engine, 0) + 1
+                total = sum(int(word) for word in re.findall("[0-9]+", prompt))
+                said = {"text": f"#### {total + (not right(engine, number))}"}
+                self.front.body = json.dumps({"choices": [said], "usage": {"completion_tokens": 4}}).encode()
+            else:
+                self.front.body = bless_world.answer(bless_world.TOKENS)
+
+        self.front.at_request = told
 
     def require(self, gate: str) -> None:
         """Let the profile require GATE, as YAML."""

@@ -20,6 +20,7 @@ REGISTRY = frozenset({"NV331"})
 NVLLM: Mapping[str, tuple[str, frozenset[str]]] = {
     "nvllm --project sample status": ("nvllm --project . status", ENGINE),
     "nvllm --project sample stop sample": ("nvllm --project . stop nvllm-cpu-tiny-eager", ENGINE),
+    "nvllm ablate --help": ("nvllm ablate --help", DONE),
     "nvllm bisect probe --image sample --keep none": ("nvllm bisect probe --image cpu --keep none", DONE),
     "nvllm bisect run": ("nvllm bisect run", ENGINE),
     "nvllm bisect run --image sample": ("nvllm bisect run --image cpu", ENGINE),

@@ -120,6 +120,7 @@ class World:
             wheels=self._wheels,
             sdist=self._sdist,
             offered=self._offered,
+            versions=lambda name: frozenset({"0.28.0"}),
             size=self._size,
             fetch=self._fetch,
             path=self.store.path,

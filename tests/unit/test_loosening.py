@@ -28,6 +28,10 @@ _STRICTER = "reads and checks more"
 _WRITES = "where something is written that nothing trusts"
 _LESS = "does less than without it, and starts nothing"
 _SHOWN = "how much is shown, and how"
+_ENGINES = {
+    "--runs-per-engine": "what is measured: the report says it",
+    "--engines": "what is measured: the report says it",
+}
 _EVIDENCE = {
     "--runs": "how many: the report says it",
     "--output": "where evidence is written; a serve trusts none of it",
@@ -132,6 +136,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--sentinels": _WHICH,
         "--arms": _WHICH,
         "--design": _WHICH,
+        "--artifacts": "how many compiles are compared; nothing is blessed",
+        **_ENGINES,
         "--cold": _COLD,
         **_EVIDENCE,
         **_QUESTIONS,
@@ -153,6 +159,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--profile": _WHICH,
         "--tasks": "what is asked: the report says it",
         "--include": "what is asked: the report has its sha256",
+        **_ENGINES,
         **_EVIDENCE,
         **_QUESTIONS,
     },
@@ -185,6 +192,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--unsafe-trials": "LOOSENS: fewer trials. The manifest is marked, and no production profile is served by it",
         "--rebless": "replaces what is in force, after as many trials; without it NV902",
         "--extend": "adds to what is in force, after as many trials; without it NV902",
+        "--artifacts": "how many compiles may fail; the one that is blessed passes as many trials",
         "--candidate": "tries what was pulled instead of what it compiles, by as many trials",
         "--sign": "signs what is written",
         "--expires": "an earlier end; a later one than the profile's is refused",
@@ -207,7 +215,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "patch replace": {"--series": _WHICH},
     "patch refresh": {"--against": _WHICH, "--series": _WHICH},
     "dev finish": {"--dry-run": _LESS},
-    "dev serve": {"--profile": _WHICH},
+    "dev serve": {"--profile": _WHICH, "--watch": "starts the same engine again, examined anew each time"},
     "dev test": {"--profile": _WHICH},
     "port": {
         "--to": _WHICH,

@@ -328,7 +328,7 @@ class Bless:
             loaded=bool(timeline.loaded),
             saved=bool(timeline.saved),
             unchanged=not touched,
-            prompts=2,
+            prompts=2,  # the plan's, and the other one of `replay.replays`
             replays=answers.count,
             compiles=len(timeline.compiled),
             kv_tokens=timeline.kv_tokens,

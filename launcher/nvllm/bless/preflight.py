@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nvllm.bless import coverage
 from nvllm.cache import confidence, manifest, signature
-from nvllm.cache.blessings import Blessing, BlessingQuery, Blessings
+from nvllm.cache.blessings import Blessing, BlessingQuery, Blessings, whole
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.core import clock
 from nvllm.core.plan import LaunchPlan
@@ -84,11 +84,8 @@ def preflight(
     if request.extend:
         refusals.extend(_not_extensible(examination, blessings, there, signers, now))
     if request.extend and not there:
-        expected, cure = (
-            "a blessing of this serve hash, to extend",
-            f"nvllm bless {plan.image} --profile {plan.profile}",
-        )
-        refusals.append(Refusal("NV108", "--extend", expected, "none", cure))
+        cure = f"nvllm bless {plan.image} --profile {plan.profile}"
+        refusals.append(Refusal("NV108", "--extend", "a blessing of this serve hash, to extend", "none", cure))
     if len(there) > 1 or (there and not (request.replace or request.extend)):
         names = ", ".join(one.path.name for one in there)
         cure = f"nvllm bless {plan.image} --profile {plan.profile} --rebless"
@@ -127,9 +124,8 @@ def _not_extensible(
     factors = servehash.factors(plan)
     query = BlessingQuery(plan.image, plan.profile, plan.serve_hash, factors, plan.dev, now, signers)
     refusals = [refusal for blessing in there for refusal in blessing.refusals]
-    for blessing in there:
-        if blessing.manifest is not None:
-            refusals += blessings.against(blessing.path, blessing.manifest, query)
+    for path, blessed in whole(there):
+        refusals += blessings.against(path, blessed, query)
     return [refusal for refusal in refusals if refusal.blame not in {"few trials", "age"}]
 
 

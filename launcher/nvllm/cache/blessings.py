@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ _WHOLE = re.compile(r"[0-9a-f]{64}")
 _HASHES = re.compile(rb"[0-9a-f]{64}")
 
 CLOCK_SLACK = 300
-"""Seconds by which the clocks of two hosts may differ."""
+"""Seconds by which the clocks of two hosts may differ: a manifest that was just made elsewhere is not of the future."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,7 @@ class Blessings:
         One that is damaged or revoked is left out: it can neither be tried nor served.
         """
         every = _below(self.waiting, trusted.state(self.memory.parent, "NV908"))
-        whole = [(one.path, one.manifest) for one in every if one.manifest is not None]
-        return tuple(one for path, one in whole if not self.revocations.against(path, one))
+        return tuple(one for path, one in whole(every) if not self.revocations.against(path, one))
 
     @property
     def waiting(self) -> Path:
@@ -158,7 +157,7 @@ class Blessings:
         """
         matching = self._matching(name)
         refuse_any(refusal for one in matching for refusal in one.refusals)
-        hashes = {one.manifest.tree_hash for one in matching if one.manifest is not None}
+        hashes = {one.tree_hash for _, one in whole(matching)}
         hashes = hashes or {one.tree_hash for one in self.candidates() if _begins(one, name)}
         if not hashes and _WHOLE.fullmatch(name):
             return name
@@ -169,7 +168,7 @@ class Blessings:
     def naming(self, tree_hash: str) -> tuple[str, ...]:
         """Return the file names of all manifests, also archived ones, that name the tree of TREE_HASH."""
         every = (*self.all(), *self.archived())
-        return tuple(one.path.name for one in every if one.manifest is not None and one.manifest.tree_hash == tree_hash)
+        return tuple(path.name for path, one in whole(every) if one.tree_hash == tree_hash)
 
     def _matching(self, name: str) -> list[Blessing]:
         """Return the blessings called NAME: by file name, else by label or hash; those in force come first."""
@@ -204,7 +203,7 @@ class Blessings:
         """
         every = self.all()
         refuse_any(refusal for one in every for refusal in one.refusals)
-        in_force = {one.manifest.tree_hash for one in every if one.manifest is not None}
+        in_force = {one.tree_hash for _, one in whole(every)}
         return frozenset(in_force | {one.tree_hash for one in self.candidates()})
 
     def restorable(self) -> frozenset[str]:
@@ -213,9 +212,9 @@ class Blessings:
         Of each serve hash with a manifest in force that is the tree of the newest archived one that has another tree
         and is not revoked. All before it go: each rebless would leave one more for ever.
         """
-        in_force = {one.manifest.serve_hash: one.manifest.tree_hash for one in self.all() if one.manifest is not None}
+        in_force = {one.serve_hash: one.tree_hash for _, one in whole(self.all())}
         newest: dict[str, Manifest] = {}
-        for path, earlier in ((one.path, one.manifest) for one in self.archived() if one.manifest is not None):
+        for path, earlier in whole(self.archived()):
             known, now = newest.get(earlier.serve_hash), in_force.get(earlier.serve_hash, earlier.tree_hash)
             newer = known is None or earlier.version > known.version
             if newer and earlier.tree_hash != now and not self.revocations.against(path, earlier):
@@ -228,9 +227,7 @@ class Blessings:
         A damaged manifest may name any hash that its text holds. Raises Refused NV908 for one that cannot be read.
         """
         every = (*self.all(), *self.archived())
-        digests = {
-            trial.log for blessing in every if blessing.manifest is not None for trial in blessing.manifest.trials
-        }
+        digests = {trial.log for _, one in whole(every) for trial in one.trials}
         refusals: list[Refusal] = []
         for blessing in every:
             if blessing.manifest is None:
@@ -254,11 +251,10 @@ class Blessings:
         """
         blessings = self.of(query.serve_hash)
         refusals = [refusal for one in blessings for refusal in one.refusals]
-        matching = [(one.path, one.manifest) for one in blessings if one.manifest is not None]
+        matching = whole(blessings)
         if not blessings:
-            known = [(one.path, one.manifest) for one in self.all() if one.manifest is not None]
             candidates = [one.tree_hash for one in self.candidates() if one.serve_hash == query.serve_hash]
-            raise Refused(_none(query, self.directory, known, candidates))
+            raise Refused(_none(query, self.directory, whole(self.all()), candidates))
         if len(matching) > 1:
             names = ", ".join(path.name for path, _ in matching)
             cure = shlex.join(["git", "rm", *(path.name for path, _ in matching[1:])])
@@ -337,6 +333,11 @@ class Blessings:
     def signature(self, blessed: Manifest) -> Path:
         """Return the path of the signature of BLESSED, which need not exist."""
         return self.directory / "signatures" / f"{seen_versions.sha256(blessed)}.sig"
+
+
+def whole(blessings: Iterable[Blessing]) -> list[tuple[Path, Manifest]]:
+    """Return path and manifest of each of BLESSINGS that is not damaged."""
+    return [(one.path, one.manifest) for one in blessings if one.manifest is not None]
 
 
 def _begins(candidate: Manifest, name: str) -> bool:

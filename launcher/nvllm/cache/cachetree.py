@@ -19,7 +19,7 @@ from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Annotated, TypeAlias
 
-from nvllm.core import canonical, durable, fields
+from nvllm.core import canonical, durable, fields, reading
 from nvllm.core.canonical import Json
 from nvllm.core.fields import NOT_EMPTY, Count, Sha256
 from nvllm.core.refusal import Refusal
@@ -49,14 +49,6 @@ _MOUNT_POINT = "0755"
 TreePath = Annotated[
     str, fields.Rule(r"^(?!/)(?!(.*/)?\.\.(/|$))[^\u0000]+$", "a path below the top of the tree, without `..`")
 ]
-
-_KINDS = {
-    stat.S_IFLNK: "a symbolic link",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a character device",
-    stat.S_IFBLK: "a block device",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +314,7 @@ class _Walker:
             finally:
                 os.close(descriptor)
         elif kind != stat.S_IFREG:
-            raise Unfit(_KINDS[kind])
+            raise Unfit(reading.NOT_REGULAR[kind])
         elif not self.left_out(path, info):
             self._file(above, name, path)
 
@@ -333,7 +325,7 @@ class _Walker:
         try:
             before = os.fstat(descriptor)
             if not stat.S_ISREG(before.st_mode):
-                raise Unfit(_KINDS[stat.S_IFMT(before.st_mode)])
+                raise Unfit(reading.NOT_REGULAR[stat.S_IFMT(before.st_mode)])
             if before.st_nlink != 1:
                 raise Unfit(f"a file with {before.st_nlink} names (hard links)")
             self._check_owner(before, "a file")

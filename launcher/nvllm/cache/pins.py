@@ -24,11 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nvllm.core import canonical, clock, durable, paths, reading, trusted
+from nvllm.core import canonical, clock, durable, paths, proc, reading, trusted
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
-
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(slots=True)
@@ -50,7 +48,7 @@ class Pin:
 
     def write(self) -> None:
         """Write what this pin keeps. The caller holds the lock of its directory."""
-        text: Json = {"pid": os.getpid(), "boot": _boot(), "made": clock.now(), "names": [*self.names]}
+        text: Json = {"pid": os.getpid(), "boot": proc.boot_id(), "made": clock.now(), "names": [*self.names]}
         line = canonical.encode(text) + b"\n"
         os.pwrite(self.descriptor, line, 0)
         os.ftruncate(self.descriptor, len(line))
@@ -125,10 +123,3 @@ def _names(path: Path) -> list[str]:
     except (ValueError, KeyError, TypeError) as error:
         cure = f"wait until the process that holds {path} has ended"
         raise refuse("NV109", str(path), "the names that a process keeps", "another document", cure) from error
-
-
-def _boot() -> str:
-    try:
-        return reading.text(_BOOT, reading.SPEC).strip()
-    except OSError:
-        return ""

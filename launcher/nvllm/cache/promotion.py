@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nvllm.cache import manifest
-from nvllm.cache.blessings import Blessing, Blessings
+from nvllm.cache.blessings import Blessing, Blessings, whole
 from nvllm.cache.manifest import Manifest
 from nvllm.core import durable, reading
 from nvllm.core.paths import ensure
@@ -21,8 +21,8 @@ from nvllm.core.refusal import Refusal, refuse_any
 
 def next_version(blessings: Blessings, serve_hash: str) -> int:
     """Return the version of the next blessing of SERVE_HASH: above every version that is known on this host."""
-    every = (one.manifest for one in (*blessings.all(), *blessings.archived()))  # None: damaged, so it is never served
-    known = [one.version for one in every if one is not None and one.serve_hash == serve_hash]
+    every = whole((*blessings.all(), *blessings.archived()))  # a damaged one is never served
+    known = [one.version for _, one in every if one.serve_hash == serve_hash]
     seen = blessings.versions.newest(serve_hash)
     return max([*known, seen[0] if seen is not None else 0]) + 1
 
@@ -61,7 +61,7 @@ def promote(blessings: Blessings, new: Manifest, old: Blessing | None = None, si
             _make(directory / "signatures")
             durable.replace(blessings.signature(new), signed, 0o644, "signature")
         durable.replace(path, data, 0o644, "manifest")
-    blessings.versions.saw(new)
+    blessings.versions.saw(new)  # afterwards: remembered and not there, it would refuse the one that is (NV906)
     return path
 
 

@@ -43,6 +43,7 @@ def verify(data: bytes, signature: bytes, signers: Path, where: str, cure: str) 
     with tempfile.TemporaryDirectory(prefix="nvllm-signature-") as directory:
         file = Path(directory, "signature")
         file.write_bytes(signature)
+        # This only looks the key up, and checks no signature; `verify` checks it, for one principal.
         named = run(["-Y", "find-principals", "-s", str(file), "-f", str(signers)], b"")
         principals = named.stdout.decode(errors="replace").splitlines() if named.returncode == 0 else []
         problem = last_line(named)

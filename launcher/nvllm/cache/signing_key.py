@@ -99,7 +99,7 @@ def _public(key: Path) -> str:
         texts = [reading.content(path, reading.CONFIGURATION) for path in (key, _beside(key)) if os.path.lexists(path)]
     except OSError as error:
         raise refuse("NV108", f"--key {key}", expected, error.strerror or str(error), cure) from error
-    done = signature.run(["-y", "-P", "", "-f", str(key)], b"")
+    done = signature.run(["-y", "-P", "", "-f", str(key)], b"")  # -P: nobody is asked for a passphrase
     for content in (*texts, done.stdout):
         public = _PUBLIC.fullmatch(content.decode("ascii", errors="replace"))
         if public is not None:

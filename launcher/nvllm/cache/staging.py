@@ -241,7 +241,8 @@ class Copier:
 
     def _seal_file(self, path: str, mode: int) -> None:
         sealed_path = self.target / path
-        # The kernel needs a file that its owner may still write. One file without fs-verity is a copy without it.
+        # Before the mode: the kernel needs a file that its owner may still write. One file without fs-verity is a copy
+        # without it.
         if self._verity is not False:
             self._verity = enable_verity(sealed_path)
         self._close(sealed_path, os.O_NONBLOCK, mode)

@@ -6,14 +6,16 @@ import contextlib
 import shlex
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import click
 
-from nvllm.bless import blessing, evaluation, preflight
+from nvllm.bless import blessing, evaluation, preflight, several
 from nvllm.bless.blessing import Bless, BlessResult
 from nvllm.bless.evaluation import Asker
 from nvllm.bless.preflight import BlessRequest
+from nvllm.bless.several import SeveralResult
 from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
@@ -40,6 +42,7 @@ EXAMPLES = """
 Examples:
   nvllm bless cpu --profile tiny-blessed               compile, run 5 trials, write the manifest
   nvllm bless cpu --profile tiny-blessed --claim 0.90  run 29 trials, which that claim needs
+  nvllm bless cpu --profile tiny-blessed --artifacts 3  compile 3 times, bless one that passes
   nvllm bless cpu --profile tiny-blessed --rebless     replace the blessing in force
   nvllm bless --profile qwen35-27b --extend            add the kernels that requests needed and it lacks
   nvllm bless cpu --profile tiny-blessed --candidate 0123456789ab   try what `nvllm pull` brought, compile nothing
@@ -58,6 +61,7 @@ class BlessOptions:
     rebless: bool
     extend: bool
     candidate: str | None
+    artifacts: int | None
     sign: Path | None
     expires: str | None
     address: str | None
@@ -95,6 +99,9 @@ _OPTIONS = (
         metavar="TREE",
         help="Compile nothing: try this cache, which `nvllm pull` has brought without a signature.",
     ),
+    click.option(
+        "--artifacts", type=click.IntRange(2, 50), metavar="K", help="Compile K times, and bless one that passes."
+    ),
     click.option("--sign", type=PATH, metavar="KEY", help="Sign the manifest with this SSH key."),
     click.option(
         "--expires", metavar="WHEN", help="When the blessing ends: after 30d (or h, w), or on a day such as 2027-01-31."
@@ -116,24 +123,12 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
     If all trials pass, a manifest is written that lets `nvllm serve` load this cache, and no other. With --on, the
     compile and the first trial run here; the cache goes to REPO, and the other trials to machines of this host's class.
     """
-    if (given.address is None) != (given.registry is None):
-        raise click.UsageError("--on and --registry go together: machines pull what they try")
-    if given.rebless and given.extend:
-        raise refuse("NV108", "nvllm bless", "--rebless or --extend", "--rebless and --extend", "name one of them")
-    if given.candidate is not None and (given.extend or given.address is not None):
-        other = "--extend" if given.extend else "--on"
-        raise refuse("NV108", "nvllm bless", f"--candidate or {other}", "both", "a candidate is tried whole, and here")
+    _refuse_pairs(given)
     number, unsafe = preflight.boots(given.trials, given.claim, given.unsafe_trials)
     ends = manifest.parse_expiry(given.expires, time.time()) if given.expires is not None else None
     blessings = Blessings.of_project(app.project, app.places)
     examination = examine(
-        app.project,
-        app.places,
-        image,
-        given.profile,
-        Depth.UNBLESSED,
-        paranoid=given.paranoid,
-        progress=app.progress,
+        app.project, app.places, image, given.profile, Depth.UNBLESSED, paranoid=given.paranoid, progress=app.progress
     )
     asker, problems = evaluation.prepared(app.project, app.places, examination)
     examination = replace(examination, refusals=(*examination.refusals, *problems))
@@ -146,6 +141,7 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
     old = preflight.preflight(examination, blessings, asked, signers, time.time())
     for waiver in examination.plan.waivers:
         app.progress.note(f"WAIVER {waiver.name}: {waiver.reason}")
+    compiled = None
     with contextlib.ExitStack() as stack:
         pool = None
         if given.address is not None:
@@ -161,8 +157,11 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
         pin = stack.enter_context(Pins(app.places.pins).pin())
         if pool is None or given.registry is None:
             held_locks = stack.enter_context(supervisor.hold_locks(examination, app.places, _command(examination)))
-            work = Bless(examination, app.places, held_locks, app.progress, pin, asker)
-            result = work.run(asked, base) if candidate is None else work.prove(number, candidate)
+            # By each call: the logs of each compile and its trials have a directory of their own.
+            work = partial(Bless, examination, app.places, held_locks, app.progress, pin, asker)
+            if given.artifacts is not None:
+                compiled = several.run(work, asked, given.artifacts, app.progress)
+            result = compiled.result if compiled is not None else _compiled(work(), asked, base, candidate)
         else:
             result = _spread(app, examination, asked, base, pool, repository(app, given.registry), pin, asker)
         new = blessing.new_manifest(examination, blessings, result, asked, time.time())
@@ -173,7 +172,35 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
         left = KernelReports(app.places.kernels).settle(new.serve_hash, new.tree)
     for kernel in left:
         app.progress.note(f"STILL MISSING {kernel.name} ({kernel.arguments}): no round of requests needed it")
-    app.out.result("bless", _data(image, new, file, signed=given.sign is not None), _text(new, kept))
+    counted, more = _counted(compiled)
+    data = {**_data(image, new, file, signed=given.sign is not None), **counted}
+    app.out.result("bless", data, _text(new, f"{more}{kept}"))
+
+
+def _counted(compiled: SeveralResult | None) -> tuple[dict[str, Json], str]:
+    """Return what COMPILED adds to the document, and to the text; nothing if there was one compile."""
+    if compiled is None:
+        return {}, ""
+    return {"compiles": compiled.compiles, "rejected": [*compiled.rejected]}, f"{compiled.text}. "
+
+
+def _compiled(work: Bless, asked: BlessRequest, base: Manifest | None, candidate: Manifest | None) -> BlessResult:
+    return work.run(asked, base) if candidate is None else work.prove(asked.boots, candidate)
+
+
+def _refuse_pairs(given: BlessOptions) -> None:
+    """Raise Refused NV108 for options of GIVEN that do not go together."""
+    if (given.address is None) != (given.registry is None):
+        raise click.UsageError("--on and --registry go together: machines pull what they try")
+    if given.rebless and given.extend:
+        raise refuse("NV108", "nvllm bless", "--rebless or --extend", "--rebless and --extend", "name one of them")
+    if given.candidate is not None and (given.extend or given.address is not None):
+        other = "--extend" if given.extend else "--on"
+        raise refuse("NV108", "nvllm bless", f"--candidate or {other}", "both", "a candidate is tried whole, and here")
+    if given.artifacts is not None and (given.extend or given.candidate is not None or given.address is not None):
+        other = "--extend" if given.extend else "--candidate" if given.candidate is not None else "--on"
+        expected = "compiles from nothing, here"
+        raise refuse("NV108", "nvllm bless --artifacts", expected, other, f"leave {other} out")
 
 
 def _command(examination: Examination) -> str:
@@ -239,7 +266,7 @@ def _spread(
     return work.result(made, (*trials, *machines.boots(made, candidate, trials[0], asked.boots - 1)))
 
 
-def _data(image: str, new: Manifest, file: str, *, signed: bool) -> Json:
+def _data(image: str, new: Manifest, file: str, *, signed: bool) -> dict[str, Json]:
     return {
         "file": file,
         "image": image,

@@ -13,15 +13,34 @@ import click
 
 from nvllm.cli.build import fresh_build
 from nvllm.cli.complete import images, probes, profiles, sentinels, several_profiles
-from nvllm.cli.frame import PATH, App, Command, FiniteRange, packed, typed, with_app
+from nvllm.cli.evidence_options import (
+    AT_ONCE,
+    COMPARED,
+    ENGINES,
+    LOAD,
+    MARGIN_OPTIONS,
+    PART,
+    QUESTIONS,
+    RUN,
+    SEED,
+    ComparedOptions,
+    EngineOptions,
+    LoadOptions,
+    MarginOptions,
+    QuestionOptions,
+    RunOptions,
+    counted,
+    runs_option,
+)
+from nvllm.cli.frame import PATH, App, Command, packed, typed, with_app
 from nvllm.cli.image_argument import HELP, IMAGE, with_image
 from nvllm.cli.webpage import OPTIONS, WebPage
-from nvllm.core import clock, parts, proc
+from nvllm.core import clock, proc
 from nvllm.core.canonical import Json
-from nvllm.core.evaluation import PROMPT, Extraction
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
 from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, summary, tworuns
+from nvllm.evidence import artifacts as artifacts_of_run
 from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
 from nvllm.evidence.load import LoadProbe, LoadThenQuestions
@@ -49,12 +68,14 @@ Examples:
   nvllm ablate --profile tiny-ablation --sentinels page-zeroer,mamba-block-ids --probe gsm8k --data test.jsonl
   nvllm ablate cpu --profile tiny-eager --sentinels page-zeroer,mamba-block-ids --probe ./probe.sh --runs 3
   nvllm ablate --profile lower8 --sentinels mamba-block-ids,gdn-first-chunk --probe gsm8k --data test.jsonl
+  nvllm ablate --profile lower8 --artifacts 5 --runs 5 --probe gsm8k --data test.jsonl --n 50
 """
 EVAL_EXAMPLES = """
 Examples:
   nvllm eval gsm8k --profile lower8 --data test.jsonl --n 50 --seed 42 --floor 45/50
   nvllm eval --image cpu --profile tiny-eager --probe ./probe.sh
   nvllm eval lm-eval --tasks gsm8k,ifeval --profile qwen35-27b --n 50
+  nvllm eval gsm8k --profile lower8 --data test.jsonl --n 50 --runs-per-engine 5 --engines 1
 """
 BENCH_EXAMPLES = """
 Examples:
@@ -76,69 +97,11 @@ Examples:
 
 
 @dataclass(frozen=True, slots=True)
-class QuestionOptions:
-    """The options of what is asked. DATA names the questions, COUNT of which SEED draws; the others bound an answer."""
-
-    data: Path | None
-    count: int | None
-    seed: int
-    floor: float | None
-    length: int
-    timeout: float | None
-    concurrency: int
-    prompt: str
-    stop: tuple[str, ...]
-    extract: Extraction
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """The options of a load: so many REQUESTS, with prompts and answers of so many tokens."""
-
-    requests: int
-    prompt_len: int
-    output_len: int
-
-
-@dataclass(frozen=True, slots=True)
-class MarginOptions:
-    """The options of what counts as the same, each a part of 1."""
-
-    margin: float
-    margin_questions: float
-    margin_length: float
-
-    @property
-    def chosen(self) -> Margins:
-        return Margins(self.margin, self.margin_questions, self.margin_length)
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The options of a run: how many RUNS of each arm, and the directory OUTPUT, which FORCE empties.
-
-    With DRY_RUN the legs are only shown. With UNTIL_DECIDED there may be fewer runs.
-    """
-
-    runs: int
-    output: Path | None
-    force: bool
-    dry_run: bool
-    until_decided: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedOptions(RunOptions):
-    """Those of a run that compares. With COLD each leg compiles for itself, unless its profile is blessed."""
-
-    cold: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Campaign:
     """The legs of ARMS, each on BUILD and asked by PROBE, as the options of RUN say.
 
     With TRACED each arm has one more leg, under a profiler. Unless it is COLD, its legs load what was compiled once.
+    One container is asked PER_ENGINE runs.
     """
 
     kind: Kind
@@ -149,109 +112,11 @@ class Campaign:
     margins: Margins = MARGINS
     traced: LoadProbe | None = None
     cold: bool = True
+    per_engine: int = 1
 
 
-class Part(click.ParamType[float]):
-    """A part of a whole, such as COUNTED, 45/50, or PERCENT, 90%. A bare number is refused: it may mean either."""
-
-    name = "part"
-
-    def __init__(self, counted: str, percent: str) -> None:
-        self.counted, self.percent = counted, percent
-
-    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        option = param.opts[0] if param is not None else "a part"
-        try:
-            return parts.part(value)
-        except ValueError as error:
-            expected = f"a part such as {self.counted} or {self.percent}"
-            cure = f"{option} {self.counted}, or {option} {self.percent}"
-            raise refuse("NV856", option, expected, str(error), cure) from error
-
-
-_FLOOR, _PART = Part("45/50", "90%"), Part("3/100", "3%")
-_SEED = click.IntRange(0, 2**31 - 1)
-_REQUESTS = click.IntRange(1, 10**6)
-_TOKENS = click.IntRange(1, 10**7)
-_AT_ONCE = click.IntRange(1, 10_000)
-_DAY = 86400
 _LM_EVAL_TIMEOUT = 600.0
 """Seconds for a request of lm-eval, whose tasks say how long an answer may be."""
-_QUESTIONS = (
-    click.option("--data", type=PATH, metavar="FILE", help="Questions as GSM8K has them, one JSON object a line."),
-    click.option("--n", "count", type=click.IntRange(1), help="Ask so many of them.  [default: all]"),
-    click.option("--seed", type=_SEED, default=42, show_default=True, help="Draws the questions."),
-    click.option("--floor", type=_FLOOR, metavar="PART", help="Fail below: 45/50, or 90%."),
-    click.option("--length", type=_TOKENS, default=512, show_default=True, help="Tokens of an answer."),
-    click.option(
-        "--timeout",
-        type=FiniteRange(0, _DAY, min_open=True),
-        metavar="SECONDS",
-        help="Seconds for one.  [default: by --length and the rate of the first answers]",
-    ),
-    click.option("--concurrency", type=_AT_ONCE, default=1, show_default=True, help="Requests at once."),
-    click.option(
-        "--prompt",
-        metavar="TEXT",
-        default=PROMPT.replace("\n", "\\n"),
-        show_default=True,
-        help=r"What stands around a {question}; \n ends a line.",
-    ),
-    click.option(
-        "--stop",
-        multiple=True,
-        metavar="TEXT",
-        help="A text that ends an answer; again for more.  [default: what the prompt begins with]",
-    ),
-    click.option(
-        "--extract",
-        type=click.Choice(get_args(Extraction)),
-        default="flexible",
-        show_default=True,
-        help="The number after ####, or the last one.",
-    ),
-)
-_LOAD = (
-    click.option("--requests", type=_REQUESTS, default=100, show_default=True, help="Requests of a leg."),
-    click.option("--prompt-len", type=_TOKENS, default=512, show_default=True, help="Tokens of a prompt."),
-    click.option("--output-len", type=_TOKENS, default=128, show_default=True, help="Tokens of its answer."),
-)
-_MARGINS = (
-    click.option(
-        "--margin",
-        type=_PART,
-        metavar="PART",
-        default=0.03,
-        help="Speeds this close are the same.  [default: 3%]",
-    ),
-    click.option(
-        "--margin-questions",
-        type=_PART,
-        metavar="PART",
-        default=0.05,
-        help="Shares of right answers this close are the same.  [default: 5/100]",
-    ),
-    click.option(
-        "--margin-length",
-        type=_PART,
-        metavar="PART",
-        default=0.1,
-        help="Lengths of answers this close are the same.  [default: 10%]",
-    ),
-)
-_RUN = (
-    click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on."),
-    click.option("--force", is_flag=True, help="Remove the run that is in --output."),
-    click.option("--dry-run", is_flag=True, help="Show the legs in their order; start and write nothing."),
-    click.option("--until-decided", is_flag=True, help="End before --runs, once all is found."),
-)
-_COMPARED = (*_RUN, click.option("--cold", is_flag=True, help="Each leg compiles for itself, unless it is blessed."))
-
-
-def _runs(default: int, what: str) -> Callable[[F], F]:
-    return click.option("--runs", type=click.IntRange(1, 1000), default=default, show_default=True, help=what)
 
 
 @click.command("ablate", cls=Command, epilog=ABLATE_EXAMPLES)
@@ -259,41 +124,51 @@ def _runs(default: int, what: str) -> Callable[[F], F]:
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option(
     "--sentinels",
-    required=True,
     shell_complete=sentinels,
     metavar="A,B",
     help="The switchable patches to compare.",
 )
 @click.option("--arms", "named", metavar="A,A+B", help="The arms: none, all, or sentinels joined by +.")
+@click.option("--artifacts", type=click.IntRange(2, 50), metavar="K", help="Compare K compiles of one key instead.")
 @click.option("--design", type=click.Choice(get_args(Design)), help="The arms by rule.  [default: full up to 4]")
 @click.option(
     "--probe", required=True, shell_complete=probes, metavar="gsm8k|FILE", help="Questions by --data, or a program."
 )
-@packed("asked", QuestionOptions, _QUESTIONS)
-@packed("margins", MarginOptions, _MARGINS)
-@packed("run", ComparedOptions, (_runs(5, "Fresh containers for each arm."), *_COMPARED))
+@packed("asked", QuestionOptions, QUESTIONS)
+@packed("margins", MarginOptions, MARGIN_OPTIONS)
+@packed("engines", EngineOptions, ENGINES)
+@packed("run", ComparedOptions, (runs_option(5, "Fresh containers for each arm."), *COMPARED))
 @with_image()
 def ablate(
     app: App,
     image: str,
     profile: str,
-    sentinels: str,
+    sentinels: str | None,
     named: str | None,
+    artifacts: int | None,
     design: Design | None,
     probe: str,
     asked: QuestionOptions,
     margins: MarginOptions,
+    engines: EngineOptions,
     run: ComparedOptions,
 ) -> None:
-    """Nothing is built: an arm is a set of sentinel files. An arm whose harness fails is invalid, never passed."""
+    """Nothing is built: an arm is a set of sentinel files, or a compile. If its harness fails it is invalid."""
     if named is not None and design is not None:
         raise refuse("NV108", "nvllm ablate", "--arms or --design", "--arms and --design", "name one of them")
     build = _build(app, image, profile)
-    chosen = _sentinels(app, build, profile, sentinels)
-    compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
+    if artifacts is not None:
+        given = {"--sentinels": sentinels, "--arms": named, "--design": design, "--cold": run.cold or None}
+        states = _compiles(build, profile, artifacts, [name for name, value in given.items() if value is not None])
+    elif sentinels is not None:
+        chosen = _sentinels(app, build, profile, sentinels)
+        compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
+        states = circumstances.ablated_arms(build, profile, compared)
+    else:
+        raise refuse("NV108", "nvllm ablate", "--sentinels A,B or --artifacts K", "neither", "nvllm ablate --help")
     leg = _probe(app, build, profile, probe, asked)
-    states = circumstances.ablated_arms(build, profile, compared)
-    _campaign(app, Campaign("ablate", build, states, leg, run, margins.chosen, cold=run.cold))
+    run, per_engine = counted(run, engines)
+    _campaign(app, Campaign("ablate", build, states, leg, run, margins.chosen, cold=run.cold, per_engine=per_engine))
 
 
 @click.command("eval", cls=Command, epilog=EVAL_EXAMPLES)
@@ -303,8 +178,9 @@ def ablate(
 @click.option("--probe", type=PATH, metavar="FILE", help="A program in the place of questions.")
 @click.option("--tasks", metavar="T,T", help="Tasks of lm-eval, separated by commas.")
 @click.option("--include", type=PATH, metavar="DIR", help="Task files of lm-eval of your own.")
-@packed("asked", QuestionOptions, _QUESTIONS)
-@packed("run", RunOptions, (_runs(1, "Fresh containers."), *_RUN))
+@packed("asked", QuestionOptions, QUESTIONS)
+@packed("engines", EngineOptions, ENGINES)
+@packed("run", RunOptions, (runs_option(1, "Fresh containers."), *RUN))
 @with_image()
 def eval_command(
     app: App,
@@ -315,6 +191,7 @@ def eval_command(
     tasks: str | None,
     include: Path | None,
     asked: QuestionOptions,
+    engines: EngineOptions,
     run: RunOptions,
 ) -> None:
     """Answers are graded as lm-eval grades gsm8k. The exit status is 1 below the floor."""
@@ -333,20 +210,22 @@ def eval_command(
         leg: LegProbe = lmeval.LmEvalProbe(names, include, *limits, proc.Programs(ledger))
     else:
         leg = _probe(app, build, profile, task or str(probe), asked)
-    _campaign(app, Campaign("eval", build, circumstances.profile_arms(build, [profile]), leg, run))
+    run, per_engine = counted(run, engines)
+    states = circumstances.profile_arms(build, [profile])
+    _campaign(app, Campaign("eval", build, states, leg, run, per_engine=per_engine))
 
 
 @click.command("bench", cls=Command, epilog=BENCH_EXAMPLES)
 @IMAGE
 @click.option("--profile", required=True, shell_complete=profiles, help="A profile of the image.")
 @click.option("--vs", shell_complete=profiles, metavar="PROFILE", help="Another profile; legs take turns.")
-@packed("load", LoadOptions, _LOAD)
-@click.option("--concurrency", type=_AT_ONCE, default=8, show_default=True, help="Requests at once.")
-@click.option("--seed", type=_SEED, default=42, show_default=True, help="Draws the prompts.")
+@packed("load", LoadOptions, LOAD)
+@click.option("--concurrency", type=AT_ONCE, default=8, show_default=True, help="Requests at once.")
+@click.option("--seed", type=SEED, default=42, show_default=True, help="Draws the prompts.")
 @click.option(
-    "--margin", type=_PART, metavar="PART", default=0.03, help="Figures this close are the same.  [default: 3%]"
+    "--margin", type=PART, metavar="PART", default=0.03, help="Figures this close are the same.  [default: 3%]"
 )
-@packed("run", ComparedOptions, (_runs(5, "Fresh containers for each profile."), *_COMPARED))
+@packed("run", ComparedOptions, (runs_option(5, "Fresh containers for each profile."), *COMPARED))
 @click.option(
     "--trace", is_flag=True, help="Run each profile once more under PyTorch's profiler, and list its kernels."
 )
@@ -385,10 +264,10 @@ def bench(
 @click.option(
     "--probe", required=True, shell_complete=probes, metavar="gsm8k|FILE", help="Questions by --data, or a program."
 )
-@packed("load", LoadOptions, _LOAD)
-@packed("asked", QuestionOptions, _QUESTIONS)
-@packed("margins", MarginOptions, _MARGINS)
-@packed("run", ComparedOptions, (_runs(5, "Fresh containers for each profile."), *_COMPARED))
+@packed("load", LoadOptions, LOAD)
+@packed("asked", QuestionOptions, QUESTIONS)
+@packed("margins", MarginOptions, MARGIN_OPTIONS)
+@packed("run", ComparedOptions, (runs_option(5, "Fresh containers for each profile."), *COMPARED))
 @with_image()
 def sweep(
     app: App,
@@ -451,6 +330,22 @@ def _sentinels(app: App, build: Build, profile: str, text: str) -> tuple[str, ..
     return chosen
 
 
+def _compiles(build: Build, profile: str, count: int, given: Sequence[str]) -> list[ArmState]:
+    """Return the arms of COUNT compiles of PROFILE.
+
+    Raises Refused NV108 for options that are GIVEN and compare something else, and NV860 for a profile whose engines
+    leave nothing that another one could load.
+    """
+    refuse_any(
+        Refusal("NV108", "--artifacts", "arms that differ in what was compiled alone", name, f"leave {name} out")
+        for name in given
+    )
+    if reason := artifacts_of_run.uncached(build.spec, build.spec.profiles[profile]):
+        cure = "name a profile that compiles, and keeps what it compiles: --profile P"
+        raise refuse("NV860", f"profile {profile}", "an engine that compiles, and keeps it", reason, cure)
+    return circumstances.artifact_arms(build, profile, count)
+
+
 def _probe(app: App, build: Build, profile: str, name: str, asked: QuestionOptions) -> LegProbe:
     """Return the probe NAME of PROFILE: questions, or a program."""
     if name != GSM8K:
@@ -492,11 +387,17 @@ def _campaign(app: App, campaign: Campaign) -> None:
 def _plan(app: App, campaign: Campaign) -> None:
     """Show the legs of CAMPAIGN in their order."""
     states, probe, traced = campaign.arms, campaign.probe, campaign.traced
-    order = [(states[arm], number) for arm, number in arms.schedule(len(states), campaign.run.runs)]
+    per_engine = campaign.per_engine
+    order = [
+        (states[arm], run)
+        for arm, engine in arms.schedule(len(states), campaign.run.runs // per_engine)
+        for run in arms.runs_of(engine, per_engine)
+    ]
     legs: list[dict[str, Json]] = [{"arm": one.name, "profile": one.profile, "run": number} for one, number in order]
 
     def text() -> None:
-        app.out.line(f"each leg, in a fresh container: {probe.state.name}")
+        where = "a fresh container" if per_engine == 1 else f"a fresh container for each {per_engine} runs of an arm"
+        app.out.line(f"each leg, in {where}: {probe.state.name}")
         rows = [(str(place), *(str(one[name]) for name in one)) for place, one in enumerate(legs, 1)]
         app.out.table(("leg", "arm", "profile", "run"), rows)
         if traced is not None:
@@ -525,6 +426,7 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
         traced=traced is not None,
         until_decided=campaign.run.until_decided,
         cold=campaign.cold,
+        per_engine=campaign.per_engine,
     )
     began = clock.now()
     where = campaign.run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{clock.compact(began)}"
@@ -565,6 +467,10 @@ def _say(app: App, manifest: RunManifest, comparison: Comparison, where: Path) -
             app.out.table(summary.KERNEL_COLUMNS, summary.kernel_rows(table)[:_SHOWN_KERNELS])
         if comparison.common:
             app.out.table(summary.COMMON_COLUMNS, summary.common_rows(comparison)[:_SHOWN_KERNELS])
+        if comparison.compiles:
+            app.out.table(summary.COMPILE_COLUMNS, summary.compile_rows(comparison))
+        if comparison.engines:
+            app.out.table(summary.ENGINE_COLUMNS, summary.engine_rows(comparison))
         for finding in comparison.findings:
             app.out.line(f"{finding.factor}: {finding.finding}: {finding.text}")
             if finding.artifacts:

@@ -18,8 +18,7 @@ from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.export import compose, kubernetes, mounted, quadlet, systemd
-from nvllm.export import export as exporting
-from nvllm.export.export import GUARANTEES, Export, ExportSource
+from nvllm.export.export import GUARANTEES, Export, ExportSource, refusals, relevant
 from nvllm.export.systemd import Service
 from nvllm.fleet import blessings
 from nvllm.serve.examination import Depth, Examination, examine
@@ -94,7 +93,7 @@ def export(
         durable.absent(out, "--out")
     app.remember_project()
     examination = examine(app.project, app.places, image, profile, Depth.WHOLE, paranoid=False, progress=app.progress)
-    refuse_any(exporting.relevant(examination.refusals))
+    refuse_any(relevant(examination.refusals))
     source = _source(app, examination, repository, models_at)
     made = _made(app, target, source, server)
     data: dict[str, Json] = {
@@ -143,10 +142,9 @@ def _made(app: App, platform: str, source: ExportSource, server: tuple[int, int]
     if platform == "kubernetes":
         refuse_any(kubernetes.refusals(source))
         return kubernetes.exported(source, server)
+    refuse_any(refusals(source, platform))
     if platform == "quadlet":
-        refuse_any(quadlet.refusals(source))
         return quadlet.exported(source)
-    refuse_any(exporting.refusals(source, platform))
     return compose.exported(source) if platform == "compose" else systemd.exported(source, _service(app))
 
 

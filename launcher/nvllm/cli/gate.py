@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -189,19 +189,19 @@ def _unmeasured(kept: Kept) -> list[Refusal]:
 
 
 def _thermal(app: App, limits: ThermalLimits) -> Kept:
-    with _alone(app, "thermal"):
-        host = facts.probe([])
-        return _keep(app, "thermal", host, thermal_gate.run(limits, host, ThermalSources(), app.progress))
+    return _kept(app, "thermal", lambda host: thermal_gate.run(limits, host, ThermalSources(), app.progress))
 
 
 def _disk(app: App, limits: DiskLimits) -> Kept:
-    with _alone(app, "disk"):
-        return _keep(app, "disk", facts.probe([]), disk_gate.run(limits, app.places.cache, app.progress))
+    return _kept(app, "disk", lambda _: disk_gate.run(limits, app.places.cache, app.progress))
 
 
-def _keep(app: App, name: GateName, host: HostFacts, measured: Measured) -> Kept:
-    record = gate_records.measured(name, host, measured)
-    return record, gate_records.write(app.places.gates, record)
+def _kept(app: App, name: GateName, measure: Callable[[HostFacts], Measured]) -> Kept:
+    """Run the gate NAME, which MEASUREs this host, and keep its record."""
+    with _alone(app, name):
+        host = facts.probe([])
+        record = gate_records.measured(name, host, measure(host))
+        return record, gate_records.write(app.places.gates, record)
 
 
 def _memory(app: App, limits: MemoryLimits) -> Kept:

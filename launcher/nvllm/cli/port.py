@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,15 +16,19 @@ from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.cli.patch import source_archive
 from nvllm.core import durable
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import refuse, refuse_any
-from nvllm.lock import wheel_matches_source
+from nvllm.core.refusal import Refused, refuse, refuse_any
+from nvllm.core.spec import ImageSpec
+from nvllm.lock import providers, release_wheels, resolve, wheel_matches_source
+from nvllm.lock.project import read_lock
+from nvllm.lock.release_wheels import ReleaseWheels
 from nvllm.patches import patching, seriesfile, source
 from nvllm.patches.series import Series
 from nvllm.patches.source import ArchiveTree
 from nvllm.patches.unified import Diff
-from nvllm.port import gitmerge, merge, moves, releases, written
+from nvllm.port import gitmerge, merge, moves, newspec, releases, written
 from nvllm.port.conflicts import Conflicts
 from nvllm.port.merge import Ported, Sides
+from nvllm.port.newspec import Need
 from nvllm.port.written import Release
 from nvllm.sources import commits
 from nvllm.sources.indexes import Sources
@@ -33,11 +38,13 @@ EXAMPLES = """
 Examples:
   nvllm port cpu --to 0.32.0 --dry-run     what becomes of each patch; nothing is written
   nvllm port cpu --to each --dry-run       the same for every release since the pinned one, as a table
-  nvllm port cpu --to 0.32.0               write patches/v0.32.0, or the files in which patches conflict
+  nvllm port cpu --to 0.32.0               write patches/v0.32.0 and the spec, or the files in which patches conflict
 """
 
 EACH = "each"
 _NAMED = "name one release: --to VERSION"
+_UNASKED = "nothing was asked of an index: --offline"
+_COMPILED = "vLLM is compiled from a commit: no index has its wheel"
 _VERSION_FILE = "vllm/_version.py"
 
 
@@ -51,9 +58,14 @@ class _Job:
     old: Mapping[str, bytes]
     enabled: tuple[str, ...]
 
-    def to(self, version: str, resolved: merge.Resolve) -> tuple[tuple[Ported, ...], ArchiveTree]:
-        """Return what becomes of each patch on the source of VERSION, and that source."""
-        new = source.texts(source_archive(self.app, version), self._suffixes())
+    def texts(self, version: str) -> Mapping[str, bytes]:
+        """Return the files of the source of VERSION that the patches, or the spec, may be about."""
+        return source.texts(source_archive(self.app, version), self._suffixes())
+
+    def to(
+        self, version: str, new: Mapping[str, bytes], resolved: merge.Resolve
+    ) -> tuple[tuple[Ported, ...], ArchiveTree]:
+        """Return what becomes of each patch on NEW, the source of VERSION, and that source."""
         names = {*self.old, *new, *(path for patch in self.series.patches for path in patch.touches)}
         names |= {item.path for patch in self.series.patches for item in patch.evidence}
         before, after = (ArchiveTree({name: files.get(name) for name in names}) for files in (self.old, new))
@@ -91,7 +103,8 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
 
     Each patch is merged three-way, file by file, from the two source archives. It is unchanged, moved, merged, partly
     upstream, upstream, or in conflict. Where patches conflict, the files are written with markers: edit them, and run
-    the same command again. Exits with 1 while a patch is in conflict.
+    the same command again. Then comes what the image's spec needs: what is written, and what a person decides. Exits
+    with 1 while a patch is in conflict, or a person must decide something.
     """
     spec = specfile.of(app.project, image)
     series = seriesfile.of(app.project, spec.patches.series)
@@ -108,36 +121,48 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     if not dry_run:
         app.project.writable(target)
         durable.absent(target, "--to")
-    ported, tree = job.to(to, resolutions.resolved)
+    new = job.texts(to)
+    ported, tree = job.to(to, new, resolutions.resolved)
     unmerged = [outcome for outcome in ported if outcome.state in ("conflict", "missing")]
+    commit = None if dry_run or unmerged else _commit(app, to, commit, tree)
+    gone = {outcome.id for outcome in ported if outcome.state == "upstream"}
+    carried = frozenset(patch.id for patch in series.patches if patch.status == "carried" and patch.id not in gone)
+    release = newspec.NewRelease(to, commit, target.name, new, f"vllm-{to}.tar.gz", carried)
+    moved, needs = _moved(app, spec, series, release, dry_run=dry_run)
     paths: tuple[Path, ...] = ()
     lines: list[str] = []
+    spec_path = app.project.spec(image)
     if not dry_run and unmerged:
         paths = resolutions.write(ported)
         lines = [*(f"conflict: {app.project.show(path)}" for path in paths), "edit these files, then run it again"]
     elif not dry_run:
-        release = Release(target.name, to, _commit(app, to, commit, tree), tree)
+        assert commit is not None
         text = seriesfile.text(directory, app.project.show(directory))
-        files = written.files(text, series, diffs, ported, release)
+        files = written.files(text, series, diffs, ported, Release(target.name, to, commit, tree))
         _apply(job.enabled, ported, tree)
         with durable.appearing(target, "--to") as partial:
             for name, content in files.items():
                 durable.replace(partial / name, content, 0o644, code="NV920")
-        path = app.project.show(target)
-        lines = [
-            f"written: {path}, {len(files) - 1} patches",
-            f"next: name {path} and vLLM {to} in {app.project.show(app.project.spec(image))}, then nvllm lock {image}",
-        ]
+        lines = [f"written: {app.project.show(target)}, {len(files) - 1} patches"]
+        if moved is None:
+            lines.append(f"next: write what the table says into {app.project.show(spec_path)}, then nvllm lock {image}")
+        else:
+            durable.replace(spec_path, moved.encode(), 0o644, code="NV920")
+            lines += [
+                f"written: {app.project.show(spec_path)}",
+                f"next: nvllm lock {image} --update wheels, nvllm build {image}, nvllm patch prove {image}",
+            ]
     data: dict[str, Json] = {
         "image": image,
         "series": series.base,
         "version": to,
         "patches": [_document(outcome, job.enabled) for outcome in ported],
         "conflicts": [str(path) for path in paths],
+        "spec": [dataclasses.asdict(need) for need in needs],
         "written": None if dry_run or unmerged else app.project.show(target),
     }
-    app.out.result("port", data, lambda: _text(app, ported, job.enabled, lines))
-    if unmerged:
+    app.out.result("port", data, lambda: _text(app, ported, job.enabled, needs, lines))
+    if unmerged or any(need.state == "decide" for need in needs):
         raise click.exceptions.Exit(1)
 
 
@@ -154,7 +179,7 @@ def _each(job: _Job) -> None:
     versions = releases.after(Sources(None, os.environ).indexes().sdist_versions("vllm"), series.version)
     rows: dict[str, tuple[Ported, ...]] = {}
     for version in versions:
-        rows[version] = job.to(version, lambda patch_id, path: None)[0]
+        rows[version] = job.to(version, job.texts(version), lambda patch_id, path: None)[0]
     data: Json = {
         "series": series.base,
         "releases": [
@@ -181,7 +206,46 @@ def _document(outcome: Ported, enabled: tuple[str, ...]) -> dict[str, Json]:
     }
 
 
-def _text(app: App, ported: tuple[Ported, ...], enabled: tuple[str, ...], lines: list[str]) -> None:
+def _moved(
+    app: App, spec: ImageSpec, series: Series, release: newspec.NewRelease, *, dry_run: bool
+) -> tuple[str | None, tuple[Need, ...]]:
+    """Return the text of SPEC, whose patches are of SERIES, at RELEASE, None if its wheels are unknown, and its needs.
+
+    Raises what `wheels_of` and `newspec.needs` raise, but in a DRY_RUN a release without wheels is one of the needs.
+    """
+    instead: tuple[newspec.State, str] = ("unread", _UNASKED if app.offline else _COMPILED)
+    try:
+        wheels = wheels_of(app, spec, release)
+    except Refused as refused:
+        if not dry_run:  # before anything is written, and before a person merges for a release that has no wheel
+            raise
+        words = "; ".join(f"{refusal.expected}: {refusal.found}" for refusal in refused.refusals)
+        wheels, instead = None, ("decide", words)
+    values = newspec.values(spec, series, release, wheels)
+    needs = newspec.needs(spec, values, release, wheels, instead)
+    path = app.project.spec(spec.name)
+    text = newspec.text(specfile.written(path, app.project.show(path)), values) if wheels is not None else None
+    return text, (*needs, *newspec.old_proofs(app.project.root, series, release))
+
+
+def wheels_of(app: App, spec: ImageSpec, release: newspec.NewRelease) -> ReleaseWheels | None:
+    """Return what SPEC says of its wheels at RELEASE; None if no index may be asked, or vLLM is compiled.
+
+    Raises Refused NV201 without a lock, which says what Python the wheels are for, and NV209 if there is no wheel.
+    """
+    if app.offline or spec.vllm.source is not None:
+        return None
+    target = resolve.target(spec.base, read_lock(app.project, spec.name).base, app.project.platform)
+    sources = {
+        path: data for path, data in release.sources.items() if path.startswith("vllm/") and path.endswith(".py")
+    }
+    asked = providers.connect(spec, app.places, None, offline=app.offline, progress=app.progress)
+    return release_wheels.of(spec, release.version, sources, target, asked)
+
+
+def _text(
+    app: App, ported: tuple[Ported, ...], enabled: tuple[str, ...], needs: tuple[Need, ...], lines: list[str]
+) -> None:
     rows = [
         (outcome.id, outcome.state, "enabled" if outcome.id in enabled else "-", outcome.detail) for outcome in ported
     ]
@@ -189,6 +253,7 @@ def _text(app: App, ported: tuple[Ported, ...], enabled: tuple[str, ...], lines:
     for outcome in ported:
         for file in outcome.unmerged:
             app.out.line(f"  {outcome.id}: {file.path}: {file.reason}")
+    app.out.table(["spec", "state", "now", "then"], [(need.where, need.state, need.now, need.then) for need in needs])
     for line in lines:
         app.out.line(line)
 

@@ -117,10 +117,7 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     "NV506": ("disk too small", "A file system has less free space than the work needs."),
     "NV507": ("port taken", "Something else listens on the profile's port."),
     "NV508": ("lock held", "Another nvllm holds the lock of this profile, GPU or port."),
-    "NV509": (
-        "foreign container",
-        "A container that nvllm did not create, or another home did, has the name.",
-    ),
+    "NV509": ("foreign container", "A container that nvllm did not create, or another home did, has the name."),
     "NV510": ("engine unreachable", "No Docker engine answers."),
     "NV511": ("engine too old", "The Docker engine lacks what nvllm relies on."),
     "NV512": ("tool missing", "A program or package that nvllm needs on the host is not installed."),
@@ -159,6 +156,7 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     ),
     "NV611": ("not over an image", "A file that a development tree changes cannot lie over those of an image."),
     "NV612": ("made by dev", "What `nvllm dev` serves can be neither blessed nor pushed."),
+    "NV620": ("variables unread", "The variables that vLLM reads are not where nvllm looks for them in its source."),
     # 7xx: the started container
     "NV701": ("gate refused", "Something inside the container differs from the plan."),
     "NV702": ("start timed out", "The engine was not ready within the profile's start timeout.", "failed"),
@@ -191,6 +189,11 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     "NV857": ("unusable prompt", "A prompt has no place for the question, or a stop string ends nothing.", "usage"),
     "NV858": ("no trace", "The profiler of vLLM left no trace, or one without kernels and operators.", "failed"),
     "NV859": ("another artifact", "A run that goes on would load other compiled code than its legs did before."),
+    "NV860": (
+        "nothing compiled",
+        "Compiles are to be compared, and the profile keeps nothing that it compiles.",
+        "usage",
+    ),
     # 9xx: blessing
     "NV901": ("not blessed", "No bless manifest is in force for the serve hash."),
     "NV902": ("more than one blessing", "A serve hash has more than one manifest, or already has one."),
@@ -210,10 +213,7 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
         "failed",
     ),
     "NV914": ("project vanished", "A project that this state directory lists is no longer at its path."),
-    "NV915": (
-        "ended by another",
-        "Another process killed or removed a container of a trial, which has no verdict.",
-    ),
+    "NV915": ("ended by another", "Another process killed or removed a container of a trial, which has no verdict."),
     "NV916": (
         "bless of another image",
         "The blessing was made with another image than the one of this build hash here.",
@@ -230,10 +230,7 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     ),
     # 92x: writing, and whose state it is
     "NV920": ("file not written", "A file could not be written: disk full, or not allowed.", "failed"),
-    "NV921": (
-        "another project's instance",
-        "The instance of that name belongs to another project or home.",
-    ),
+    "NV921": ("another project's instance", "The instance of that name belongs to another project or home."),
     "NV922": ("projects unknown", "nvllm has built here, and the list of the projects is gone or damaged."),
 }
 """Title and meaning of each code, and how the command ends where it is not "refused"."""
@@ -246,13 +243,13 @@ CODES: Mapping[str, RefusalCode] = MappingProxyType({code: RefusalCode(*row) for
 
 Blame = Literal[
     "patch set", "no lock", "network", "damaged lock", "image", "moment", "gate", "engine", "stuck engine", "cache",
-    "few trials", "age", "version", "signature", "outside",
+    "few trials", "age", "version", "signature", "outside", "compile",
 ]  # fmt: skip
 """What a refusal is laid on where a program goes on after it: the set of patches that was chosen; a lock that is not
 there, or is damaged; something that must be asked or fetched; the making of an image; this host at this moment; what
 the gate found in the container; an engine that did not start or died, or is stuck; a blessed cache that the start did
 not use; a blessing of few trials, one that is too old, of an older version than was seen, or not signed; another
-process that ended a container of ours."""
+process that ended a container of ours; what an engine compiled, which did not pass its trials."""
 
 BLAMES: Mapping[str, Blame] = MappingProxyType(
     {
@@ -281,9 +278,12 @@ BLAMES: Mapping[str, Blame] = MappingProxyType(
         "NV904": "few trials",
         "NV905": "age",
         "NV906": "version",
+        "NV907": "compile",
         "NV909": "signature",
+        "NV912": "compile",
         "NV913": "stuck engine",
         "NV915": "outside",
+        "NV918": "compile",
     }
 )
 """The blame of each code that has one. Whoever goes on after some refusals decides by their blame, never by codes."""

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from nvllm.core.refusal import Refused, refuse
 
@@ -104,8 +104,9 @@ def reached(point: str, path: str = "") -> None:
     """Do nothing. Tests replace this, to kill the process at POINT or to change the file PATH there."""
 
 
-def replace(path: Path, data: bytes, mode: int, name: str = "file", code: WriteCode = "NV911") -> None:
-    """Make DATA the content of PATH, with MODE, by one rename.
+@contextmanager
+def replacing(path: Path, mode: int, name: str = "file", code: WriteCode = "NV911") -> Iterator[BinaryIO]:
+    """Yield a stream; what is written to it becomes the content of PATH, with MODE, by one rename after the context.
 
     Raises Refused with CODE; PATH is then unchanged or, if only the last sync failed, complete. Calls
     `reached` with ``NAME written`` when the bytes are on the disk under another name, and with ``NAME renamed``.
@@ -114,7 +115,7 @@ def replace(path: Path, data: bytes, mode: int, name: str = "file", code: WriteC
         descriptor, unnamed = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as stream:
-                stream.write(data)
+                yield stream
                 stream.flush()
                 os.fchmod(stream.fileno(), mode)
                 # A rename can be on the disk before the bytes: after a power cut that is an empty file.
@@ -126,6 +127,12 @@ def replace(path: Path, data: bytes, mode: int, name: str = "file", code: WriteC
             raise
         reached(f"{name} renamed")
         sync_directory(path.parent)  # else a power cut can undo the rename
+
+
+def replace(path: Path, data: bytes, mode: int, name: str = "file", code: WriteCode = "NV911") -> None:
+    """Make DATA the content of PATH, with MODE, as `replacing` does."""
+    with replacing(path, mode, name, code) as stream:
+        stream.write(data)
 
 
 @contextmanager

@@ -204,11 +204,19 @@ class Programs:
         return left
 
 
+def boot_id() -> str:
+    """Return the kernel's id of this boot; empty if it does not say it."""
+    try:
+        return reading.text(_BOOT, _NOTE).strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def _started_at(process: int) -> str:
     """Return when PROCESS started, in clock ticks, and the boot that they are counted from; empty if it is gone."""
     try:
         fields = reading.text(Path(f"/proc/{process}/stat"), _NOTE).rpartition(")")[2].split()
-        return f"{fields[19]} {reading.text(_BOOT, _NOTE).strip()}"
+        return f"{fields[19]} {boot_id()}"
     except (OSError, UnicodeDecodeError, IndexError):
         return ""
 

@@ -31,6 +31,16 @@ LOCK = MANIFEST = STATE = 64 * MB
 
 JOURNAL = LOG = SOURCE = 256 * MB
 
+NOT_REGULAR = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFDIR: "a directory",
+}
+"""What stands in the place of a regular file, by the kind in its mode."""
+
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO"),
     (stat.S_ISDIR, "a directory"),

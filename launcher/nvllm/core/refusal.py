@@ -92,10 +92,8 @@ def _counted(refusals: Iterable[Refusal]) -> Iterator[Refusal]:
             yield from several
         else:
             several.sort(key=_order)
-            where, expected = (
-                _several([refusal.where for refusal in several]),
-                _several([refusal.expected for refusal in several]),
-            )
+            where = _several(refusal.where for refusal in several)
+            expected = _several(refusal.expected for refusal in several)
             yield Refusal(code, where, expected, f"{actual}, {len(several)} times", cure)
 
 

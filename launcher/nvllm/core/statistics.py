@@ -29,7 +29,7 @@ def cumulative(a: float, b: float, x: float) -> float:
     if x > (a + 1) / (a + b + 2):  # there the fraction of the mirrored function is the one that converges quickly
         return 1 - cumulative(b, a, 1 - x)
     front = math.exp(a * math.log(x) + b * math.log1p(-x) - _log_beta(a, b)) / a
-    tiny = 1e-300
+    tiny = 1e-300  # Lentz's method puts it in the place of a 0 that it would divide by
     c, d = 1.0, 1 / max(1 - (a + b) * x / (a + 1), tiny)
     result = d
     for step in range(1, 300):

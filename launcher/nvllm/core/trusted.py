@@ -7,7 +7,6 @@ mode by which others can write is a refusal.
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import shlex
 import stat
@@ -88,10 +87,9 @@ class Trusted:
         if not self.directory(directory):
             return []
         try:
-            names = os.listdir(directory)
+            return reading.listed(directory, pattern)
         except OSError as error:
             raise self._closed(directory, _DIRECTORY, error) from error
-        return [directory / name for name in sorted(names) if fnmatch.fnmatch(name, pattern)]
 
     def _status(self, path: Path, expected: str) -> os.stat_result | None:
         try:

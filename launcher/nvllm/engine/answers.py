@@ -13,15 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from nvllm.core import archives
-from nvllm.host.facts import (
-    ContainerFact,
-    ContainerState,
-    EngineFacts,
-    ImageFacts,
-    ImageStore,
-    Product,
-    StoredImage,
-)
+from nvllm.host.facts import ContainerFact, ContainerState, EngineFacts, ImageFacts, ImageStore, Product, StoredImage
 from nvllm.layers import archive
 
 Object: TypeAlias = Mapping[str, Any]
@@ -75,7 +67,7 @@ def file(stream: Iterable[bytes], most: int) -> bytes | None:
 
 def product(version: Object) -> Product:
     """Return the product by VERSION, the answer to ``docker version``: Docker, or Podman behind Docker's API."""
-    names = [_text(one, "Name").lower() for one in _objects(version, "Components")]
+    names = [_text(one, "Name").lower() for one in _list(version.get("Components") or (), "Components")]
     return "Podman" if any("podman" in name for name in names) else "Docker"
 
 
@@ -210,10 +202,6 @@ def _list(answer: object, what: str) -> list[Object]:
     if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping):
         raise OtherFormError(f"{what}: a list is missing in {str(answer)[:_SHOWN]}")
     return [_checked(one, what) for one in answer]
-
-
-def _objects(answer: Object, key: str) -> list[Object]:
-    return _list(answer.get(key) or (), key)
 
 
 def _checked(answer: object, what: str) -> Object:

@@ -36,14 +36,7 @@ FAILURES = (docker.errors.DockerException, requests.exceptions.RequestException)
 NO_CLIENT_PROXIES: Mapping[str, Any] = {"use_config_proxy": False}
 """For every container: the proxies of the client's configuration, which may hold passwords, are not copied into it."""
 
-OTHER_FORM = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    tarfile.TarError,
-)
+OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, RecursionError, tarfile.TarError)
 """What this room and the client raise for an answer of another form than the API's; the client checks no form."""
 
 MOST = 64 << 20

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import docker
-from docker.models import containers as docker_containers
 from docker.types import DeviceRequest, Mount, Ulimit
 
 from nvllm.core.plan import CACHE, CONTAINER_PORT, HOME, RUN_DIRECTORY, LaunchPlan, Workbench
@@ -74,13 +73,15 @@ class Containers(Connection):
 
     def _start(self, plan: LaunchPlan, told: Mapping[str, Any]) -> str:
         self._discard_stopped(plan.instance)
-        created: docker_containers.Container | None = None
         try:
             created = self._client.containers.create(image=self._own_name(plan), **told)
-            created.start()
+            try:
+                created.start()
+            except (*FAILURES, *OTHER_FORM):
+                with contextlib.suppress(*FAILURES, *OTHER_FORM):  # why it did not start matters; the next start tries
+                    created.remove(force=True)
+                raise
         except (*FAILURES, *OTHER_FORM) as error:
-            if created is not None:
-                created.remove(force=True)
             where = f"docker engine: container {plan.instance}"
             cure = f"nvllm doctor {plan.image} --profile {plan.profile}"
             raise refuse("NV703", where, "a container that starts", answers.shortened(str(error)), cure) from error
@@ -127,6 +128,7 @@ class Containers(Connection):
 
         With cgroups v1 the engine reports the peak; with v2 a command in the container reads it.
         """
+        # Without one_shot the engine waits a second for another sample.
         statistics = self._client.api.stats(container_id, stream=False, one_shot=True)
         peak = answers.memory(statistics) or self._output(container_id, ["cat", "/sys/fs/cgroup/memory.peak"])
         return Usage(int(peak) if peak is not None else None, answers.processor(statistics))
@@ -231,12 +233,16 @@ def options(creating: Container, product: Product) -> dict[str, Any]:
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges", *([] if creating.filtered else ["seccomp=unconfined"])],
         "mem_limit": creating.memory,
+        # Memory and swap together: an engine ends at its memory limit, and does not swap (docs/export.md).
         "memswap_limit": creating.memory,
         "pids_limit": creating.pids,
         "ulimits": [Ulimit(name=name, soft=limit, hard=limit) for name, limit in creating.ulimits.items()],
         "tmpfs": {scratch.target: container.tmpfs_options(creating, scratch, product) for scratch in creating.scratch},
+        # No "volumes": of a source that is missing Docker would make an empty directory there, and mount that.
         "mounts": [Mount(mount.target, mount.source, type="bind", read_only=True) for mount in creating.mounts],
+        # The supervisor starts a dead engine again itself, after every check (docs/serving.md).
         "restart_policy": {"Name": "no"},
+        # Docker limits no log by itself.
         "log_config": {"Type": "json-file", "Config": {"max-size": "50m", "max-file": "2"}},
         "detach": True,
         **NO_CLIENT_PROXIES,

@@ -17,8 +17,9 @@ from nvllm.host import engines
 from nvllm.host.facts import HOME_LABEL, EngineProblem
 
 _TIMEOUT = 60
-"""Seconds."""
+"""Seconds that the engine may take for one answer: the default of Docker's own client."""
 
+# docker's client gives the error of a socket as text alone.
 _DENIED = ("permission denied", "PermissionError")
 _ABSENT = ("No such file", "FileNotFoundError", "Connection refused", "ConnectionRefused")
 

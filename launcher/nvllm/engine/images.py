@@ -75,6 +75,7 @@ class Images(Connection):
         """
         now, stored = time.time(), self.images()
         own = archive.temporary(now)
+        # Twice what the engine has for one answer: a name that is older is of no load that still runs.
         for tag in archive.left((tag for other in stored for tag in other.tags), now - 2 * LOAD_TIMEOUT):
             self.remove_image(tag)
         shared = max((oci.common(image.diff_ids, other.diff_ids) for other in stored), default=0)

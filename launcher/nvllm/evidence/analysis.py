@@ -23,6 +23,10 @@ def markdown(manifest: RunManifest, comparison: Comparison) -> str:
     sections = [f"## {title}\n\n{_list(lines)}" for title, lines in parts]
     if comparison.flipped:
         sections.append(f"## Questions that two arms do not answer alike\n\n{summary.flipped_table(comparison)}")
+    if comparison.compiles:
+        sections.append(f"## Artifacts of one compile key\n\n{summary.compiles_table(comparison)}")
+    if comparison.engines:
+        sections.append(f"## Runs in one engine\n\n{summary.questions_table(comparison)}")
     return "\n\n".join([f"# {summary.title(manifest)}: what follows", *sections]) + "\n"
 
 
@@ -69,7 +73,9 @@ def _list(lines: Iterator[str]) -> str:
 def _asked(manifest: RunManifest) -> Iterator[str]:
     """Yield the question of a run in words."""
     names = [one.name for one in manifest.arms]
-    if manifest.kind == "ablate":
+    if any(one.artifact for one in manifest.arms):
+        yield f"Does it matter which of {len(names)} compiles of one key is loaded?"
+    elif manifest.kind == "ablate":
         arms = f"{len(names)} arms: {', '.join(names)}"
         yield f"What does the sentinel of each of these patches change: {', '.join(manifest.ablated)}? {arms}."
     elif len(names) > 1:

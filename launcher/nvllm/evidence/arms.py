@@ -59,6 +59,11 @@ def named(text: str, sentinels: Sequence[str]) -> tuple[Arm, ...]:
     return tuple(chosen)
 
 
+def runs_of(engine: int, per_engine: int) -> range:
+    """Return the numbers of the runs that ENGINE, from 1, is asked, if each engine is asked PER_ENGINE runs."""
+    return range((engine - 1) * per_engine + 1, engine * per_engine + 1)
+
+
 def schedule(count: int, runs: int) -> tuple[tuple[int, int], ...]:
     """Return the order of legs as (arm, run): arms by index below COUNT, runs from 1 to RUNS.
 

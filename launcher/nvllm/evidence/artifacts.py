@@ -94,7 +94,8 @@ class Artifacts:
     directory: EvidenceDirectory
     places: Places
     progress: Progress
-    _known: dict[str, Artifact] = field(default_factory=dict)
+    _known: dict[tuple[str, int], Artifact] = field(default_factory=dict)
+    """By compile key and number of the compile."""
 
     def of(self, arm: ArmState, examination: Examination, held_locks: HeldLocks) -> Artifact:
         """Return what the legs of ARM load, whose profile is in EXAMINATION; it is compiled if it is not there yet.
@@ -106,21 +107,23 @@ class Artifacts:
         loaded = [one for one in self.directory.verdicts(arm.name) if one.tree]
         again = f"{held_locks.command} --force"
         refuse_any(_others(loaded, "compile key", key, lambda verdict: verdict.compile_key, again))
-        if key not in self._known:
+        compiled = (key, arm.artifact)
+        if compiled not in self._known:
             if manifest is not None:
                 store = TreeStore(self.places.trees)
-                self._known[key] = Artifact(key, manifest.tree, store, manifest.cure)
+                self._known[compiled] = Artifact(key, manifest.tree, store, manifest.cure)
             else:
-                self._known[key] = self._own(key, examination, held_locks)
-        refuse_any(_others(loaded, "tree", self._known[key].tree.hash, lambda verdict: verdict.tree, again))
-        return self._known[key]
+                self._known[compiled] = self._own(key, arm.artifact, examination, held_locks)
+        refuse_any(_others(loaded, "tree", self._known[compiled].tree.hash, lambda verdict: verdict.tree, again))
+        return self._known[compiled]
 
-    def _own(self, key: str, examination: Examination, held_locks: HeldLocks) -> Artifact:
-        """Return the artifact of KEY in the run, which the engine of EXAMINATION compiles if it is not there yet."""
-        store, again = TreeStore(self.directory.artifact(key)), f"{held_locks.command} --force"
-        record = self.directory.artifact_record(key)
+    def _own(self, key: str, number: int, examination: Examination, held_locks: HeldLocks) -> Artifact:
+        """Return the compile NUMBER of KEY in the run, which the engine of EXAMINATION makes if it is not there yet."""
+        store, again = TreeStore(self.directory.artifact(key, number)), f"{held_locks.command} --force"
+        record = self.directory.artifact_record(key, number)
         if record is None:
-            self.progress.note(f"compile: {examination.plan.profile}, compile key {key[:12]}")
+            which = f", number {number}" if number else ""
+            self.progress.note(f"compile: {examination.plan.profile}, compile key {key[:12]}{which}")
             private_directory(store.root.parent)
             private_directory(store.root)
             failed = f"ls {shlex.quote(str(store.root))} && {again}; or with --cold, where each leg compiles for itself"
@@ -129,7 +132,7 @@ class Artifacts:
                 work = Bless(examination, self.places, held_locks, self.progress, pin, keeping=keeping)
                 tree = work.bootstrap(self.progress).tree
             record = ArtifactRecord(ARTIFACT_SCHEMA, key, examination.plan.profile, tree, clock.now())
-            self.directory.keep_artifact(record)
+            self.directory.keep_artifact(record, number)
         self.progress.note(f"artifact: tree {record.tree.hash[:12]}, compiled at {record.created}")
         return Artifact(key, record.tree, store, again)
 

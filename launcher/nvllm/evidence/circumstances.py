@@ -39,8 +39,9 @@ def manifest(
     traced: bool = False,
     until_decided: bool = False,
     cold: bool = True,
+    per_engine: int = 1,
 ) -> RunManifest:
-    """Return the manifest of a run of KIND: RUNS of each arm in STATES, asked PROBE on HOST and compared by MARGINS.
+    """Return the manifest of a run of KIND: RUNS of each arm in STATES, PER_ENGINE in each engine, asked PROBE on HOST.
 
     Raises Refused NV302 if there is no image here that counts as that of BUILD for PROJECT.
     """
@@ -63,6 +64,7 @@ def manifest(
         margins=margins,
         until_decided=until_decided,
         cold=cold,
+        per_engine=per_engine,
         created=clock.now(),
     )
 
@@ -72,6 +74,12 @@ def ablated_arms(build: Build, profile: str, compared: Sequence[Arm]) -> list[Ar
     differing = {name for arm in compared for name in arm}
     always = [name for name in build.spec.profiles[profile].sentinels if name not in differing]
     return [ArmState(arms.name(arm), profile, tuple(sorted([*always, *arm])), arm) for arm in compared]
+
+
+def artifact_arms(build: Build, profile: str, count: int) -> list[ArmState]:
+    """Return an arm for each of COUNT compiles of PROFILE, with its sentinels."""
+    present = tuple(sorted(build.spec.profiles[profile].sentinels))
+    return [ArmState(f"artifact-{number}", profile, present, (), number) for number in range(1, count + 1)]
 
 
 def profile_arms(build: Build, profiles: Sequence[str]) -> list[ArmState]:

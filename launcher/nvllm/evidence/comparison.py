@@ -221,6 +221,11 @@ def _by_question(
     }
 
 
+def by_question(first: ArmLegs, other: ArmLegs) -> dict[int, float]:
+    """Return for each question that both arms were asked by how much OTHER answers it rightly more often than FIRST."""
+    return _by_question([((-1, first), (1, other))], _shares)
+
+
 def _by_run(groups: Sequence[_Group]) -> Iterator[float]:
     """Yield for each run that all arms of GROUPS have the logarithm by which tokens per second grow."""
     return _in_runs(groups, lambda verdict: math.log(verdict.tokens / verdict.seconds) if verdict.tokens else None)
@@ -233,13 +238,21 @@ def _correct_by_run(groups: Sequence[_Group]) -> Iterator[float]:
 
 def _in_runs(groups: Sequence[_Group], value: Callable[[LegVerdict], float | None]) -> Iterator[float]:
     """Yield for each run that all arms of GROUPS have the mean effect on VALUE; None is no value."""
-    of = {
-        arm.name: {verdict.run: each for verdict, _ in arm.valid if (each := value(verdict)) is not None}
-        for group in groups
-        for _, arm in group
-    }
+    of = {arm.name: by_engine(arm, value) for group in groups for _, arm in group}
     for run in sorted(set.intersection(*(set(runs) for runs in of.values()))):
         yield statistics.fmean(sum(sign * of[arm.name][run] for sign, arm in group) for group in groups)
+
+
+def by_engine(arm: ArmLegs, value: Callable[[LegVerdict], float | None]) -> dict[int, float]:
+    """Return for each engine of ARM the mean of VALUE over its valid runs; None is no value.
+
+    Runs in one engine are not independent of each other, so that an engine is one observation.
+    """
+    values_of: dict[int, list[float]] = {}
+    for verdict, _ in arm.valid:
+        if (each := value(verdict)) is not None:
+            values_of.setdefault(verdict.in_engine, []).append(each)
+    return {engine: statistics.fmean(values) for engine, values in values_of.items()}
 
 
 def effect(factor: str, measure: str, estimate: Estimate, margin: float, needed_unit: str = "") -> Effect:
@@ -335,7 +348,8 @@ def invalid_text(arm: ArmLegs) -> str:
 def notes(arms: Sequence[ArmLegs], effects: int) -> Iterator[str]:
     """Yield what to be wary of in a comparison of ARMS with so many EFFECTS."""
     yield from (invalid_text(arm) for arm in arms if arm.outcome == "invalid")
-    runs = min((len(arm.valid) for arm in arms if arm.outcome != "invalid"), default=0)
+    engines = [len({verdict.in_engine for verdict, _ in arm.valid}) for arm in arms if arm.outcome != "invalid"]
+    runs = min(engines, default=0)
     if 0 < runs < _FEW_RUNS:
         yield f"speed rests on {_few(runs)}"
     for arm in arms:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from nvllm.evidence import alike, comparison, deciding, looks, sidebyside, trace
+from nvllm.evidence import alike, comparison, compiles, deciding, drift, looks, sidebyside, trace
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.deciding import CORRECT, LEVEL
 from nvllm.evidence.load import PRIMARY
@@ -19,7 +19,11 @@ def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTa
         described = comparison.compare(arms, manifest.margins, share)
         findings = (*described.findings, *_floors(manifest, described))
         described = replace(described, findings=findings, notes=(*described.notes, *_looked(share)))
-        return alike.noted(described, arms, {})
+        described = drift.noted(described, arms, manifest.margins, share)
+        if any(one.artifact for one in manifest.arms):
+            described = compiles.noted(described, arms, manifest.arms, manifest.margins, share)
+        drifting = {one.factor: arms[:1] for one in described.findings if one.factor not in manifest.ablated}
+        return alike.noted(described, arms, drifting)
     measures = (*PRIMARY, CORRECT) if manifest.kind == "sweep" else tuple(PRIMARY)
     compared = sidebyside.compare(arms, manifest.margins, measures, share)
     notes = (*compared.notes, *_looked(share), *_noise(manifest, compared), *_traces(tables))

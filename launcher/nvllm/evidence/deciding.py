@@ -22,6 +22,10 @@ MORE_IS_BETTER: Mapping[str, bool] = MappingProxyType({CORRECT: True, SPEED: Tru
 """The measures of which more, or less, is better. The length of an answer is not one of them."""
 
 
+_NAMED = 8
+"""Effects that are not known and are named in a finding; the table has all."""
+
+
 def margin_of(measure: str, margins: Margins, typical: float = 1.0) -> float:
     """Return how much MEASURE may differ and still count as the same. An answer has the TYPICAL length."""
     if measure == CORRECT:
@@ -30,7 +34,7 @@ def margin_of(measure: str, margins: Margins, typical: float = 1.0) -> float:
 
 
 def decide(factor: str, effects: Sequence[Effect]) -> FactorFinding:
-    """Return what EFFECTS, all those of FACTOR, say of it."""
+    """Return what EFFECTS, all those of FACTOR, say of it. One that has another name is named."""
     if not effects:
         return FactorFinding(factor, "unknown", "nothing to compare: an arm is invalid, or no two differ in this alone")
     differing = [one for one in effects if differs(one)]
@@ -42,13 +46,15 @@ def decide(factor: str, effects: Sequence[Effect]) -> FactorFinding:
         finding = "longer generations" if differing[0].estimate > 0 else "shorter generations"
     else:
         finding = "neutral" if all(within(one) for one in effects) else "unknown"
-    parts, takes = [_difference(one) for one in differing], ""
+    named = {one: "" if one.factor == factor else f"{one.factor}: " for one in effects}
+    parts, takes = [f"{named[one]}{_difference(one)}" for one in differing], ""
     if finding == "neutral":
-        parts += [f"{_seen(one)}, within {margin_text(one)}" for one in effects]
+        parts += [f"{named[one]}{_seen(one)}, within {margin_text(one)}" for one in effects]
     elif open_ones := [one for one in effects if one not in differing and not within(one)]:
-        seen = [f"{_seen(one)}, margin {margin_text(one)}" for one in open_ones]
+        seen = [f"{named[one]}{_seen(one)}, margin {margin_text(one)}" for one in open_ones]
+        more = f", and {len(seen) - _NAMED} more" if len(seen) > _NAMED else ""
         takes = would_take(open_ones)
-        parts += [f"not known: {', '.join(seen)}", takes]
+        parts += [f"not known: {', '.join(seen[:_NAMED])}{more}", takes]
     return FactorFinding(factor, finding, "; ".join(parts), takes)
 
 

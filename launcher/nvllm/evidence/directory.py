@@ -8,7 +8,7 @@
         timeline.json                  the phases of its start
         perq.jsonl                     every answer
         verdict.json                   written last: a leg with a verdict is complete
-    artifacts/<compile key>/           what legs load, see `artifacts.py`
+    artifacts/<compile key>/           what legs load, see `artifacts.py`; <compile key>-<n>/ if there are several
     arms/<arm>/trace/                  the leg under a profiler, if there is one: kernels.json, trace.json.gz
     comparison.json, ANALYSIS.md, summary.md, report.html       once every leg is complete
 """
@@ -26,6 +26,7 @@ from nvllm.core import canonical, documents, durable, reading
 from nvllm.core.canonical import Json
 from nvllm.core.fields import Form
 from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.evidence import compiles
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.records import (
     FORM_ARTIFACT,
@@ -112,19 +113,20 @@ class EvidenceDirectory:
         verdicts = (self.verdict(arm, run) for run in self._runs(arm, self.manifest().runs))
         return [one for one in verdicts if one is not None]
 
-    def artifact(self, compile_key: str) -> Path:
-        return self.path / "artifacts" / compile_key
+    def artifact(self, compile_key: str, number: int = 0) -> Path:
+        """Return the directory of what was compiled for COMPILE_KEY, the compile NUMBER if there are several."""
+        return self.path / "artifacts" / compiles.directory_of(compile_key, number)
 
-    def artifact_record(self, compile_key: str) -> ArtifactRecord | None:
+    def artifact_record(self, compile_key: str, number: int = 0) -> ArtifactRecord | None:
         """Return what was compiled for COMPILE_KEY, None if nothing was. Raises Refused NV853 for another's file."""
-        path = self.artifact(compile_key) / _ARTIFACT
+        path = self.artifact(compile_key, number) / _ARTIFACT
         if not path.exists():
             return None
         return documents.parse(FORM_ARTIFACT, self._bytes(path), _wrong_tree, code="NV853", label=str(path), cure=_CURE)
 
-    def keep_artifact(self, record: ArtifactRecord) -> None:
+    def keep_artifact(self, record: ArtifactRecord, number: int = 0) -> None:
         """Write RECORD, once its tree is there. Raises Refused NV920 if that fails."""
-        path = self.artifact(record.compile_key) / _ARTIFACT
+        path = self.artifact(record.compile_key, number) / _ARTIFACT
         durable.replace(path, documents.encode(FORM_ARTIFACT, record), 0o600, code="NV920")
 
     def keep(self, leg: Path, name: str, text: str) -> None:

@@ -7,7 +7,9 @@ a width, or a p-value of 0, because observations agree: that they agree is no me
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -81,6 +83,34 @@ def _joined(first_part: float, second_part: float, first: float, second: float) 
 def sign_test(better: float, worse: float) -> float:
     """Return the two-sided p-value of so many BETTER and so many WORSE if both are equally likely."""
     return min(1.0, 2 * cumulative(max(better, worse), min(better, worse) + 1, 0.5)) if better + worse else 1.0
+
+
+_REARRANGED, _DRAWN = 200_000, 20_000
+"""Rearrangements that are all tried; of more of them so many are drawn."""
+
+
+def rearranged(first: Sequence[float], other: Sequence[float]) -> float:
+    """Return the two-sided p-value of the difference of the means of FIRST and OTHER, by a permutation test.
+
+    It is the share of the ways to choose FIRST among all values in which the means differ as much. If those are too
+    many, they are drawn with a fixed seed, and what was seen counts as one of them, so that p is not too small.
+    """
+    values, size = [*first, *other], len(first)
+    if not first or not other:
+        return 1.0
+    total = math.fsum(values)
+
+    def distance(chosen: Sequence[float]) -> float:
+        part = math.fsum(chosen)
+        return abs(part / size - (total - part) / len(other))
+
+    seen = distance(first) - _EQUAL
+    ways = math.comb(len(values), size)
+    if ways <= _REARRANGED:
+        return sum(distance(chosen) >= seen for chosen in itertools.combinations(values, size)) / ways
+    drawn = random.Random(ways)  # noqa: S311 - a fixed seed: the same answers have the same p
+    hits = sum(distance(drawn.sample(values, size)) >= seen for _ in range(_DRAWN))
+    return (1 + hits) / (1 + _DRAWN)
 
 
 def over_runs(questions: Estimate, by_run: Sequence[float], level: float, margin: float) -> tuple[Estimate, bool]:

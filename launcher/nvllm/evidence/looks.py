@@ -31,8 +31,8 @@ def error_share(manifest: RunManifest, arms: Sequence[ArmLegs]) -> float:
     """Return the part of the error that the comparison of ARMS may have; 1 if the run has a fixed number of runs."""
     if not manifest.until_decided:
         return 1.0
-    complete = min((len(arm.legs) for arm in arms), default=0)
-    number = 1 + sum(run < complete for run in after(manifest.runs))
+    complete = min((len({verdict.in_engine for verdict, _ in arm.legs}) for arm in arms), default=0)
+    number = 1 + sum(engine < complete for engine in after(manifest.engines))
     return 1 / (number * (number + 1))
 
 

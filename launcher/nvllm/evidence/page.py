@@ -63,7 +63,9 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison)
     """Return the run of MANIFEST with its ARMS and their COMPARISON, as one HTML page without external resources."""
     legs = [verdict for arm in arms for verdict, _ in arm.legs]
     started = [
-        Start(f"{leg.arm}, {leg.run}", tuple((one.name, one.seconds, one.ended) for one in leg.phases)) for leg in legs
+        Start(f"{leg.arm}, {leg.run}", tuple((one.name, one.seconds, one.ended) for one in leg.phases))
+        for leg in legs
+        if leg.turn == 1
     ]
     return rendered(
         Path(__file__).with_name("page.html.jinja"),
@@ -81,6 +83,14 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison)
         flipped_columns=summary.FLIPPED_COLUMNS,
         flipped_rows=summary.flipped_rows(comparison),
         unlisted=summary.unlisted_text(comparison),
+        compile_columns=summary.COMPILE_COLUMNS,
+        compile_rows=summary.compile_rows(comparison),
+        engine_columns=summary.ENGINE_COLUMNS,
+        engine_rows=summary.engine_rows(comparison),
+        engine_plot=_by_run(comparison) if comparison.engines else "",
+        question_columns=summary.question_columns(comparison),
+        question_rows=summary.question_rows(comparison),
+        question_marks=summary.MARKS,
         figure_columns=("figure", *(one.name for one in comparison.arms)),
         figure_rows=summary.figure_rows(comparison),
         kernel_tables=[(summary.kernels_title(one), summary.kernel_rows(one)) for one in comparison.kernels],
@@ -103,6 +113,15 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison)
         classes={"passed": "good", "failed": "bad", "invalid": "untestable"},
         rate=rate,
     )
+
+
+def _by_run(comparison: Comparison) -> str:
+    """Return the plot of the right answers of each engine of COMPARISON, run after run."""
+    rows = [
+        (f"{one.arm}, engine {one.engine}", [run.correct / max(1, run.asked) for run in one.runs])
+        for one in comparison.engines
+    ]
+    return plots.curves("Right answers, run after run in one engine", rows, "runs before, in the same engine", "right")
 
 
 def rate(leg: LegVerdict) -> float:

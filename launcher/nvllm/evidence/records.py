@@ -73,6 +73,8 @@ class ArmState:
     profile: Word
     present: tuple[str, ...]
     on: tuple[str, ...]
+    artifact: Count = 0
+    """Which of several compiles of one key its legs load; 0 if there is only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,13 @@ class RunManifest:
     """Whether the run ends before RUNS if all is found."""
     cold: bool = True
     """Whether each leg of a profile without a blessing compiles for itself, as all did in runs that do not say."""
+    per_engine: Positive = 1
+    """How many of the RUNS of an arm one engine is asked, one after the other."""
+
+    @property
+    def engines(self) -> int:
+        """The engines of each arm, each in a fresh container."""
+        return self.runs // self.per_engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +162,17 @@ class LegVerdict:
     """The hash of the compiled tree that it loaded; empty if it loaded none."""
     compile_key: str = ""
     """What the tree was compiled for, see `serve/servehash.py`; empty without one."""
+    engine: Count = 0
+    """The number of the engine in its arm, if an engine is asked several runs; 0 if each run has one of its own."""
+    turn: Positive = 1
+    """Which run of its engine it is."""
+    kv_usage: float | None = None
+    """The share of the KV cache in use once the run was over and the engine at rest; None if nobody knows."""
+
+    @property
+    def in_engine(self) -> int:
+        """The number of its engine in the arm."""
+        return self.engine or self.run
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +326,62 @@ class Flipped:
 
 
 @dataclass(frozen=True, slots=True)
+class RunFigures:
+    """What one run of an engine shows: TURN says which of its runs it is. KV_USAGE and PEAK_MEMORY are as in a leg."""
+
+    turn: Positive
+    outcome: Outcome
+    correct: Count
+    asked: Count
+    tokens_per_second: float
+    kv_usage: float | None
+    peak_memory: int | None
+    """Bytes, the highest since the engine started."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRuns:
+    """The RUNS of the engine with the number ENGINE in ARM, in their order."""
+
+    arm: Word
+    engine: Positive
+    runs: tuple[RunFigures, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionRuns:
+    """How the question ID was answered: for each of the comparison's engines a text with a mark for each run."""
+
+    id: Count
+    expected: str
+    marks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactResult:
+    """What the starts of ARM, which loaded the compiled TREE, show: how many answers each had RIGHT, of those ASKED.
+
+    KEPT is where the tree lies in the directory of the run. OUTPUTS are the different outputs of the starts.
+    """
+
+    arm: Word
+    tree: str
+    kept: str
+    right: tuple[Count, ...]
+    asked: Count
+    outputs: Count
+    bad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactSpread:
+    """Standard deviations of the share of right answers: BETWEEN artifacts, and WITHIN one, from start to start."""
+
+    between: float
+    within: float
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """comparison.json: the arms, the effects with their intervals, and what follows. NOTES say what to be wary of."""
 
@@ -328,6 +404,13 @@ class Comparison:
     """What is asked of two runs; empty for one, whose manifest says it."""
     artifacts: tuple[ArmArtifact, ...] = ()
     """What the legs of each arm loaded."""
+    engines: tuple[EngineRuns, ...] = ()
+    """The engines that were asked several runs, with what each run shows."""
+    questions: tuple[QuestionRuns, ...] = ()
+    """Every question in every run of these engines, if there are not too many."""
+    compiles: tuple[ArtifactResult, ...] = ()
+    """The artifacts of one key, where they are what is compared."""
+    spread: ArtifactSpread | None = None
 
 
 FORM_RUN = Form("evidence-run", RUN_SCHEMA, "What an evidence run is: runner_manifest.json", RunManifest)

@@ -1,7 +1,8 @@
 """The runner of evidence: each leg in a fresh container, through the path of `serve`, into one directory.
 
-A leg is one run of one arm. It is examined, locked, started and hardened as a serve is; the run directory of its
-instance is its own directory below the evidence. A leg with a verdict is not run again.
+A leg is one run of one arm; several runs may share an engine, if that is what is looked at. It is examined, locked,
+started and hardened as a serve is; the run directory of its instance is its own directory below the evidence. A leg
+with a verdict is not run again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from nvllm.image.identity import Build
 from nvllm.serve import fresh, health, planner, servehash, staged_cache
 from nvllm.serve.examination import Depth
 from nvllm.serve.fresh import FreshInstances
-from nvllm.serve.rundir import RunDirectory
+from nvllm.serve.rundir import RunDirectory, private_directory
 from nvllm.serve.startup import EngineStart
 from nvllm.serve.supervisor import Supervisor
 from nvllm.trials import probing
@@ -66,6 +67,7 @@ class LegResult:
     checks: tuple[HarnessCheck, ...]
     start: EngineStart
     peak_memory: int | None
+    kv_usage: float | None
 
 
 @dataclass
@@ -92,15 +94,18 @@ class Runner:
         Raises Refused for what is no leg's fault, such as a lock that is held; the run goes on when it is called again.
         """
         self._compile()
-        order = arms.schedule(len(self.manifest.arms), self.manifest.runs)
-        ends = {run * len(self.manifest.arms) for run in looks.after(self.manifest.runs)}
-        for number, (index, run) in enumerate(order, 1):
-            arm = self.manifest.arms[index]
-            verdict = self.directory.verdict(arm.name, run)
-            if verdict is None:
-                self.progress.note(f"leg {number} of {len(order)}: {arm.name}, run {run}")
-                verdict = self._undisturbed(arm, run)
-            self.progress.note(f"leg {number} of {len(order)}: {leg_text(verdict)}")
+        per_engine = self.manifest.per_engine
+        order = arms.schedule(len(self.manifest.arms), self.manifest.engines)
+        ends = {engine * len(self.manifest.arms) for engine in looks.after(self.manifest.engines)}
+        for number, (index, engine) in enumerate(order, 1):
+            arm, runs = self.manifest.arms[index], arms.runs_of(engine, per_engine)
+            verdicts = self._complete(arm, engine)
+            if not verdicts:
+                several = f"runs {runs[0]} to {runs[-1]} in one engine" if per_engine > 1 else f"run {runs[0]}"
+                self.progress.note(f"leg {number} of {len(order)}: {arm.name}, {several}")
+                verdicts = self._undisturbed(arm, runs)
+            for verdict in verdicts:
+                self.progress.note(f"leg {number} of {len(order)}: {leg_text(verdict)}")
             if self.manifest.until_decided and number in ends and self._settled():
                 break
         if self.traced is not None:
@@ -118,12 +123,20 @@ class Runner:
 
     def _compile(self) -> None:
         """See to it that what the legs without a verdict load is there. Blessed profiles come first: theirs is."""
-        waiting = [arm for arm in self.manifest.arms if len(self.directory.verdicts(arm.name)) < self.manifest.runs]
+        engines = range(1, self.manifest.engines + 1)
+        waiting = [arm for arm in self.manifest.arms if not all(self._complete(arm, engine) for engine in engines)]
         for arm in () if self.manifest.cold else sorted(waiting, key=lambda arm: not self._is_blessed(arm)):
             build = self._armed(arm)
             if build.spec.profiles[arm.profile].blessed:
                 with self.instances.examined(build, arm.profile, self._depth(arm)) as (examination, taken):
                     self._loaded[arm.name] = self._artifacts.of(arm, examination, taken)
+
+    def _complete(self, arm: ArmState, engine: int) -> list[LegVerdict]:
+        """Return the verdicts of ENGINE of ARM; none if one is missing: another engine is not asked the rest."""
+        runs = arms.runs_of(engine, self.manifest.per_engine)
+        verdicts = [one for one in (self.directory.verdict(arm.name, run) for run in runs) if one is not None]
+        whole = len(verdicts) == len(runs) and len({one.container for one in verdicts}) == 1
+        return verdicts if whole else []
 
     def _is_blessed(self, arm: ArmState) -> bool:
         """Return whether ARM loads the blessing of its profile: it is the profile as it is."""
@@ -132,33 +145,39 @@ class Runner:
     def _depth(self, arm: ArmState) -> Depth:
         return Depth.BLESSED if self._is_blessed(arm) else Depth.UNBLESSED
 
-    def _undisturbed(self, arm: ArmState, run: int) -> LegVerdict:
-        """Run one leg, and again if another process ended its container. Raises Refused NV915 for the last time."""
+    def _undisturbed(self, arm: ArmState, runs: range) -> list[LegVerdict]:
+        """Run the legs of one engine, and again if another process ended it. Raises Refused NV915 for the last time."""
         for _ in range(ATTEMPTS - 1):
             try:
-                return self.leg(arm, run)
+                return self.legs(arm, runs)
             except Refused as refused:
                 if {refusal.blame for refusal in refused.refusals} != {"outside"}:
                     raise
-                self.progress.note(f"{arm.name}, run {run}, is run again: {refused.refusals[0].found}")
-        return self.leg(arm, run)
+                self.progress.note(f"{arm.name}, run {runs[0]}, is run again: {refused.refusals[0].found}")
+        return self.legs(arm, runs)
 
     def _settled(self) -> bool:
         """Return whether more runs would find nothing else."""
         return looks.settled(conclusion.of(self.manifest, self.directory.arms()))
 
-    def leg(self, arm: ArmState, run: int) -> LegVerdict:
-        """Run one leg and write it down. An engine that does not start makes it invalid."""
-        leg = self.directory.leg(arm.name, run)
+    def legs(self, arm: ArmState, runs: range) -> list[LegVerdict]:
+        """Ask one engine in each of RUNS, and write them down once it has ended: they are complete together.
+
+        An engine that does not start makes them invalid. Its run directory is that of the first one.
+        """
+        leg = self.directory.leg(arm.name, runs[0])
         started = clock.now()
         with self._start(self._armed(arm), arm, leg) as of_leg:
             try:
-                result = self._asked(of_leg, arm, run)
+                results = self._asked(of_leg, arm, runs)
             except Refused as refused:
                 if any(refusal.blame not in _OF_THE_START for refusal in refused.refusals):
                     raise
-                return self._finish(self._unstarted(arm, run, of_leg.start, started, refused), ())
-        return self._finish(self._verdict(arm, run, started, result), result.asked.answers)
+                return [self._finish(self._unstarted(arm, run, of_leg.start, started, refused), ()) for run in runs]
+        return [
+            self._finish(self._verdict(arm, run, started, result), result.asked.answers)
+            for run, result in zip(runs, results, strict=True)
+        ]
 
     def trace(self, arm: ArmState, load: LoadProbe) -> None:
         """Take a trace of ARM under a part of LOAD, and keep what it adds up to.
@@ -199,21 +218,44 @@ class Runner:
             profile = replace(profile, blessed=True)
         return fresh.with_profile(self.build, arm.profile, profile)
 
-    def _asked(self, of_leg: LegStart, arm: ArmState, run: int) -> LegResult:
-        """Start the engine, ask the probe, and look at what has to hold before it ends."""
-        start = of_leg.start
-        plan, leg = start.plan, start.run.path
+    def _asked(self, of_leg: LegStart, arm: ArmState, runs: range) -> list[LegResult]:
+        """Start the engine, and ask the probe in each of RUNS. The log of the checks is that of all of them."""
+        start, seen = of_leg.start, list[tuple[Asked, LegObserved, int | None]]()
         with start.running("the leg is over"):
-            before = self._snapshot(plan, leg, "before")
-            asked = self.probe.ask(start, run, lambda: self._halfway(plan, leg))
-            rest = _at_rest(plan.port, before)
-            self._snapshot(plan, leg, "after")
-            listing, scratch, memory = self._looked(start)
-            artifact = None if self.manifest.cold else of_leg.check(scratch)
+            for run in runs:
+                # What was in use before the first run: what a run leaves behind must not count as normal for the next.
+                before = seen[0][1].baseline if seen else None
+                seen.append(self._asked_once(of_leg, self.directory.leg(arm.name, run), run, before))
+        log, ablated = self.directory.log(start.run.path), self.manifest.ablated
+        return [
+            LegResult(
+                asked,
+                harness.checks(arm.present, ablated, replace(observed, log=log), asked.answers),
+                start,
+                memory,
+                observed.rest,
+            )
+            for asked, observed, memory in seen
+        ]
+
+    def _asked_once(
+        self, of_leg: LegStart, leg: Path, run: int, baseline: float | None
+    ) -> tuple[Asked, LegObserved, int | None]:
+        """Ask the probe in RUN, and look at what has to hold then. Return the answers, that, and the peak memory.
+
+        BASELINE is the share of the KV cache in use before the first run of the engine; None in that run.
+        """
+        start, plan = of_leg.start, of_leg.start.plan
+        private_directory(leg)
+        share = self._snapshot(plan, leg, "before")
+        before = share if baseline is None else baseline
+        asked = self.probe.ask(start, run, lambda: self._halfway(plan, leg))
+        rest = _at_rest(plan.port, before)
+        self._snapshot(plan, leg, "after")
+        listing, scratch, memory = self._looked(start)
+        artifact = None if self.manifest.cold else of_leg.check(scratch)
         names = None if listing is None else [PurePosixPath(one).name for one in listing]
-        seen = LegObserved(self.directory.log(leg), names, before, rest, artifact)
-        checks = harness.checks(arm.present, self.manifest.ablated, seen, asked.answers)
-        return LegResult(asked, checks, start, memory)
+        return asked, LegObserved("", names, before, rest, artifact), memory
 
     def _looked(self, start: EngineStart) -> tuple[list[str] | None, list[str] | None, int | None]:
         """Return the files in the run directory of the container, those that its engine wrote, and its peak memory.
@@ -243,13 +285,14 @@ class Runner:
     def _unstarted(self, arm: ArmState, run: int, start: EngineStart, started: str, refused: Refused) -> LegVerdict:
         reason = "; ".join(f"{one.code} {one.title}: {one.found}" for one in refused.refusals)
         failed = HarnessCheck("start", False, "an engine that answers", reason[:2000])  # noqa: FBT003 - a field
-        verdict = self._verdict(arm, run, started, LegResult(Asked(()), (failed,), start, None))
+        verdict = self._verdict(arm, run, started, LegResult(Asked(()), (failed,), start, None, None))
         return replace(verdict, reason=reason.partition("\n")[0])
 
     def _verdict(self, arm: ArmState, run: int, started: str, result: LegResult) -> LegVerdict:
         start, answers = result.start, result.asked.answers
         correct = sum(one.correct for one in answers)
         outcome, reason = _outcome(result.checks, correct, len(answers), self.probe.state.floor)
+        engine, earlier = divmod(run - 1, self.manifest.per_engine)
         return LegVerdict(
             schema=LEG_SCHEMA,
             arm=arm.name,
@@ -266,17 +309,21 @@ class Runner:
             serve_hash=start.plan.serve_hash,
             dev=start.plan.dev,
             started=started,
-            phases=tuple(LegPhase(one.name, one.seconds, one.ended) for one in start.timeline.phases),
+            phases=tuple(LegPhase(one.name, one.seconds, one.ended) for one in start.timeline.phases if not earlier),
             kv_tokens=start.timeline.kv_tokens,
             peak_memory=result.peak_memory,
             figures=dict(result.asked.figures),
             timeouts=sum(one.timed_out for one in answers),
             tree="" if start.plan.cache is None else start.plan.cache.tree,
             compile_key="" if start.plan.cache is None else servehash.compile_key(start.plan),
+            engine=engine + 1 if self.manifest.per_engine > 1 else 0,
+            turn=earlier + 1,
+            kv_usage=result.kv_usage,
         )
 
     def _finish(self, verdict: LegVerdict, answers: Sequence[Answered]) -> LegVerdict:
         leg = self.directory.leg(verdict.arm, verdict.run)
+        private_directory(leg)
         phases: list[Json] = [asdict(one) for one in verdict.phases]
         self.directory.keep(leg, "timeline.json", canonical.pretty(phases))
         self.directory.finish(verdict, answers)

@@ -76,16 +76,12 @@ def _effect(first: ArmLegs, other: ArmLegs, measure: str, level: float, margins:
 
 def _logarithms(first_arm: ArmLegs, other_arm: ArmLegs, name: str) -> Iterator[float]:
     """Yield for each run that both arms have the logarithm of the ratio of the figure NAME."""
-    first, second = (
-        {verdict.run: value for verdict, _ in arm.valid if (value := _figure(verdict, name)) > 0}
-        for arm in (first_arm, other_arm)
-    )
+    first, second = (comparison.by_engine(arm, lambda leg: _logarithm(leg, name)) for arm in (first_arm, other_arm))
     for run in sorted(first.keys() & second.keys()):
-        yield math.log(second[run] / first[run])
+        yield second[run] - first[run]
 
 
-def _figure(verdict: LegVerdict, name: str) -> float:
-    """Return the figure NAME of the leg of VERDICT; 0 if it has none."""
-    if name == SPEED:
-        return verdict.tokens / verdict.seconds if verdict.seconds else 0.0
-    return verdict.figures.get(name, 0.0)
+def _logarithm(verdict: LegVerdict, name: str) -> float | None:
+    """Return the logarithm of the figure NAME of the leg of VERDICT; None if it has none."""
+    figure = verdict.figures.get(name, 0.0) if name != SPEED else verdict.tokens / (verdict.seconds or math.inf)
+    return math.log(figure) if figure > 0 else None

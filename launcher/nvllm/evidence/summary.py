@@ -74,7 +74,7 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
         ("image", f"{manifest.image}, build hash {manifest.build_hash[:12]}, {len(manifest.patches)} patches"),
         *([("sentinels compared", ", ".join(manifest.ablated))] if manifest.ablated else []),
         ("probe", asked),
-        ("runs", f"{manifest.runs} of each arm, each in a fresh container"),
+        ("runs", _runs(manifest)),
         *([("margins", _margins(manifest))] if len(manifest.arms) > 1 else []),
         *([("order", _order(manifest))] if len(manifest.arms) > 1 else []),
         *([("compiled code", _compiled(manifest))] if manifest.kind != "eval" else []),
@@ -89,9 +89,18 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
     ]
 
 
+def _runs(manifest: RunManifest) -> str:
+    if manifest.per_engine == 1:
+        return f"{manifest.runs} of each arm, each in a fresh container"
+    return f"{manifest.runs} of each arm: {manifest.per_engine} in each of {manifest.engines} fresh containers"
+
+
 def _compiled(manifest: RunManifest) -> str:
     if manifest.cold:
         return "each leg compiles for itself, unless its profile is blessed"
+    count = max((one.artifact for one in manifest.arms), default=0)
+    if count:
+        return f"compiled {count} times under one key; each arm loads another one"
     return "compiled once for each compile key, and loaded by every leg that has it"
 
 
@@ -110,10 +119,10 @@ _ORDERED = 20
 def _order(manifest: RunManifest) -> str:
     """Return which leg of each run of MANIFEST came first, and which last."""
     runs: dict[int, list[str]] = {}
-    for arm, run in arms.schedule(len(manifest.arms), min(manifest.runs, _ORDERED)):
+    for arm, run in arms.schedule(len(manifest.arms), min(manifest.engines, _ORDERED)):
         runs.setdefault(run, []).append(manifest.arms[arm].name)
     ends = "; ".join(f"{run}: {names[0]}, {names[-1]}" for run, names in runs.items())
-    ends += f"; and so on for {manifest.runs - _ORDERED} more" if manifest.runs > _ORDERED else ""
+    ends += f"; and so on for {manifest.engines - _ORDERED} more" if manifest.engines > _ORDERED else ""
     return f"turned from run to run; the first and the last leg of run {ends}"
 
 
@@ -209,6 +218,70 @@ def unlisted_text(comparison: Comparison) -> str:
 def flipped_table(comparison: Comparison) -> str:
     """Return the flipped questions of COMPARISON as Markdown."""
     return "\n\n".join(filter(None, (_table(FLIPPED_COLUMNS, flipped_rows(comparison)), unlisted_text(comparison))))
+
+
+COMPILE_COLUMNS = ("artifact", "right, start after start", "different outputs", "", "tree")
+
+
+def compile_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each artifact of one key, for `COMPILE_COLUMNS`."""
+    return [
+        (
+            one.arm,
+            f"{', '.join(map(str, one.right))} of {one.asked}",
+            str(one.outputs),
+            "bad" if one.bad else "",
+            one.tree,
+        )
+        for one in comparison.compiles
+    ]
+
+
+def compiles_table(comparison: Comparison) -> str:
+    """Return the artifacts of COMPARISON and what their starts show, as Markdown."""
+    return _table(COMPILE_COLUMNS, compile_rows(comparison))
+
+
+ENGINE_COLUMNS = ("arm", "engine", "run", "outcome", "correct", "tokens/s", "KV in use after, %", "peak memory, MiB")
+
+
+def engine_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each run of the engines that were asked several, for `ENGINE_COLUMNS`."""
+    return [
+        (
+            engine.arm,
+            str(engine.engine),
+            str(run.turn),
+            run.outcome,
+            f"{run.correct} of {run.asked}",
+            f"{run.tokens_per_second:.2f}",
+            "" if run.kv_usage is None else f"{100 * run.kv_usage:.2f}",
+            "" if run.peak_memory is None else f"{run.peak_memory / 2**20:.0f}",
+        )
+        for engine in comparison.engines
+        for run in engine.runs
+    ]
+
+
+def question_columns(comparison: Comparison) -> tuple[str, ...]:
+    """Return the columns of `question_rows`: one for each engine."""
+    arms_named = len({one.arm for one in comparison.engines}) > 1
+    names = (f"{f'{one.arm}, ' if arms_named else ''}engine {one.engine}" for one in comparison.engines)
+    return ("question", "expected", *names)
+
+
+def question_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each question: for each engine a mark for each of its runs, see `MARKS`."""
+    return [(str(one.id), one.expected, *one.marks) for one in comparison.questions]
+
+
+MARKS = "A mark for each run, in order: + right, x wrong, - ran into its timeout, . no answer."
+
+
+def questions_table(comparison: Comparison) -> str:
+    """Return every question in every run of the engines of COMPARISON, and what those runs show, as Markdown."""
+    grid = _table(question_columns(comparison), question_rows(comparison))
+    return f"{_table(ENGINE_COLUMNS, engine_rows(comparison))}\n\n{MARKS}\n\n{grid}"
 
 
 KERNEL_COLUMNS = ("kernel", "calls", "ms", "share, %")

@@ -157,5 +157,5 @@ def _bind(source: str, target: str) -> dict[str, Any]:
         "source": text,
         "target": target,
         "read_only": True,
-        "bind": {"create_host_path": False},
+        "bind": {"create_host_path": False},  # else an empty directory is made of a source that is missing, and mounted
     }

@@ -164,7 +164,7 @@ def _deployment(source: ExportSource, server: tuple[int, int]) -> dict[str, Any]
         "metadata": _meta(source, name(plan)),
         "spec": {
             "replicas": 1,
-            "strategy": {"type": "Recreate"},
+            "strategy": {"type": "Recreate"},  # a rolling update would start a second engine beside the first
             "selector": {"matchLabels": selector},
             "template": {
                 "metadata": {"labels": selector, "annotations": export.labels(plan)},
@@ -179,7 +179,7 @@ def _pod(source: ExportSource, server: tuple[int, int]) -> dict[str, Any]:
     system, _, architecture = source.platform.partition("/")
     return {
         "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
+        "enableServiceLinks": False,  # variables of each Service of the namespace, which the gate would refuse
         "nodeSelector": {"kubernetes.io/os": system, "kubernetes.io/arch": architecture},
         "securityContext": {
             "runAsNonRoot": True,

@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from nvllm.core.plan import CONTAINER_PORT, KEY_FILE, RUN_DIRECTORY, SEEDS, LaunchPlan
-from nvllm.core.refusal import Refusal
 from nvllm.engine.container import tmpfs_options
 from nvllm.export import export, mounted, texts
 from nvllm.export.export import PROGRAMS_AT, Export, ExportFile, ExportSource, Guarantee, kept, not_kept
@@ -64,13 +63,8 @@ def _restart(source: ExportSource) -> Guarantee:
     )
 
 
-def refusals(source: ExportSource) -> list[Refusal]:
-    """Return why SOURCE cannot be exported as a faithful Quadlet."""
-    return export.refusals(source, "quadlet")
-
-
 def exported(source: ExportSource) -> Export:
-    """Return the export of SOURCE. There are no `refusals`."""
+    """Return the export of SOURCE. There are no `export.refusals`."""
     guaranteed, name = guarantees(source), source.plan.instance
     key_file = source.plan.access.key_file
     made = [] if key_file is None else [shlex.join(["podman", "secret", "create", _secret(source.plan), key_file])]
@@ -98,7 +92,7 @@ def _sections(source: ExportSource) -> Mapping[str, Sequence[tuple[str, str]]]:
         ("PidsLimit", str(container.pids)),
         *(("Ulimit", f"{name}={limit}:{limit}") for name, limit in container.ulimits.items()),
         ("ShmSize", str(container.shared_memory)),
-        (
+        (  # Podman would pass on the proxies of its environment, which the gate refuses
             "PodmanArgs",
             f"--memory={container.memory} --memory-swap={container.memory} --ipc=private --http-proxy=false",
         ),

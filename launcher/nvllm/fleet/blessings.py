@@ -21,13 +21,11 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
 
-from nvllm.cache import manifest as bless_manifest
 from nvllm.cache import promotion, signature, staging
-from nvllm.cache.blessings import Blessing, Blessings
+from nvllm.cache.blessings import Blessing, Blessings, whole
 from nvllm.cache.cachetree import TOP, Tree, TreeFile
-from nvllm.cache.manifest import Manifest
+from nvllm.cache.manifest import PREFIX, Manifest, decode, encode
 from nvllm.cache.pins import Pin, Pins
 from nvllm.cache.store import TreeStore
 from nvllm.core import archives, canonical, durable, reading
@@ -85,8 +83,7 @@ def of_build(blessings: Blessings, image: str, profile: str, build_hash: str, no
     if not matching:
         expected = f"a blessing of {profile} of image {image}, build hash {build_hash[:12]}"
         raise refuse("NV901", str(blessings.directory), expected, "none", cure)
-    manifests = [(one.path, one.manifest) for one in matching if one.manifest is not None]
-    refuse_any(reason for path, one in manifests for reason in blessings.reasons_against(path, one, now))
+    refuse_any(reason for path, one in whole(matching) for reason in blessings.reasons_against(path, one, now))
     return matching
 
 
@@ -100,7 +97,7 @@ def push_blessing(
     """
     manifest = blessing.manifest
     assert manifest is not None
-    written = bless_manifest.encode(manifest)
+    written = encode(manifest)
     signed = blessings.signature(manifest)
     with packed(manifest.tree, _notes(manifest), manifest.cure, platform, places, progress) as (layer, config, image):
         sent = repository.push_blobs([Blob(layer.diff_id, layer.size, layer.path), Blob.of(config)])
@@ -147,15 +144,11 @@ def packed(
 def _layer(directory: Path, tree: Tree, path: Path, progress: Progress) -> Layer:
     """Write TREE, which is at DIRECTORY, as the layer at PATH, with its modes."""
     entries = [TarEntry(one.path, "directory", 0o755 if one.mode == "0755" else 0o555) for one in tree.directories]
-    entries += [_entry(one, directory) for one in tree.files]
+    for file in tree.files:
+        content = tarlayer.stored(directory / file.path)
+        entries.append(TarEntry(file.path, "file", 0o555 if file.mode == "0555" else 0o444, file.size, content=content))
+    # No time: the same tree is the same layer, whoever pushes it and whenever.
     return tarlayer.write("blessing", entries, epoch=0, path=path, progress=progress)
-
-
-def _entry(file: TreeFile, directory: Path) -> TarEntry:
-    def opened() -> BinaryIO:
-        return cast("BinaryIO", (directory / file.path).open("rb"))
-
-    return TarEntry(file.path, "file", 0o555 if file.mode == "0555" else 0o444, file.size, content=opened)
 
 
 def _configuration(platform: str, layer: Layer) -> bytes:
@@ -283,8 +276,8 @@ def _decoded(data: bytes, where: str) -> Manifest:
     except ValueError:
         document = None
     fields = document if isinstance(document, dict) else {}
-    name = f"{fields.get('label')}_{str(fields.get('serve_hash'))[: bless_manifest.PREFIX]}.json"
-    return bless_manifest.decode(data, f"{where}/{name.replace('/', '_')[:200]}")
+    name = f"{fields.get('label')}_{str(fields.get('serve_hash'))[:PREFIX]}.json"
+    return decode(data, f"{where}/{name.replace('/', '_')[:200]}")
 
 
 def _documents(repository: Repository, subject: str) -> Iterator[tuple[bytes, bytes]]:

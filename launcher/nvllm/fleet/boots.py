@@ -21,11 +21,10 @@ from nvllm.core import canonical, durable, paths
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.fleet import tasks
 from nvllm.fleet.machines import ClusterNode, MachinePool, NotCarriedError
-from nvllm.fleet.tasks import Answer, BootAnswer, BootTask, ReadyAnswer, ReadyTask, ServedProfile
+from nvllm.fleet.tasks import SAME_VERSION, Answer, BootAnswer, BootTask, ReadyAnswer, ReadyTask, ServedProfile
 from nvllm.serve import staged_cache, timeline
 from nvllm.trials.ending import MOST_LOSSES, end_all
 
-_SAME = "install the same version of nvllm on every machine"
 _CURE = "look at the machines: nvllm fleet status --on ray://HOST"
 
 
@@ -139,7 +138,7 @@ class BootMachines:
         """Return the record in ANSWER, once its log shows it to be that of TASK; the log is on the disk then."""
         name = _name(machine)
         if not isinstance(answer, BootAnswer):
-            raise refuse("NV345", name, f"the boot of task {task.task}", "an answer to another question", _SAME)
+            raise refuse("NV345", name, f"the boot of task {task.task}", "an answer to another question", SAME_VERSION)
         record, log = answer.record, answer.bytes
         logged = timeline.of_log(log)
         wrong = [
@@ -158,7 +157,7 @@ class BootMachines:
         with self._guard:
             if record.boot in self._boots:
                 wrong.append(("a container that no other trial had", record.boot))
-            refuse_any(Refusal("NV345", name, expected, answered, _SAME) for expected, answered in wrong)
+            refuse_any(Refusal("NV345", name, expected, answered, SAME_VERSION) for expected, answered in wrong)
             self._boots.add(record.boot)
         path = paths.ensure(self.directory / f"trial-{task.number}") / "engine.log"
         durable.replace(path, log, 0o600, "evidence", "NV920")
@@ -197,7 +196,7 @@ def _ready(pool: MachinePool, served: ServedProfile, machine: ClusterNode) -> Re
     if answer is None:
         return "of another class"
     if answer != ReadyAnswer(task.task, served.host, served.serve_hash):
-        return refuse("NV345", machine.name, f"that it is ready for {task.task}", "another answer", _SAME)
+        return refuse("NV345", machine.name, f"that it is ready for {task.task}", "another answer", SAME_VERSION)
     return True
 
 

@@ -283,8 +283,8 @@ class RemoteMachines:
         """Return the result in ANSWER, once it is shown to be that of SENT; its evidence is on the disk then."""
         if not isinstance(answer, TrialAnswer) or (answer.task, answer.host) != (sent.task, sent.host):
             answered = f"{answer.task} of {answer.host}" if isinstance(answer, TrialAnswer) else "a status"
-            cure = "install the same version of nvllm on every machine"
-            raise refuse("NV345", machine.name, f"the result of {sent.task} of {sent.host}", answered, cure)
+            expected = f"the result of {sent.task} of {sent.host}"
+            raise refuse("NV345", machine.name, expected, answered, tasks.SAME_VERSION)
         if answer.evidence:
             self._keep(answer.evidence, answer.bytes)
         return answer.trial

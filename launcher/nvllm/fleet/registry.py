@@ -101,11 +101,8 @@ def parse(text: str) -> tuple[RepositoryName, str | None]:
         raise refuse("NV108", "REPO", "a repository without user and password", "a text with @ in it", cure)
     match = _NAME.fullmatch(text)
     if match is None or len(text) > 400:
-        expected, cure = (
-            "host[:port]/path in lower case, and @sha256:... to pull",
-            "name one of that form: nvllm push HOST/PATH IMAGE",
-        )
-        raise refuse("NV108", "REPO", expected, text[:200], cure)
+        expected = "host[:port]/path in lower case, and @sha256:... to pull"
+        raise refuse("NV108", "REPO", expected, text[:200], "name one of that form: nvllm push HOST/PATH IMAGE")
     scheme, host, path, digest = match.groups()
     return RepositoryName(scheme or ("http" if _LOOPBACK.fullmatch(host) else "https"), host, path), digest
 

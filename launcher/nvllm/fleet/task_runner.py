@@ -65,14 +65,7 @@ class TaskRunner:
     def _bench(self, task: TrialTask, test: BisectProbe) -> EngineBench:
         labelled = self.engine.labelling({TASK_LABEL: task.task})
         return EngineBench(
-            self.project,
-            self.places,
-            task.image,
-            task.profile,
-            test,
-            labelled,
-            progress=self.progress,
-            task=task.task,
+            self.project, self.places, task.image, task.profile, test, labelled, progress=self.progress, task=task.task
         )
 
     @contextlib.contextmanager

@@ -33,6 +33,8 @@ MOST_LINE = 4 << 20
 """Bytes of a line."""
 
 _CURE = "send a line by docs/schemas/task.schema.json"
+SAME_VERSION = "install the same version of nvllm on every machine"
+"""The cure for an answer of a machine that is none to the task that it was sent."""
 
 Base64 = Annotated[str, Rule(r"^[A-Za-z0-9+/]*={0,2}$", "base64", most=2 * MOST_EVIDENCE)]
 TaskName = Annotated[str, Rule("^[0-9a-f]{32}$", "32 hex digits")]
@@ -263,7 +265,7 @@ def answer(line: bytes, where: str) -> Answer:
 
     The evidence of a trial has been held against its hash.
     """
-    cure = "install the same version of nvllm on every machine"
+    cure = SAME_VERSION
     reply: Answer = _parsed(FORM_ANSWER, "answer", _ANSWERS, line, "NV345", where, cure)
     if isinstance(reply, TrialAnswer):
         content = _decoded(reply.content, "NV345", f"{where}: .content", cure)

@@ -21,15 +21,7 @@ from nvllm.fleet import raylet, tasks
 from nvllm.fleet.leftovers import Leftovers
 from nvllm.fleet.registry import Repository
 from nvllm.fleet.task_runner import TaskRunner, build_of
-from nvllm.fleet.tasks import (
-    Answer,
-    ReadyAnswer,
-    ReadyTask,
-    StatusAnswer,
-    StatusTask,
-    Task,
-    TrialTask,
-)
+from nvllm.fleet.tasks import Answer, ReadyAnswer, ReadyTask, StatusAnswer, StatusTask, Task, TrialTask
 from nvllm.host import engines, locks, survey
 from nvllm.host.facts import EngineProblem, HostFacts
 from nvllm.host.locks import HeldLocks, Holder, Key

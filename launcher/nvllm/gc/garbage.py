@@ -23,7 +23,7 @@ from typing import Any, Literal, cast
 from nvllm.bisect import journal
 from nvllm.bless import evidence
 from nvllm.cache import pins, staging
-from nvllm.cache.blessings import Blessings
+from nvllm.cache.blessings import Blessings, whole
 from nvllm.cache.pins import Pins
 from nvllm.cache.store import TreeStore
 from nvllm.core import canonical, reading
@@ -348,7 +348,7 @@ def _blessed_and_required(project: Project, places: Places) -> References:
         trees=frozenset(),
         blessed=in_force | restorable,
         logs=blessings.logs(),
-        archived=frozenset(one.manifest.tree_hash for one in blessings.archived() if one.manifest is not None),
+        archived=frozenset(one.tree_hash for _, one in whole(blessings.archived())),
         gate_days=frozenset((need.gate, need.days) for need in needs),
         restorable=restorable - in_force,
     )

@@ -21,6 +21,7 @@ from nvllm.host.facts import INSTANCE_LABEL, ContainerFact, EngineFacts, EngineP
 from nvllm.host.gates import GateState
 
 MINIMUM_TOOLKIT = "1.17.8"
+"""The first without the escapes from a container that `_toolkit` names."""
 
 _GIB = 2**30
 _ENGINE = "docker engine"
@@ -145,10 +146,6 @@ def _at_most(size: int) -> str:
 
 
 # The judges, by code
-
-
-def _gpu_present(subject: Subject) -> Judgement:
-    return gpus(subject.gpu, subject.facts)
 
 
 def gpus(need: GpuNeed, facts: HostFacts) -> Judgement:
@@ -339,10 +336,6 @@ def _bridge(subject: Subject) -> Judgement:
     return [Refusal("NV514", f"{_ENGINE}: network bridge", f"the network interface {interface}", problem, cure)]
 
 
-def _gates(subject: Subject) -> Judgement:
-    return gates.judge(subject.gates, subject.facts)
-
-
 def _sentinels(subject: Subject) -> Judgement:
     plan, known = subject.launch, subject.sentinels
     listed = ", ".join(sorted(known)) or "it reads none"
@@ -360,7 +353,7 @@ def _sentinels(subject: Subject) -> Judgement:
 
 
 TABLE: tuple[Check, ...] = (
-    Check("NV501", "GPU", ("plan", "gpu wanted"), _gpu_present),
+    Check("NV501", "GPU", ("plan", "gpu wanted"), lambda subject: gpus(subject.gpu, subject.facts)),
     Check("NV502", "compute capability", ("plan", "gpu wanted", "gpu there"), _capability),
     Check("NV503", "NVIDIA driver", ("plan", "gpu wanted", "gpu there"), _driver),
     Check("NV504", "container toolkit", ("plan", "gpu wanted"), _toolkit),
@@ -373,7 +366,7 @@ TABLE: tuple[Check, ...] = (
     Check("NV511", "engine version", ("engine",), _engine_new_enough),
     Check("NV513", "file locks", ("locks",), _locks),
     Check("NV514", "engine network", ("engine", "bridge"), _bridge),
-    Check("NV516", "hardware gates", ("plan",), _gates),
+    Check("NV516", "hardware gates", ("plan",), lambda subject: gates.judge(subject.gates, subject.facts)),
     Check("NV602", "sentinels", ("plan",), _sentinels),
 )
 """Every host check, by code. NV512 is not here: `proc.require` raises it where a program is first needed."""

@@ -13,6 +13,7 @@ from nvllm.core.refusal import Refusal
 from nvllm.host.facts import EngineFacts, EngineProblem
 
 MINIMUM_API = "1.41"
+"""That of Docker 20.10, the oldest on which nvllm was run (docs/engines.md)."""
 MINIMUM_PODMAN = "5.0"
 
 _CURES: dict[Literal["denied", "absent", "silent", "error", "context"], str] = {

@@ -81,6 +81,7 @@ class Gpu:
 
 
 _UNIFIED = re.compile(r"\b(GB10|Thor|Orin)\b")
+"""NVIDIA's chips whose GPU has no memory of its own, as nvidia-smi names them (docs/fleet.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,14 +291,6 @@ def machine_id(etc_root: Path = Path("/etc")) -> str:
     except OSError:
         installation = ""
     return installation or os.uname().nodename
-
-
-def boot_id(proc_root: Path = _PROC) -> str:
-    """Return the id of this boot; empty if the kernel does not say it."""
-    try:
-        return (proc_root / "sys/kernel/random/boot_id").read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def cpu(proc_root: Path, sys_root: Path = _SYS) -> Cpu:

@@ -14,20 +14,11 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nvllm.core import clock, documents, durable, paths, reading, trusted
+from nvllm.core import clock, documents, durable, paths, proc, reading, trusted
 from nvllm.core.refusal import Refused
-from nvllm.host import facts, gates
+from nvllm.host import gates
 from nvllm.host.facts import HostFacts
-from nvllm.host.gates import (
-    FORM,
-    GATES,
-    SCHEMA,
-    FiledRecord,
-    GateCheck,
-    GateName,
-    GateRecord,
-    MemoryBand,
-)
+from nvllm.host.gates import FORM, GATES, SCHEMA, FiledRecord, GateCheck, GateName, GateRecord, MemoryBand
 
 _FILE = re.compile(rf"({'|'.join(GATES)})-(\d{{8}}T\d{{6}}Z)(?:-(\d+))?\.json")
 
@@ -52,7 +43,8 @@ def filed(directory: Path) -> tuple[FiledRecord, ...]:
     for path in trusted.state(directory.parent, "NV109").listed(directory, "*.json"):
         named = _FILE.fullmatch(path.name)
         if named is not None:
-            records.append(((named[2], int(named[3] or 0)), _read(path, _gate(named[1]), named[2])))
+            gate = next(gate for gate in GATES if gate == named[1])
+            records.append(((named[2], int(named[3] or 0)), _read(path, gate, named[2])))
     return tuple(one for _, one in sorted(records, key=lambda pair: pair[0]))
 
 
@@ -61,7 +53,7 @@ def write(directory: Path, record: GateRecord) -> Path:
 
     Raises Refused NV920 if that fails.
     """
-    stem = f"{record.gate}-{re.sub('[-:]', '', record.measured)}"
+    stem = f"{record.gate}-{clock.compact(record.measured)}"
     with durable.writing(directory, "NV920"):
         paths.ensure(directory)
         taken = {path.name for path in reading.listed(directory, f"{stem}*.json")}
@@ -78,7 +70,7 @@ def measured(gate: GateName, host: HostFacts, results: Measured) -> GateRecord:
         outcome=gates.outcome(results.checks),
         measured=clock.now(),
         machine=gates.machine(host),
-        boot=facts.boot_id(),
+        boot=proc.boot_id(),
         kernel=platform.release(),
         versions=results.versions,
         checks=tuple(results.checks),
@@ -86,10 +78,6 @@ def measured(gate: GateName, host: HostFacts, results: Measured) -> GateRecord:
         limits=results.limits,
         figures=results.figures,
     )
-
-
-def _gate(text: str) -> GateName:
-    return next(one for one in GATES if one == text)
 
 
 def _read(path: Path, gate: GateName, stamp: str) -> FiledRecord:

@@ -92,7 +92,7 @@ def _band(
     try:
         band = memtester.test(size, loops, advance)
     except MemtesterFailed as error:
-        return GateCheck(name, "not measured", limit, error.text)
+        return GateCheck(name, "not measured", limit, str(error))
     results.bands.append(band)
     return GateCheck(name, "failed" if band.faults else "passed", limit, band_summary(band))
 

@@ -32,10 +32,6 @@ _LONGEST = 1 << 16
 class MemtesterFailed(Exception):  # noqa: N818 - memtester's answer, not an error of the program
     """memtester did not test the whole band: it said TEXT."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
 
 class MemtesterOutput:
     """What memtester has printed so far. ADVANCE is called with 1 for each test that has ended."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +19,10 @@ from nvllm.host.nvml import GpuReading, NvmlProblem, NvmlReading
 SLOWED = 0x008 | 0x020 | 0x040 | 0x080
 """Reasons that fail: the hardware, its temperature or its power supply slows the clocks down. A power cap does not."""
 
-
 PAUSE = 1.0
 """Seconds between two looks."""
+
+_SHOWN_GPUS = "GPUs that NVML shows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,13 @@ def run(limits: ThermalLimits, facts: HostFacts, sources: ThermalSources, progre
     if problem is not None:
         measured.checks.append(_no_gpus(problem, facts))
     else:
-        _gpus(limits, seen, measured)
+        by_uuid: dict[str, list[GpuReading]] = {}
+        for gpu in (gpu for reading in seen for gpu in reading.gpus):
+            by_uuid.setdefault(gpu.uuid, []).append(gpu)
+        if not by_uuid:
+            measured.checks.append(GateCheck("GPUs", "absent", _SHOWN_GPUS, "not measured: no GPU, by NVML"))
+        for readings in by_uuid.values():
+            _gpu(limits, readings, measured)
         measured.versions = {"driver": seen[0].driver, "CUDA of the driver": seen[0].cuda}
     if problem is None or facts.gpus:
         _toolkit(facts, measured)
@@ -70,22 +79,10 @@ def run(limits: ThermalLimits, facts: HostFacts, sources: ThermalSources, progre
 
 def _no_gpus(problem: NvmlProblem, facts: HostFacts) -> GateCheck:
     """Return why no GPU was looked at: there is none, or NVML cannot be asked about the one that is there."""
-    limit = "GPUs that NVML shows"
     if facts.gpus or facts.gpu_problem is not None or problem.kind == "error":
         cure = f"; install it: {extras.installing('gpu')}" if problem.kind == "no binding" else ""
-        return GateCheck("GPUs", "not measured", limit, problem.text + cure)
-    return GateCheck("GPUs", "absent", limit, "not measured: no GPU, by nvidia-smi and NVML")
-
-
-def _gpus(limits: ThermalLimits, seen: Sequence[NvmlReading], measured: Measured) -> None:
-    by_uuid: dict[str, list[GpuReading]] = {}
-    for reading in seen:
-        for gpu in reading.gpus:
-            by_uuid.setdefault(gpu.uuid, []).append(gpu)
-    if not by_uuid:
-        measured.checks.append(GateCheck("GPUs", "absent", "GPUs that NVML shows", "not measured: no GPU, by NVML"))
-    for readings in by_uuid.values():
-        _gpu(limits, readings, measured)
+        return GateCheck("GPUs", "not measured", _SHOWN_GPUS, problem.text + cure)
+    return GateCheck("GPUs", "absent", _SHOWN_GPUS, "not measured: no GPU, by nvidia-smi and NVML")
 
 
 def _gpu(limits: ThermalLimits, readings: Sequence[GpuReading], measured: Measured) -> None:
@@ -104,9 +101,7 @@ def _gpu(limits: ThermalLimits, readings: Sequence[GpuReading], measured: Measur
     if not told:
         measured.checks.append(GateCheck(f"{name} clocks", "not measured", limit, "this GPU gives no reasons"))
         return
-    together = 0
-    for bits in told:
-        together |= bits
+    together = functools.reduce(operator.or_, told)
     state: CheckState = "failed" if together & SLOWED else "passed"
     slowing = ", ".join(_reasons(together)) or "nothing slows them down"
     measured.checks.append(GateCheck(f"{name} clocks", state, limit, slowing))

@@ -20,7 +20,7 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.engine.engine import Engine
-from nvllm.host import facts as host
+from nvllm.host import facts
 from nvllm.image import buildrecord, identity, recording, registry_base, sbom
 from nvllm.image.buildrecord import Record
 from nvllm.image.identity import Build
@@ -164,7 +164,7 @@ def _require_space(lock: Lock, places: Places) -> None:
     """Raise Refused NV506 if the layers, less those in the cache, would not fit on the disk."""
     needed = int(_UNPACKED * sum(file.size for file in lock.files))
     present = sum(path.stat().st_size for path in places.layers.glob("*.tar"))
-    free = host.disk(places.layers).free
+    free = facts.disk(places.layers).free
     if free < needed - present:
         room, cure = f"{free / 2**30:.1f} GiB free", "nvllm gc"
         raise refuse("NV506", str(places.layers), f"about {needed / 2**30:.1f} GiB for the layers", room, cure)

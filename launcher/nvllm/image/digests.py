@@ -17,7 +17,7 @@ from typing import Annotated, Literal, TypeAlias
 from nvllm.core import documents, durable, reading
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Platform, Rule, Sha256, Word
 from nvllm.core.paths import Project
-from nvllm.image import sketch as sketches
+from nvllm.image import sketch
 
 SCHEMA = "nvllm.digests/1"
 
@@ -100,7 +100,7 @@ def _wrong(digests: Digests, image: str) -> Iterator[tuple[str, str, str]]:
             yield f".platforms.{platform}.layers", "each layer once", "a layer more than once"
         for layer in build.layers:
             try:
-                sketches.changes(layer.sketch or sketches.EMPTY, sketches.EMPTY)
+                sketch.changes(layer.sketch or sketch.EMPTY, sketch.EMPTY)
             except ValueError as error:
                 yield f".platforms.{platform}: sketch of layer {layer.name}", "a sketch of files", str(error)
 

@@ -16,14 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from nvllm.core import durable, reading
 from nvllm.core.lock import Lock, LockedFile
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.core.spec import DirectoryModel, ImageSpec
-from nvllm.lock import lockdoc, resolve, wheel_matches_source
+from nvllm.lock import lockdoc, release_wheels, resolve, wheel_matches_source
 from nvllm.lock.project import read_inputs
 from nvllm.lock.providers import Providers
 from nvllm.patches import edit, imported, patchcheck, patching, patchset, proofs, seriesfile, source
@@ -346,7 +345,7 @@ def _values(
         differs=spec.vllm.differs,
         brings=spec.vllm.brings,
         requirements=spec.python.requirements,
-        aliases=[_moved(alias.version, spec.vllm.version, version) for alias in spec.python.aliases],
+        aliases=[release_wheels.alias(alias.version, spec.vllm.version, version) for alias in spec.python.aliases],
         series=spec.patches.series if version == spec.vllm.version else f"v{version}",
         enable=enable,
         sentinels={
@@ -358,42 +357,22 @@ def _values(
     )
 
 
-def _moved(alias: str, old: str, new: str) -> str:
-    """Return ALIAS, a version with or without a local part, of the release NEW if it is of OLD."""
-    return new + alias.removeprefix(old) if alias.removeprefix(old)[:1] in ("", "+") else alias
-
-
 def _resolved(
     values: template.Values, origin: Template, archive: LockedFile, providers: Providers
 ) -> tuple[template.Values, tuple[Resolved, ...]]:
     """Return VALUES with the requirements and the files to differ that their version has, and the wheels that it needs.
 
-    Each requirement of the template takes the version that vLLM's wheel resolves to, with the local part (``+cpu``).
+    Raises Refused NV201 if the template has no lock, and what `release_wheels.of` raises.
     """
-    spec, name = origin.spec, canonicalize_name(origin.spec.vllm.distribution)
-    pinned = f"{spec.vllm.distribution}=={values.version}"
+    spec = origin.spec
     if origin.lock is None:
         path, cure = origin.project.show(origin.project.lock(spec.name)), "name another --target"
         raise refuse("NV201", path, f"the lock of {spec.name}, for its interpreter", "none", cure)
     target = resolve.target(spec.base, origin.lock.base, origin.project.platform)
-    resolved = providers.wheels([pinned], target, {})
-    wheels = {wheel.name: wheel for wheel in resolved}
-    requirements = []
-    for requirement in spec.python.requirements:
-        distribution, _, old = requirement.partition("==")
-        locked = wheels.get(canonicalize_name(distribution))
-        local = f"+{Version(old).local}" if Version(old).local else ""
-        new = Version(locked.version).public + local if locked is not None else old
-        requirements.append(pinned if canonicalize_name(distribution) == name else f"{distribution}=={new}")
-    wheel = wheels[name]
-    file = LockedFile(wheel.filename, wheel.sha256, providers.size(wheel.url), "pypi")
-    providers.fetch([file])
-    sources = wheel_matches_source.digests(wheel_matches_source.source_files(providers.path(archive.sha256)))
-    installed = wheel_matches_source.wheel_files(providers.path(wheel.sha256))
-    brings = wheel_matches_source.bringing(sources, installed, spec.vllm.brings)
-    differs = wheel_matches_source.differences(sources, installed, brings)
-    new_values = replace(values, requirements=requirements, brings=brings, differs=[one.path for one in differs])
-    return new_values, resolved
+    sources = wheel_matches_source.source_files(providers.path(archive.sha256))
+    wheels = release_wheels.of(spec, values.version, sources, target, providers)
+    new_values = replace(values, requirements=wheels.requirements, brings=wheels.brings, differs=wheels.differs)
+    return new_values, wheels.resolved
 
 
 def _files(

@@ -115,6 +115,7 @@ class Interpreter:
         partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
         job = {"archive": str(archive) if archive else None, "files": dict(files), "out": str(partial)}
         environment = {"PYTHONHOME": str(self.tree / "usr"), "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": "/"}
+        # The standard library alone; -B: nothing is written into the tree, of which the base layer is made.
         argv = [*self.command(), "-S", "-s", "-P", "-B", str(_SCRIPT)]
         try:
             done = proc.run(argv, env=environment, timeout=_TIMEOUT, stdin=json.dumps(job).encode())
@@ -158,7 +159,8 @@ def compile_all(
     cache.mkdir(parents=True, exist_ok=True)
     # The longest first, so that no processor is idle while the last one works on a long job.
     longest = sorted(jobs, key=lambda key: (-len(jobs[key][1]), key))
-    missing = [key for key in longest if not (cache / f"{key}.zip").exists()]
+    # A power cut may have left the name of an archive, and none of its bytes.
+    missing = [key for key in longest if not zipfile.is_zipfile(cache / f"{key}.zip")]
     with progress.task("bytecode", len(missing), "files") as task, ThreadPoolExecutor(os.cpu_count()) as pool:
 
         def compile_one(key: str) -> None:

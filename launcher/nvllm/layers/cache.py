@@ -39,6 +39,7 @@ class LayerCache:
             note.unlink(missing_ok=True)
             made = make(path)
             text: Json = {"kind": kind, "diff_id": made.diff_id, "size": made.size, "factors": factors}
+            # Last: a tar without a note, or of another size than in it, is made again.
             partial = note.with_suffix(".partial")
             partial.write_bytes(canonical.encode(text))
             partial.replace(note)

@@ -11,10 +11,10 @@ import os
 import shutil
 import stat
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse_any
@@ -265,8 +265,4 @@ def entries(tree: Path) -> Iterator[TarEntry]:
         else:
             status = path.stat()
             mode: Literal[0o644, 0o755] = 0o755 if status.st_mode & 0o100 else 0o644
-            yield TarEntry(inside, "file", mode, status.st_size, content=_opener(path))
-
-
-def _opener(path: Path) -> Callable[[], BinaryIO]:
-    return lambda: path.open("rb")
+            yield TarEntry(inside, "file", mode, status.st_size, content=tarlayer.stored(path))

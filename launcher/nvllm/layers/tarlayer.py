@@ -58,6 +58,11 @@ def blob(path: str, data: bytes, *, executable: bool = False) -> TarEntry:
     return TarEntry(path, "file", 0o755 if executable else 0o644, len(data), content=lambda: io.BytesIO(data))
 
 
+def stored(path: Path) -> Callable[[], BinaryIO]:
+    """Return what opens the file PATH of this host: the content of an entry."""
+    return lambda: path.open("rb")
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """A written layer: DIFF_ID is ``sha256:<hex>`` of the tar at PATH, SIZE its length in bytes."""
@@ -165,7 +170,7 @@ def write(kind: str, entries: Iterable[TarEntry], *, epoch: int, path: Path, pro
                 for entry in ordered:
                     _add(tar, entry, epoch)
                     task.advance(entry.size)
-            os.fsync(raw.fileno())
+            os.fsync(raw.fileno())  # before it gets its name: the layer cache knows it by its size alone
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -156,16 +156,7 @@ class Wheel:
             directory = info.filename.partition("/")[0]
             if directory.endswith(".dist-info"):
                 return directory
-        raise Refused(
-            [
-                _refusal(
-                    self.filename,
-                    "a .dist-info directory",
-                    "none",
-                    cure=_CURE,
-                )
-            ]
-        )
+        raise Refused([_refusal(self.filename, "a .dist-info directory", "none", cure=_CURE)])
 
     def _console_scripts(self, scheme: Scheme) -> Iterator[TarEntry]:
         parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)

@@ -41,6 +41,8 @@ class Providers:
     """Version to the source archive of vLLM: `Indexes.sdist`."""
     offered: Callable[[str, str], tuple[Offered, ...]]
     """Name and version to all wheels of it: `Indexes.wheels`."""
+    versions: Callable[[str], frozenset[str]]
+    """Name to the versions of which there is a wheel: `Indexes.wheel_versions`."""
     size: Callable[[str], int]
     """The size in bytes of the file at a URL: `Indexes.size`."""
     fetch: Callable[[Sequence[LockedFile]], None]
@@ -97,6 +99,7 @@ def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: 
         wheels=lambda requirements, target, kept: resolved("wheels", lambda: wheels(requirements, target, kept)),
         sdist=lambda version: resolved("the source", lambda: sources.indexes().sdist("vllm", version)),
         offered=lambda name, version: resolved(f"wheels of {name}", lambda: sources.indexes().wheels(name, version)),
+        versions=lambda name: resolved(f"versions of {name}", lambda: sources.indexes().wheel_versions(name)),
         size=lambda url: sources.indexes().size(url),
         fetch=lambda files: fetch.fetch(files, store, sources, progress, offline=offline),
         path=store.path,

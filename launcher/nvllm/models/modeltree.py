@@ -39,14 +39,6 @@ from nvllm.models.memo import SAMPLED, SAMPLED_OF_FILE, HashCache
 _REVISION = re.compile(r"[0-9a-f]{40}")
 _SHARED_BLOB = re.compile(r"blobs/([0-9a-f]{2})/\1[0-9a-f]{62}")
 _REGULAR = "a regular file with one name, which not every user may write"
-_KINDS = {
-    stat.S_IFLNK: "a symbolic link",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a character device",
-    stat.S_IFBLK: "a block device",
-    stat.S_IFDIR: "a directory",
-}
 
 
 class _UnusableFile(Exception):  # noqa: N818 - what was found, not an error of the program
@@ -287,7 +279,7 @@ def _fit(path: str, info: os.stat_result) -> os.stat_result:
     except UnicodeEncodeError as error:
         raise _UnusableFile("a name that is not UTF-8", "rename it, or lock the model without it") from error
     if not stat.S_ISREG(info.st_mode):
-        raise _UnusableFile(_KINDS[stat.S_IFMT(info.st_mode)])
+        raise _UnusableFile(reading.NOT_REGULAR[stat.S_IFMT(info.st_mode)])
     if info.st_nlink > 1:
         raise _UnusableFile(f"a file with {info.st_nlink} names (hard links)")
     if info.st_mode & 0o002:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from nvllm.patches import patchcheck, patching, unified
@@ -95,8 +95,18 @@ def port(
                 under |= changes.get(other.id, {})
             job = _Job(patch, diffs[patch.id], old, Overlay(sides.new, under), sides, merge, resolved)
             result, changes[patch.id] = job.merged()
-            ported.append(result)
+            otherwise = [name for name in patch.requires if states[name].outcome == "already-upstream"]
+            ported.append(_warned(result, [name for name in otherwise if name in diffs]))
     return tuple(ported)
+
+
+def _warned(result: Ported, otherwise: Sequence[str]) -> Ported:
+    """Return RESULT, of a patch that requires OTHERWISE, which the new source has in another form: it lacks names that
+    those patches defined, and a merge of text does not see that."""
+    if not otherwise or result.state == "upstream":
+        return result
+    warning = f"requires {', '.join(otherwise)}, upstream in another form: read what it takes of it"
+    return replace(result, detail=f"{result.detail}; {warning}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +198,14 @@ class _Job:
         return moved, {**({target: None} if exists and goal != target else {}), goal: content}
 
     def _content(self, path: str, new: bytes | None, old: bytes, patched: bytes) -> Unmerged | bytes:
+        resolution = self.resolved(self.patch.id, path)
+        if resolution is not None:  # also of a file that merges by its text: the text is not all that must fit
+            return resolution
         if new is None:
             return patched
         result = self.merge(new, old, patched)
         if not result.conflicts:
             return result.content
-        resolution = self.resolved(self.patch.id, path)
-        if resolution is not None:
-            return resolution
         places = "1 place" if result.conflicts == 1 else f"{result.conflicts} places"
         return Unmerged(path, f"both changed the same lines, in {places}", result.content)
 

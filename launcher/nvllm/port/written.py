@@ -58,6 +58,9 @@ def files(
         text = yamledit.set_scalar(text, ("patches", index, "sha256"), hashlib.sha256(data).hexdigest())
         if diff.paths != patch.touches:
             text = yamledit.set_list(text, ("patches", index, "touches"), diff.paths)
+        nodes = moved_nodes(patch.proved_by, series.version, release.version)
+        if nodes != list(patch.proved_by):
+            text = yamledit.set_list(text, ("patches", index, "proved-by"), nodes)
         left = [other for other in patch.requires if outcomes[other].diff is not None]
         if len(left) < len(patch.requires):
             key = ("patches", index, "requires")
@@ -67,6 +70,15 @@ def files(
             entry = _upstream(patch, diffs[patch.id], outcomes[patch.id], release)
             text = edit.extended(text, entry, f"patches/{release.base}/{seriesfile.NAME}")
     return {seriesfile.NAME: text.encode(), **written}
+
+
+def moved_nodes(nodes: Sequence[str], old: str, new: str) -> list[str]:
+    """Return the tests NODES with the release NEW as their parameter where that is OLD: ``test_it[0.28.0]``.
+
+    Where the file has no such parameter yet, `nvllm patch prove` refuses the test. The old one would test the old
+    source, with the patches of the old series.
+    """
+    return [f"{node.removesuffix(f'[{old}]')}[{new}]" if node.endswith(f"[{old}]") else node for node in nodes]
 
 
 def _upstream(patch: Patch, diff: Diff, outcome: Ported, release: Release) -> dict[str, Json]:

@@ -38,8 +38,12 @@ class FreshInstances:
     _ports: threading.Lock = field(default_factory=threading.Lock)
 
     @contextlib.contextmanager
-    def examined(self, build: Build, profile: str, depth: Depth) -> Iterator[tuple[Examination, HeldLocks]]:
+    def examined(
+        self, build: Build, profile: str, depth: Depth, port: int | None = None
+    ) -> Iterator[tuple[Examination, HeldLocks]]:
         """Examine PROFILE of BUILD as far as DEPTH says, and hold the locks of the new instance.
+
+        It gets PORT, or a free one.
 
         Raises Refused as `supervisor.hold_locks` does, and NV920 if the name of the instance cannot be recorded.
         """
@@ -49,7 +53,7 @@ class FreshInstances:
                 # Until it is over, the name is this project's: no other one's `stop` takes it.
                 owners.claim(self.project, self.places, name)
                 stack.callback(owners.release, self.project, self.places, name)
-                instance = Instance(name, profile, free_port())
+                instance = Instance(name, profile, free_port() if port is None else port)
                 hashes = HashCache.load(self.places.state / "verified.json")
                 examination = examine_build(
                     self.project, self.places, build, instance, self.engine, depth, hashes, Silent()

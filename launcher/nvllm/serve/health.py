@@ -96,8 +96,8 @@ def answer(
     """
     import httpx2
 
-    # This host and plain HTTP: no certificates are loaded, which would take longer than a request. A content coding
-    # could make gigabytes of a kilobyte.
+    # This host and plain HTTP: no proxy is asked, and no certificates are loaded, which would take longer than a
+    # request. A content coding could make gigabytes of a kilobyte.
     headers = {"Accept-Encoding": "identity", **header}
     client = httpx2.Client(timeout=timeout, trust_env=False, verify=False, headers=headers)
     began = time.monotonic()
@@ -149,7 +149,7 @@ def complete(
         "model": plan.request_name,
         "prompt": prompt,
         "max_tokens": plan.probe.max_tokens,
-        "ignore_eos": True,
+        "ignore_eos": True,  # whoever asks counts the tokens; a model may end its answer at the first
     }
     try:
         reply = answer("POST", plan.port, _COMPLETIONS, {**question, **settings}, timeout, access.header(plan.access))

@@ -101,6 +101,7 @@ def instance_name(image: str, profile: str) -> str:
 
 def container_user(uid: int, gid: int) -> str:
     """Return the ``uid:gid`` of the engine: the operator's, with 1000 for root and for root's group."""
+    # The gate refuses root, also root of a container.
     return f"{uid}:{gid or 1000}" if uid != 0 else "1000:1000"
 
 
@@ -115,6 +116,7 @@ def engine_arguments(profile: Profile) -> list[str]:
         arguments["enable-lora"] = True
     adapters = [f"{name}={_ADAPTERS}/{name}" for name in profile.adapters]
     return [
+        # Sorted: the order in which a profile writes them changes no hash.
         *(part for name, value in sorted(arguments.items()) for part in _argument(name, value)),
         *(["--lora-modules", *adapters] if adapters else []),
     ]
@@ -174,6 +176,7 @@ def plan(request: PlanRequest) -> LaunchPlan:
         profile=request.profile_name,
         dev=profile.dev,
         serve_hash="",
+        # -I: the gate imports nothing but the standard library, whatever PYTHONPATH the plan sets for vLLM.
         command=PlannedCommand((image.scheme.interpreter, "-I", f"/{identity.GATE_PATH}"), engine),
         environment=dict(sorted(environment.items())),
         mounts=(

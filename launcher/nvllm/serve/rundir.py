@@ -129,7 +129,7 @@ class RunDirectory:
             for name, data in [(gate.EXPECTATIONS, expectations), *((sentinel, b"") for sentinel in sentinels)]:
                 (self.mounted / name).write_bytes(data)
                 (self.mounted / name).chmod(0o444)
-            self.mounted.chmod(0o755)
+            self.mounted.chmod(0o755)  # whatever the umask of this process is
             if asking is not None:
                 (self.path / ACCESS_PROGRAM).unlink(missing_ok=True)
                 (self.path / ACCESS_PROGRAM).write_bytes(asking)

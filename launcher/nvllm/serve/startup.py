@@ -158,7 +158,7 @@ class EngineStart:
         if self.container:
             if stage == "stopped":
                 self.engine.stop(self.container, STOP_PATIENCE + self.plan.limits.drain_timeout)
-            else:
+            else:  # a worker of vLLM obeys one SIGTERM alone, and has had it where its core has failed
                 self.engine.kill(self.container)
                 self.engine.remove(self.container)
         self._under_way = False
@@ -174,10 +174,15 @@ class EngineStart:
     def fail(self, error: BaseException, stage: Stage, reason: str) -> None:
         """End the container because of ERROR, which the caller raises again.
 
-        If ending it is refused too, raises Refused with those refusals and the ones of ERROR.
+        If ending it is refused too, raises Refused with those refusals and the ones of ERROR. A second interrupt means
+        that nobody waits for its requests: the container is killed.
         """
         try:
-            self.end(stage, reason)
+            try:
+                self.end(stage, reason)
+            except KeyboardInterrupt:
+                self.end("failed", reason)
+                raise
         except Refused as unfinished:
             told = error.refusals if isinstance(error, Refused) else ()
             raise Refused([*told, *unfinished.refusals]) from error

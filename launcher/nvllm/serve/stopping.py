@@ -87,6 +87,7 @@ def stop(engine: Engine, places: Places, instance: str) -> str:
         listed = ", ".join(sorted({*containers, *unended(engine, places)})) or "nothing is being served"
         raise refuse("NV107", "docker engine", f"an instance: {listed}", instance, "nvllm status")
     unwritten: list[Refusal] = []
+    # Before the container ends: a supervisor that was not asked takes it for a death, and may start another engine.
     if run.path.is_dir():
         try:
             run.ask_to_stop()

@@ -33,10 +33,12 @@ from nvllm.serve.startup import EngineStart
 from nvllm.serve.timeline import MissingKernel
 
 PAUSE = 1.0
-"""Seconds between two checks of the container."""
+"""Seconds between two checks of the container; `stopping.RELEASE` leaves room for it."""
 
 RECHECK = 60.0
-"""Seconds between two checks that nobody has changed the mounted cache. They read times and sizes, and no file."""
+"""Seconds between two checks that nobody has changed the mounted cache. They read times and sizes, and no file.
+
+SECURITY.md says what an engine may have loaded meanwhile."""
 
 
 def keys(plan: LaunchPlan) -> list[Key]:

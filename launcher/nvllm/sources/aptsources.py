@@ -15,7 +15,7 @@ from nvllm.core.refusal import refuse
 _TIMEOUT = 60.0
 _READ = ("apt-get", "indextargets", "--no-release-info", "--format", "$(CREATED_BY)|$(COMPONENT)|$(REPO_URI)")
 _PRIORITY = re.compile(r"\bpriority:(\d{1,9})")
-_LAST = 1 << 32
+_LAST = 1 << 32  # behind every priority
 
 
 def archives() -> tuple[str, ...]:

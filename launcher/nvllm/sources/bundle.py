@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,27 +48,19 @@ def write(files: Sequence[LockedFile], store: Store, path: Path, cure: str, prog
         for one in fetch.missing(files, store)
     )
     members = sorted({one.sha256: one.size for one in files}.items())
-    with progress.task("export", sum(size for _, size in members), "B") as task, durable.writing(path, "NV920"):
-        descriptor, unnamed = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                    for sha, size in members:
-                        store.verify(sha)
-                        member = tarfile.TarInfo(f"sha256/{sha}")
-                        member.size, member.mode = size, 0o444
-                        with store.path(sha).open("rb") as content:
-                            archive.addfile(member, content)
-                        task.advance(size)
-                stream.flush()
-                os.fchmod(stream.fileno(), 0o644)
-                os.fsync(stream.fileno())
-            os.replace(unnamed, path)
-        except BaseException:
-            os.unlink(unnamed)
-            raise
-        durable.sync_directory(path.parent)
-        return path.stat().st_size
+    with (
+        progress.task("export", sum(size for _, size in members), "B") as task,
+        durable.replacing(path, 0o644, code="NV920") as stream,
+        tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for sha, size in members:
+            store.verify(sha)
+            member = tarfile.TarInfo(f"sha256/{sha}")
+            member.size, member.mode = size, 0o444
+            with store.path(sha).open("rb") as content:
+                archive.addfile(member, content)
+            task.advance(size)
+    return path.stat().st_size
 
 
 def read(path: Path, store: Store, progress: Progress) -> Imported:

@@ -67,17 +67,10 @@ def mails(checkout: Path, base: str, where: str) -> bytes:
     """
     ancestor = ("merge-base", "--is-ancestor", base, "HEAD")
     _git(checkout, *ancestor, where=where, expected=f"commits on top of {base}")
-    forms = (
-        "--stdout",
-        "--keep-subject",
-        "--no-cover-letter",
-        "--no-attach",
-        "--no-signature",
-        "--no-notes",
-        "--no-base",
-    )
+    # Every option that a user's git may be told to set otherwise: the mails are read again, by one form.
+    forms = ("--stdout", "--keep-subject", "--no-cover-letter", "--no-attach", "--no-signature", "--no-notes")
     plain = ("--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/", "--unified=3")
-    words = ("format-patch", *forms, *plain, f"{base}..HEAD")
+    words = ("format-patch", *forms, "--no-base", *plain, f"{base}..HEAD")
     return _git(checkout, *words, where=where, expected="commits that git can show")
 
 

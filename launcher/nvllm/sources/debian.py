@@ -52,11 +52,7 @@ class Update:
 
 
 def resolve(
-    suite: str,
-    packages: Sequence[str],
-    architecture: str,
-    kept: Mapping[str, str],
-    offered: Sequence[Mirror],
+    suite: str, packages: Sequence[str], architecture: str, kept: Mapping[str, str], offered: Sequence[Mirror]
 ) -> Selection:
     """Return PACKAGES and everything they depend on, as the mirrors OFFERED have them now.
 
@@ -120,6 +116,7 @@ class _Apt:
         # Of several mirrors with a file, apt uses the first one's path: the order must not depend on the host.
         ordered = sorted(offered, key=lambda mirror: (mirror.release, mirror.url))
         (root / "sources.list").write_text("".join(mirror.line + "\n" for mirror in ordered))
+        # From 1001 on a pin also takes a version that is older than another one; see apt_preferences(5).
         pins = (f"Package: {name}\nPin: version {kept[name]}\nPin-Priority: 1001\n" for name in sorted(kept))
         (root / "preferences").write_text("\n".join(pins))
         settings = {

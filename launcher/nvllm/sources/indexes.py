@@ -273,6 +273,18 @@ class Indexes:
         }
         return tuple(offered.values())
 
+    def wheel_versions(self, name: str) -> frozenset[str]:
+        """Return the versions of NAME of which an index, or a directory of find-links, offers a wheel for any platform.
+
+        Raises Refused NV209 if an index cannot be asked.
+        """
+        start = f"{name.replace('-', '_')}-"
+        try:
+            names = [link.filename for link in self.links(name)]
+        except httpx2.HTTPError as error:
+            raise Refused([_unreachable(f"{start}*.whl", error)]) from error
+        return frozenset(one.split("-")[1] for one in names if one.startswith(start) and one.endswith(".whl"))
+
     def _hashed(self, name: str, label: str) -> list[tuple[Link, str]]:
         """Return what the indexes offer for NAME with its sha256. Raises Refused NV209, which calls it LABEL."""
         try:

@@ -28,7 +28,7 @@ from nvllm.sources.indexes import Configuration, index_cure
 from nvllm.sources.store import Store
 
 _TIMEOUT = 1800.0
-"""Seconds in which pip resolves: it may have to download metadata of hundreds of releases over a slow line."""
+"""Seconds in which uv resolves: it may have to download metadata of hundreds of releases over a slow line."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -130,6 +130,7 @@ def uv_platform(target: Target) -> str:
 def uv_settings(configuration: Configuration) -> str:
     """Return a uv.toml that makes uv ask where pip with CONFIGURATION asks, and choose as pip chooses."""
     urls = list(dict.fromkeys(configuration.secure_index_urls))
+    # By default uv takes the first index that has a distribution; pip takes the best version of all (decision 8).
     settings: dict[str, bool | str | Sequence[str]] = {
         "system-certs": configuration.certificates is None,
         "index-strategy": "unsafe-best-match",

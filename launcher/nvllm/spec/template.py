@@ -70,10 +70,26 @@ def write(text: str, values: Values, heading: Sequence[str]) -> str:
     """
     before = yamlnodes.parse(text, "").value
     assert isinstance(before, dict)
-    old_version, old_aliases = _at(before, "vllm", "version"), _at(before, "python", "aliases")
+    old_version = _at(before, "vllm", "version")
     assert isinstance(old_version, str)
     if old_version != values.version:  # what is said of one version is not true of another
         text = yamledit.without_comments(text, old_version)
+    if _at(before, "patches", "enable") != list(values.enable):
+        text = yamledit.uncommented(text, ("patches", "enable"))
+    text = moved(text, values)
+    for profile in _repeated(text):
+        text = yamledit.without_key(text, ("profiles", profile))
+    text = _demanding(text, values.signers)
+    for part, comment in COMMENTS.items():
+        if _at(before, *part) is not None:
+            text = yamledit.commented(text, part, comment)
+    return yamledit.headed(text, heading)
+
+
+def moved(text: str, values: Values) -> str:
+    """Return TEXT, an image spec, with VALUES in it but for the signers. Comments on lines of their own stay."""
+    before = yamlnodes.parse(text, "").value
+    assert isinstance(before, dict)
     for steps, value in (
         (("name",), values.name),
         (("description",), values.description),
@@ -82,7 +98,8 @@ def write(text: str, values: Values, heading: Sequence[str]) -> str:
         (("patches", "series"), values.series),
     ):
         text = yamledit.set_scalar(text, steps, value)
-    for index, alias in enumerate(old_aliases if isinstance(old_aliases, list) else []):
+    aliases = _at(before, "python", "aliases")
+    for index, alias in enumerate(aliases if isinstance(aliases, list) else []):
         assert isinstance(alias, dict)
         at = ("python", "aliases", index, "version")
         text = yamledit.replaced(text, at, str(alias["version"]), values.aliases[index])
@@ -90,18 +107,10 @@ def write(text: str, values: Values, heading: Sequence[str]) -> str:
     for field, files in (("differs", values.differs), ("brings", values.brings)):
         if _at(before, "vllm", field) is not None:
             text = yamledit.set_list(text, ("vllm", field), files)
-    if _at(before, "patches", "enable") != list(values.enable):
-        text = yamledit.uncommented(text, ("patches", "enable"))
     text = yamledit.set_list(text, ("patches", "enable"), values.enable)
     for profile, sentinels in values.sentinels.items():
         text = yamledit.set_list(text, ("profiles", profile, "sentinels"), sentinels)
-    for profile in _repeated(text):
-        text = yamledit.without_key(text, ("profiles", profile))
-    text = _demanding(text, values.signers)
-    for part, comment in COMMENTS.items():
-        if _at(before, *part) is not None:
-            text = yamledit.commented(text, part, comment)
-    return yamledit.headed(text, heading)
+    return text
 
 
 def _repeated(text: str) -> list[str]:

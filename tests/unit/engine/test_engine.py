@@ -145,3 +145,21 @@ def test_a_container_that_cannot_be_removed_is_a_refusal(tmp_path: Path, monkeyp
         engine.require().remove(CONTAINER)
     (refusal,) = caught.value.refusals
     assert (refusal.code, refusal.found) == ("NV515", "500: container state improper")
+
+
+def test_a_container_that_neither_starts_nor_goes_says_why_it_did_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(method: str, asked: str, _: bytes) -> Answer:
+        if "/containers/create" in asked:
+            return 201, {"Id": CONTAINER, "Warnings": []}, {}
+        if asked.endswith("/start") or method == "DELETE":
+            return 500, {"message": "no space left" if method == "POST" else "device or resource busy"}, {}
+        return 200, [] if "containers/json" in asked else {"Id": CONTAINER, "Config": {"Tty": True}}, {}
+
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    with answering(tmp_path / "docker.sock", answer), pytest.raises(Refused) as caught:
+        engine.require().start(PLAN, {})
+    (refusal,) = caught.value.refusals
+    assert refusal.code == "NV703"
+    assert "no space left" in refusal.found

@@ -14,6 +14,7 @@ import pytest
 from nvllm.core import clock, durable
 from nvllm.evidence.records import Kind
 from nvllm.host import facts, gate_records
+from support import question_samples
 from support.campaign_world import KINDS, Campaign, campaign
 from support.gate_samples import DAY, HERE, record
 from support.plansamples import FrontEnd
@@ -44,6 +45,45 @@ def test_a_run_until_it_is_decided_ends_when_nothing_is_open(made: Campaign) -> 
     for _ in range(2):
         status, document = made.run("eval", "--until-decided", "--runs", "8")
         assert (status, codes(document), len(made.verdicts), len(made.engine.plans)) == (0, [], 3, 3)
+
+
+def test_five_runs_in_one_engine_whose_fourth_collapses(made: Campaign) -> None:
+    questions = len(question_samples.write(made.questions, 20).read_text().splitlines())
+    made.answers(lambda _, number: not 3 * questions < number <= 4 * questions)
+    again = ["eval", "gsm8k", "--image", "demo", "--profile", "eager", "--data", str(made.questions), "--timeout", "30"]
+    again += ["--runs-per-engine", "5", "--engines", "1", "--output", str(made.output)]
+    for _ in range(2):  # the second time nothing is run again
+        status, document = made.nvllm(again)
+        assert (status, codes(document), len(made.verdicts), len(made.engine.plans)) == (0, [], 5, 1)
+    (drifting,) = document["result"]["findings"]
+    assert (drifting["factor"], drifting["finding"]) == ("engine 1, runs 2 to 5 / run 1", "loss")
+    assert drifting["text"].startswith("20, 20, 20, 0, 20 of 20 right, run after run; engine 1, run 4 / run 1: fewer")
+    (engine,) = document["result"]["engines"]
+    assert [(one["turn"], one["correct"]) for one in engine["runs"]] == [(1, 20), (2, 20), (3, 20), (4, 0), (5, 20)]
+    assert all(one["kv_usage"] == 0 and one["peak_memory"] == GIB for one in engine["runs"])
+    assert {one["marks"][0] for one in document["result"]["questions"]} == {"+++x+"}
+    page, text = (made.output.joinpath(name).read_text() for name in ("report.html", "ANALYSIS.md"))
+    assert page.count("+++x+") == text.count("+++x+") == 20
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_an_engine_that_was_not_asked_all_its_runs_is_asked_again_from_the_first(made: Campaign) -> None:
+    asked = ["--runs-per-engine", "2"]
+    assert made.run("eval", *asked)[0] == 0
+    assert (len(made.verdicts), len(made.engine.plans)) == (4, 2)
+    made.verdicts[-1].unlink()
+    assert made.run("eval", *asked)[0] == 0
+    assert (len(made.verdicts), len(made.engine.plans)) == (4, 3)
+
+
+def test_engines_that_are_counted_twice_are_refused(made: Campaign) -> None:
+    status, document = made.run("eval", "--engines", "3")
+    assert (status, codes(document), document["refusals"][0]["found"]) == (2, ["NV108"], "--runs 2 and --engines 3")
+
+
+def test_a_dry_run_says_which_runs_share_an_engine(made: Campaign) -> None:
+    status, document = made.run("eval", "--runs-per-engine", "2", "--dry-run")
+    assert (status, [one["run"] for one in document["result"]["legs"]]) == (0, [1, 2, 3, 4])
 
 
 def keep(made: Campaign, age: float = 0.0, **changes: Any) -> None:

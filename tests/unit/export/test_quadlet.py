@@ -8,7 +8,7 @@ from pathlib import Path
 from nvllm.cache import cachetree
 from nvllm.cache.cachetree import TreeDirectory, TreeFile
 from nvllm.core.plan import CACHE, PlannedGpu
-from nvllm.export import quadlet
+from nvllm.export import export, quadlet
 from nvllm.export.export import ExportSource
 from nvllm.serve import planner
 from support import export_world
@@ -69,7 +69,7 @@ def test_a_cache_with_a_directory_that_the_engine_writes_into_is_mounted_twice()
     )
     plan = planner.mounting(planner.loading(PLAN, tree), Path("/host/staged/cache"))
     source = dataclasses.replace(BLESSED, plan=plan, tree=tree)
-    assert quadlet.refusals(source) == []
+    assert export.refusals(source, "quadlet") == []
     mounts = [one.split(",") for one in settings(source)["Mount"]]
     assert [one[2] for one in mounts] == [f"destination={CACHE}", "destination=/blessed"]
     assert mounts[0][:2] == mounts[1][:2]

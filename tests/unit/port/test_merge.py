@@ -160,6 +160,22 @@ def test_evidence_says_upstream_where_the_text_differs() -> None:
     assert patchcheck.report(series(patch), diffs, (), sides.new, "2.0.0").outcomes[0].outcome == "already-upstream"
 
 
+def test_what_requires_a_patch_that_upstream_has_otherwise_is_pointed_at() -> None:
+    # The new source lacks what `first` defined under its own name, and the merge of the text cannot see that.
+    there = changed(OLD, (b"line 15\n", b"done otherwise\n"))
+    later = changed(EDITED, (b"line 25\n", b"line 25, patched\n"))
+    diffs = {
+        "first": Diff("first", (FileDiff(PATH, PATH, hunks(OLD, EDITED)),)),
+        "second": Diff("second", (FileDiff(PATH, PATH, hunks(EDITED, later)),)),
+    }
+    evidence = (SourceEvidence(PATH, ("done otherwise",)),)
+    two = series(carried("first", evidence=evidence), carried("second", ("first",)))
+    sides = Sides(ArchiveTree({PATH: OLD}), ArchiveTree({PATH: there}), "2.0.0", lambda path: None)
+    first, second = port(two, diffs, sides, gitmerge.merge, lambda name, path: None)
+    assert (first.state, second.state) == ("upstream", "unchanged")
+    assert second.detail.endswith("; requires first, upstream in another form: read what it takes of it")
+
+
 def test_a_patch_that_does_not_fit_its_own_source_is_refused() -> None:
     diffs = {"x": Diff("x", (FileDiff(PATH, PATH, hunks(OLD, EDITED)),))}
     tree = ArchiveTree({PATH: b"other\n"})

@@ -247,6 +247,22 @@ def test_an_interrupt_during_the_start(tmp_path: Path, front: FrontEnd, taken: H
     assert (world.state().stage, world.state().reason) == ("failed", "interrupted")
 
 
+def test_a_second_interrupt_while_the_engine_stops_ends_it_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        world.engine.asked.append("stop")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(world.engine, "stop", stop)
+    world.engine.says(*STARTED)
+    world.supervisor.start()
+    with pytest.raises(KeyboardInterrupt):
+        world.supervisor.fail(KeyboardInterrupt(), "stopped", "interrupted")
+    assert world.engine.asked == ["start", "stop", "kill", "remove"]
+    assert (world.state().stage, world.state().reason) == ("failed", "interrupted")
+
+
 def test_an_interrupt_while_the_engine_starts_the_container(world: World) -> None:
     """Nobody has told us the container's id then; it is found by our labels."""
     world.engine.interrupted = True

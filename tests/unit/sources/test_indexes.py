@@ -219,6 +219,18 @@ def test_every_wheel_of_a_version_is_offered_with_its_hash(tmp_path: Path) -> No
     assert [one.filename for one in found] == []  # a directory says no hash
 
 
+def test_the_versions_with_a_wheel_are_those_of_that_name(site: Site) -> None:
+    names = (
+        "a_tool-1.0-py3-none-any.whl",
+        "a_tool-2.0-1-py3-none-any.whl",
+        "a_tool-3.0.tar.gz",
+        "a_tool_x-4.0-p-n-a.whl",
+    )
+    links = "".join(f'<a href="/{name}#sha256={64 * "a"}">{name}</a>' for name in names)
+    site.pages["/simple/a-tool/"] = Page(links.encode(), content_type="text/html")
+    assert configured(f"{site.url}/simple").wheel_versions("a-tool") == {"1.0", "2.0"}
+
+
 @pytest.mark.parametrize("line", ["global.timeout='soon'", "global.retries='-1'", "global.index-url='http://[::1'"])
 def test_a_configuration_that_cannot_be_meant(line: str) -> None:
     with pytest.raises(Refused) as caught:
