@@ -121,7 +121,18 @@ class SetSearch(Search):
         weights |= dict.fromkeys(alike, 1 / self.size)
         in_order = tuple((patch, weights[patch]) for patch in self.items)
         notes = tuple(dict.fromkeys(self.notes))
-        return Done(needed, certified, tuple(certificate), certified, self.flaky, in_order, notes, along, rest=rest)
+        return Done(
+            needed,
+            certified,
+            tuple(certificate),
+            certified,
+            self.flaky,
+            in_order,
+            notes,
+            along,
+            rest=rest,
+            lacking=self.evidence.tally(self.problem.low),
+        )
 
     def _lacking(self, patch: str, chosen: PatchSet) -> tuple[PatchSet, ...]:
         """Return bigger sets than CHOSEN without PATCH: if one lacks the effect, so does CHOSEN."""

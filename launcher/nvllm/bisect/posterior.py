@@ -92,6 +92,11 @@ class Rates:
         """Return the rates after evidence, of which each of SEEN has the logarithm for each triple."""
         return replace(self, logs=tuple(map(sum, zip(self.logs, *seen, strict=True))))
 
+    def alike_in_all(self) -> Rates:
+        """Return the rates where artifacts cannot differ."""
+        rows = zip(self.holds, self.other, self.alike, self.logs, strict=True)
+        return Rates(*zip(*[row for row in rows if row[2] == 0], strict=True))
+
     def but(self, seen: Sequence[float]) -> Rates:
         """Return the rates without the evidence SEEN, which is in them."""
         return replace(self, logs=tuple(map(operator.sub, self.logs, seen)))
@@ -397,7 +402,8 @@ class BuildSpread:
     ARTIFACTS were tried TRIALS times. The intraclass correlation of two trials of one artifact is between LOW and
     HIGH with a probability of 95 %. CHANCE is the probability of one so high that a certificate is worth little. P is
     the probability of counts as uneven as these, or more, if artifacts with and without the culprit have one rate each.
-    MIXED: some artifact was both good and bad. DIFFERS: the artifacts do differ.
+    MIXED: some artifact was both good and bad. DIFFERS: the artifacts do differ. BY_FACT: the correlation is 0 because
+    artifacts cannot differ, so that counts which are too uneven have another reason.
     """
 
     artifacts: int
@@ -408,6 +414,7 @@ class BuildSpread:
     p: float
     mixed: bool
     differs: bool
+    by_fact: bool = False
 
 
 _UNEVEN = 0.01
@@ -457,6 +464,7 @@ def spread(rates: Rates, holding: Sequence[Count], lacking: Sequence[Count]) -> 
         p,
         any(count.hits and count.misses for count in seen),
         p < _UNEVEN or chance > _LIKELY,
+        not any(rates.alike),
     )
 
 

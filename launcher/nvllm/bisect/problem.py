@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from nvllm.bisect import posterior
 from nvllm.bisect.combinations import Combinations, PatchSet
 from nvllm.bisect.posterior import Count, Rates
 from nvllm.trials.trial import Trial, TrialOutcome, TrialStage
@@ -138,7 +139,8 @@ class Settings:
 
     REPEATS trials prove each end, and each line of the certificate, of a steady failure. PATIENCE is the most trials
     that one set gets. BUILD_PRICE is the cost of a build, in trials. MAX_TRIALS and MAX_HOURS, of builds and trials
-    added up, end the search with the best answer so far. RATES are set in simulations that know them.
+    added up, end the search with the best answer so far. SAME_BYTES: all boots of a set run the same bytes, so builds
+    cannot differ. RATES are set in simulations that know them.
     """
 
     confidence: float = 0.99
@@ -148,6 +150,7 @@ class Settings:
     build_price: float = 1.0
     max_trials: int = 400
     max_hours: float | None = None
+    same_bytes: bool = False
     rates: Rates | None = None
 
 
@@ -212,6 +215,12 @@ class Problem:
         """The bad end and the good one."""
         bad, good = (self.high, self.low) if self.find == "break" else (self.low, self.high)
         return {"bad": bad, "good": good}
+
+    @property
+    def rates_before(self) -> Rates:
+        """The rates of hits before any trial."""
+        rates = posterior.unknown(fix=self.find == "fix")
+        return rates.alike_in_all() if self.settings.same_bytes else rates
 
     def effect(self, outcome: TrialOutcome) -> bool:
         """Return whether OUTCOME shows the effect."""

@@ -63,7 +63,8 @@ class BisectStart:
     """The search and its inputs. INPUTS is the hash of the lock and the series, without the patch set.
 
     MAX_HOURS 0: no limit. FURTHER: search for other causes after the first. MODEL: see `MODEL`. VERSION and COMMIT of
-    vLLM and the SUMMARIES of the patches are for reports. Journals of earlier versions of nvllm lack these four.
+    vLLM and the SUMMARIES of the patches are for reports. SAME_BYTES: see `Settings`. Journals of earlier versions of
+    nvllm lack these five.
     """
 
     schema: Annotated[str, Rule(choices=(SCHEMA, FIRST))]
@@ -92,6 +93,7 @@ class BisectStart:
     commit: str = ""
     summaries: Mapping[str, PatchSummary] = field(default_factory=dict)
     model: Positive = 1
+    same_bytes: bool = False
 
     @property
     def problem(self) -> Problem:
@@ -111,6 +113,7 @@ class BisectStart:
                 self.build_price,
                 self.max_trials,
                 self.max_hours or None,
+                self.same_bytes,
             ),
             self.further,
         )

@@ -28,8 +28,10 @@ _RARER = 2
 """How much more patience a set gets in a search for a further cause, which may show more rarely than the first."""
 
 _MAY_DIFFER = "builds may differ too much for a certificate"
-_NOT_CONFIRMED = "another build contradicts the certificate: builds differ, or the failure is not monotone"
-_REST_SHOWS = "everything without it shows the effect too: there is another cause, or builds differ"
+_UNEVEN = "sets that should fail equally often do not: another patch changes how often it fails"
+_NOT_CONFIRMED = "another build contradicts the certificate: the failure is not monotone"
+_REST_SHOWS = "everything without it shows the effect too: there is another cause"
+_OR_DIFFER = ", or builds differ"
 
 
 def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
@@ -45,9 +47,11 @@ def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
             return answer
         case Stopped(reason):
             return replace(_best(problem, evidence, reason), certified=False)
-        case NextTrial(chosen):
+        case NextTrial(chosen, _, purpose):
             assert problem.combinations.valid(chosen)
-            most = problem.settings.max_trials if search.complete is None else problem.most_trials
+            # the watch is asked for before anything is found, also while a further cause is searched for
+            beyond = search.complete is not None or purpose == "watch"
+            most = problem.most_trials if beyond else problem.settings.max_trials
             stopped = problem.reached(evidence, most)
             return _best(problem, evidence, stopped) if stopped else answer
 
@@ -139,12 +143,13 @@ def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
     if not done.certified:
         return replace(done, spread=spread)
     rest, note = done.rest, ""
+    otherwise = "" if spread.by_fact else _OR_DIFFER
     if rest is not None and (yield from search.still_shows(rest)):
-        note = _REST_SHOWS
-    elif not spread.mixed or spread.differs:
-        note = _MAY_DIFFER
+        note = _REST_SHOWS + otherwise
+    elif spread.differs or not (spread.mixed or spread.by_fact):
+        note = _UNEVEN if spread.by_fact else _MAY_DIFFER
     elif not (yield from search.confirmed(done)):
-        note = _NOT_CONFIRMED
+        note = _NOT_CONFIRMED + otherwise
     elif spread.chance > max(_DOUBT, 1 - search.settings.confidence):
         yield from search.compare_builds()
         note = _MAY_DIFFER

@@ -86,8 +86,7 @@ class Search(ABC):
         """Whether a set of a flaky search shows the effect, as far as that is decided."""
         self._says: dict[PatchSet | str, Sequence[float]] = {}
         """What the trials of each source say about the rates, and what is LEARNT from all of them."""
-        self._learnt = posterior.unknown()
-
+        self._learnt = problem.rates_before
         self.beyond: Search | None = None
         """The search for further causes, while it goes on."""
 
@@ -157,9 +156,8 @@ class Search(ABC):
         cause = self.combinations.closed(culprits)
         counts = {self._source(one): (one, self.problem.count(tally)) for one, tally in self.evidence.tallies.items()}
         tried = [(chosen, count) for chosen, count in counts.values() if count.hits + count.misses]
-        before = posterior.unknown(fix=self.problem.find == "fix")
         return posterior.spread(
-            before,
+            self.problem.rates_before,
             [count for chosen, count in tried if cause <= chosen],
             [count for chosen, count in tried if not cause <= chosen],
         )
@@ -215,7 +213,7 @@ class Search(ABC):
         if self.settings.rates is not None:
             return self.settings.rates
         if not self._says:
-            before = posterior.unknown(fix=self.problem.find == "fix")
+            before = self.problem.rates_before
             for chosen in (self.problem.high, self.problem.low, *self.evidence.tallies):
                 self._says.setdefault(self._source(chosen), self._heard(before, chosen))
             self._learnt = before.after(self._says.values())
@@ -452,6 +450,8 @@ class Search(ABC):
             return likely
         built = frozenset(index for m, index in index_of.items() if sets[m] in self.evidence.built)
         m = open_to[posterior.choose(belief, candidates, built, self.settings.build_price) - 1]
+        if tallies[m].conclusive >= self.settings.patience:  # it is neither bad nor good: a weaker cause is in it
+            return likely
         leader = rest[cells[best][1] - 1]
         reason = f"{leader} is the culprit with probability {belief.weights[best]:.3f}"
         return (yield from self.want(sets[m], reason, "search"))
