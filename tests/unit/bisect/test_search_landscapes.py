@@ -123,6 +123,32 @@ def test_a_flaky_certificate_rests_on_further_builds() -> None:
     assert {order - {"p03"}, order - {"p06"}} <= world.tallies.keys()
 
 
+def test_boots_of_the_same_bytes_need_no_proof_that_builds_are_alike() -> None:
+    """A failure that is declared flaky, and shows in each boot with its cause: or each build is of its own kind."""
+    cause = frozenset({"p03"})
+    asked = problem(free(8), settings=FLAKY)
+    same = replace(asked, settings=replace(FLAKY, same_bytes=True))
+    differing, alike = (World(all_of(cause)).solve(one) for one in (asked, same))
+    assert (differing.certified, alike.certified, frozenset(alike.culprits)) == (False, True, cause)
+    assert alike.spread is not None
+    assert (alike.spread.by_fact, alike.spread.high, alike.spread.chance) == (True, 0.0, 0.0)
+
+
+def test_boots_of_the_same_bytes_that_fail_unevenly_are_no_certificate() -> None:
+    """A patch that hides half of the failures: no artifact is to blame."""
+    rng, found = random.Random(8), list[str]()
+    for _ in range(3):
+
+        def judge(chosen: PatchSet) -> Trial:
+            return BAD if "p02" in chosen and rng.random() < (0.3 if "p05" in chosen else 0.9) else GOOD
+
+        done = World(judge).solve(problem(free(6), "ordered", settings=replace(FLAKY, same_bytes=True)))
+        assert not done.certified or done.culprits == ("p02",)
+        found += done.notes
+    assert "sets that should fail equally often do not: another patch changes how often it fails" in found
+    assert not any("builds" in note for note in found)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("correlation", CORRELATIONS)
 def test_a_certificate_survives_builds_that_differ(correlation: float) -> None:
@@ -148,8 +174,10 @@ def test_rates_that_change_make_no_certificate_wrong(change: str) -> None:
 
 
 @pytest.mark.thorough
-def test_a_cause_that_shows_more_rarely_than_the_first_is_found_on_request() -> None:
-    case = weaker(0.35)(random.Random("weaker cause 0.35/dev/3"))
+@pytest.mark.parametrize(("rate", "number"), [(0.35, 3), (0.35, 0), (0.5, 10)])
+def test_a_cause_that_shows_more_rarely_than_the_first_is_found_on_request(rate: float, number: int) -> None:
+    """A set with it alone is neither bad nor good, and the watch of the bad end goes on beyond --max-trials."""
+    case = weaker(rate)(random.Random(f"weaker cause {rate:g}/dev/{number}"))
     done = World(case.judge).solve(replace(case.problem, further=True))
     assert {frozenset(one.culprits) for one in (done, *done.further)} == {case.cause, case.other}
 
