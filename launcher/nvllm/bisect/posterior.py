@@ -220,7 +220,7 @@ def shows(
     set lacks the culprit, so does this one, and if a smaller one contains it, this one does: the failure is taken as
     monotone. A bigger set that contains it, or a smaller one that does not, says nothing, so it counts for neither.
     PAIRS are the trials of two bigger sets that have nothing in common but this one: if it lacks a patch that is
-    needed, so does one of them. None of these trials are a part of RATES.
+    needed, so does at least one of them. None of these trials are a part of RATES.
     """
     rates = _likely_triples(rates)
     containing = [rates.logs, rates.if_holds(seen)]
@@ -232,7 +232,8 @@ def shows(
     for first, second in pairs:
         holds, other = zip(*((rates.if_holds(count), rates.if_other(count)) for count in (first, second)), strict=True)
         containing.append(tuple(map(operator.add, *holds)))
-        mixed = (map(operator.add, holds[0], other[1]), map(operator.add, other[0], holds[1]))
+        mixed = [map(operator.add, holds[0], other[1]), map(operator.add, other[0], holds[1])]
+        mixed.append(map(operator.add, *other))
         lacking.append(tuple(map(max, *mixed)))
     for smaller in below:
         holds, other = rates.if_holds(smaller), rates.if_other(smaller)

@@ -41,6 +41,9 @@ _EACH = 8
 _ARTIFACTS = 6
 """The most artifacts that are built to settle one line of a certificate."""
 
+_NEARLY = 2
+"""Builds besides everything without the culprit that must lack the effect."""
+
 _SURELY_DIFFER = 0.995
 """The probability of builds that differ at which a search ends: more trials of the same builds prove nothing."""
 
@@ -173,17 +176,36 @@ class Search(ABC):
     def confirmed(self, done: Done) -> Asking[bool]:
         """Return whether further builds agree with the certificate of DONE.
 
-        Bigger sets with all its culprits must show the effect. Everything without one of several must not.
+        Bigger sets with all its culprits must show the effect. Everything without one of several must not, nor
+        everything without a single one and another patch.
         """
-        needed = done.culprits if len(done.culprits) > 1 else ()
-        lacking = [self.combinations.without(self.problem.high, [patch]) | self.problem.low for patch in needed]
+        if len(done.culprits) > 1:
+            rests = [self.combinations.without(self.problem.high, [patch]) for patch in done.culprits]
+            lacking = [rest | self.problem.low for rest in rests]
+        else:
+            lacking = [*self._nearly(self.combinations.without(self.problem.high, done.culprits) | self.problem.low)]
         expected = dict.fromkeys(self.with_others(done.certificate[0].chosen), True)
         for chosen, shows in (expected | dict.fromkeys(lacking, False)).items():
-            doubt = 1 - self.settings.confidence
-            verdict = yield from self.weigh(chosen, "another build that must agree", doubt, "certificate", 1)
-            if verdict.outcome != "untestable" and self.problem.effect(verdict.outcome) != shows:
+            for doubt in (LOOSE_DOUBT, 1 - self.settings.confidence):  # the second only where the first contradicts
+                verdict = yield from self.weigh(chosen, "another build that must agree", doubt, "certificate", 1)
+                agrees = verdict.outcome == "untestable" or self.problem.effect(verdict.outcome) == shows
+                if agrees:
+                    break
+            if not agrees:
                 return False
         return True
+
+    def _nearly(self, whole: PatchSet) -> tuple[PatchSet, ...]:
+        """Return other builds of what WHOLE is a build of: it without a patch that hardly is a culprit.
+
+        If each of them, and WHOLE, by chance is a build that seldom fails, a cause in WHOLE stays hidden.
+        """
+        if self.settings.same_bytes:
+            return ()
+        smaller = [self.combinations.without(whole, [patch]) for patch in self.combinations.ordered(whole)]
+        able = {one: sum(self.weights.get(patch, 0.0) for patch in whole - one) for one in smaller}
+        sets = sorted((one for one in able if self.problem.low < one), key=lambda one: able[one])
+        return tuple(sets[:_NEARLY])
 
     def still_shows(self, rest: Line) -> Asking[bool]:
         """Return whether REST, everything without the culprits, shows the effect, at the confidence of a certificate

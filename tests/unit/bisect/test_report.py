@@ -188,7 +188,9 @@ def test_a_further_cause_that_shows_more_rarely_is_named() -> None:
     rest = replace(done.rest, holds=False, verdict=Verdict("good", Tally(bad=24, good=36), 0.8))
     both = replace(done, rest=rest, further=(replace(done, culprits=("p04",)),))
     text = bisect_report.conclusion(log.state.start, both)
-    assert "Everything without it fails too, in at most 52 % of boots, 95 % (bad 24 of 60). Further causes: p04." in text
+    assert (
+        "Everything without it fails too, in at most 52 % of boots, 95 % (bad 24 of 60). Further causes: p04." in text
+    )
     assert "Everything without any of these causes " in text
 
 
