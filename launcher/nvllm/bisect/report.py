@@ -31,7 +31,11 @@ _WEAKER = 0.05
 
 _DIFFER = (
     "This differs from build to build: an artifact is to blame, not a patch alone. Sets that all have the answer, or"
-    " all lack it, do not fail equally often; the matrix shows which. Try one set in several builds."
+    " all lack it, do not fail equally often; the matrix shows which."
+)
+_COMPILES = (
+    "If the profile compiles, this compares several compiles of it:"
+    " nvllm ablate {} --profile {} --artifacts 5 --probe FILE"
 )
 _NEVER_MIXED = (
     "No build was both good and bad: the failure is steady, which a search without --flaky proves, or this differs from"
@@ -99,7 +103,7 @@ def conclusion(start: BisectStart, done: Done) -> str:
     """Return what was found, in a few sentences."""
     names, fix = ", ".join(done.culprits), start.find == "fix"
     if done.stopped:
-        return " ".join([f"open: {done.stopped}. Best answer so far: among {names}.", *_builds(done)])
+        return " ".join([f"open: {done.stopped}. Best answer so far: among {names}.", *_builds(start, done)])
     verb = "repairs it" if fix else "breaks it"
     if start.mode == "set":
         if len(done.culprits) != 1:
@@ -112,10 +116,10 @@ def conclusion(start: BisectStart, done: Done) -> str:
         sentence = f"{names} {verb}{sure}; {order}" + ("." if done.certified else "; not certified.")
     else:
         sentence = f"one of {names} {verb}; what lies between them cannot be told apart."
-    return " ".join([sentence, *_along(done), *_before(start, done), *_rest(start, done, "it"), *_builds(done)])
+    return " ".join([sentence, *_along(done), *_before(start, done), *_rest(start, done, "it"), *_builds(start, done)])
 
 
-def _builds(done: Done) -> list[str]:
+def _builds(start: BisectStart, done: Done) -> list[str]:
     """Return what builds that differ mean for the answer, and what to do."""
     spread = done.spread
     if spread is None:
@@ -124,7 +128,7 @@ def _builds(done: Done) -> list[str]:
         return [_UNEVEN_SETS] if spread.differs else []
     if not spread.mixed:
         return [_NEVER_MIXED]
-    return [_DIFFER] if spread.differs else []
+    return [_DIFFER, _COMPILES.format(start.image, start.profile)] if spread.differs else []
 
 
 def spread_text(done: Done) -> str:
