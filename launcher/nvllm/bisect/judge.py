@@ -168,12 +168,13 @@ def _of(tally: Tally) -> str:
 def watch(order: str, proof: int) -> Watch:
     """Return what the trials of the bad end in ORDER after the first PROOF say.
 
-    Each multiplies the odds between the rate so far and a quarter of it. The odds saved up by many failures are
-    limited, so that a rate that falls late is noticed as soon as one that falls early.
+    Each multiplies the odds between the rate so far and a quarter of it. The proof ends early where failures come in a
+    row by chance, so the rate is the mean from a uniform prior, which a few failures do not bring near 1. The odds
+    saved up by many failures are limited, so that a rate that falls late is noticed as soon as one that falls early.
     """
     odds, fallen = 0.0, False
     for number in range(proof, len(order)):
-        rate = (order[:number].count("x") + 0.5) / (number + 1)
+        rate = failure_rate(Tally(order[:number].count("x"), order[:number].count("+"))).mean
         small = rate / _FALLEN
         odds += math.log(rate / small) if order[number] == "x" else math.log((1 - rate) / (1 - small))
         odds = min(odds, _MOST_HELD)

@@ -146,8 +146,11 @@ def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
     otherwise = "" if spread.by_fact else _OR_DIFFER
     if rest is not None and (yield from search.still_shows(rest)):
         note = _REST_SHOWS + otherwise
-    elif spread.differs or not (spread.mixed or spread.by_fact):
+    elif spread.differs:
         note = _UNEVEN if spread.by_fact else _MAY_DIFFER
+    elif not (spread.mixed or spread.by_fact):
+        yield from search.compare_builds()
+        note = _MAY_DIFFER
     elif not (yield from search.confirmed(done)):
         note = _NOT_CONFIRMED + otherwise
     elif spread.chance > max(_DOUBT, 1 - search.settings.confidence):

@@ -203,9 +203,9 @@ class Search(ABC):
         if self.settings.same_bytes:
             return ()
         smaller = [self.combinations.without(whole, [patch]) for patch in self.combinations.ordered(whole)]
-        able = {one: sum(self.weights.get(patch, 0.0) for patch in whole - one) for one in smaller}
-        sets = sorted((one for one in able if self.problem.low < one), key=lambda one: able[one])
-        return tuple(sets[:_NEARLY])
+        dropped = {one: sum(self.weights.get(patch, 0.0) for patch in whole - one) for one in smaller}
+        sets = sorted((one for one in smaller if self.problem.low < one), key=dropped.__getitem__)
+        return tuple(dict.fromkeys(sets))[:_NEARLY]
 
     def still_shows(self, rest: Line) -> Asking[bool]:
         """Return whether REST, everything without the culprits, shows the effect, at the confidence of a certificate

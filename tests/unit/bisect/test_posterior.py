@@ -51,6 +51,14 @@ def test_where_artifacts_cannot_differ_their_trials_are_those_of_one() -> None:
     assert not posterior.spread(posterior.unknown(), [Count(5, 5)] * 3, [Count(0, 10)]).by_fact
 
 
+def test_bigger_sets_that_all_lack_the_effect_make_no_set_look_bad() -> None:
+    """Of two bigger sets with nothing in common but this one, both may lack a patch that is needed."""
+    ends = posterior.unknown()
+    ends = ends.after([ends.if_holds(Count(14, 21)), ends.if_other(Count(0, 11))])
+    pairs = [(Count(1, 11), Count(0, 12)), (Count(0, 12), Count(0, 12))]
+    assert posterior.shows(ends, Count(2, 30), pairs=pairs) < posterior.shows(ends, Count(2, 30))
+
+
 def test_a_set_of_which_nothing_is_known_is_one_or_the_other() -> None:
     rates = posterior.known(0.4, 0.02)
     (log,) = rates.if_either(Count(1, 2))
