@@ -472,7 +472,7 @@ class Search(ABC):
             return likely
         built = frozenset(index for m, index in index_of.items() if sets[m] in self.evidence.built)
         m = open_to[posterior.choose(belief, candidates, built, self.settings.build_price) - 1]
-        if tallies[m].conclusive >= self.settings.patience:  # it is neither bad nor good: a weaker cause is in it
+        if tallies[m].conclusive >= max(self.settings.patience, _EACH):  # it is neither bad nor good: a weaker cause
             return likely
         leader = rest[cells[best][1] - 1]
         reason = f"{leader} is the culprit with probability {belief.weights[best]:.3f}"
