@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import PatchSet
@@ -189,6 +189,13 @@ def builds_differ(correlation: float) -> Callable[[random.Random], Case]:
     return make
 
 
+def builds_cannot_differ(rng: random.Random) -> Case:
+    """Return a case of equal builds, of a search that knows by fact that they are: all boots run the same bytes."""
+    case = builds_differ(0.0)(rng)
+    settings = replace(case.problem.settings, same_bytes=True)
+    return replace(case, problem=replace(case.problem, settings=settings))
+
+
 def changing(name: str) -> Callable[[random.Random], Case]:
     """Return the landscape NAME of 12 patches, whose failure rates change 15 to 100 trials after the start.
 
@@ -254,6 +261,7 @@ LANDSCAPES: Mapping[str, Callable[[random.Random], Case]] = {
     "untestable": untestable,
     "false alarms": false_alarms,
     "drift": drift,
+    "builds cannot differ": builds_cannot_differ,
     **{f"builds differ {one:g}": builds_differ(one) for one in CORRELATIONS},
     **{name: changing(name) for name in CHANGES},
     **{f"weaker cause {one:g}": weaker(one) for one in WEAKER},
