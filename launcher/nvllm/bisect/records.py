@@ -34,8 +34,8 @@ FIRST = "nvllm.journal/1"
 MODEL = 3
 """The number of the model by which a flaky search decides. A change of its decisions raises it.
 
-1: all sets of one verdict fail equally often. 2: builds may differ (`posterior`). 3: the sets of a
-certificate are tried in turn (`judge.in_turn`).
+1: all sets of one verdict fail equally often. 2: builds may differ (`posterior`). 3: the sets of a certificate are
+tried in turn (`judge.in_turn`), and more builds must agree (`Search.confirmed`).
 """
 
 Withdrawn = Literal["all", "trials", "last", "untestable", "skip"]
