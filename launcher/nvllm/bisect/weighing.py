@@ -472,8 +472,8 @@ class Search(ABC):
             return likely
         built = frozenset(index for m, index in index_of.items() if sets[m] in self.evidence.built)
         m = open_to[posterior.choose(belief, candidates, built, self.settings.build_price) - 1]
-        if tallies[m].conclusive >= max(self.settings.patience, _EACH):  # it is neither bad nor good: a weaker cause
-            return likely
+        if self.problem.mode == "set" and tallies[m].conclusive >= max(self.settings.patience, _EACH):
+            return likely  # it is neither bad nor good, for a weaker cause; the patches of the range are dropped singly
         leader = rest[cells[best][1] - 1]
         reason = f"{leader} is the culprit with probability {belief.weights[best]:.3f}"
         return (yield from self.want(sets[m], reason, "search"))
