@@ -1,9 +1,9 @@
-"""How often a flaky bisect is wrong if failure rates differ between builds, and what it costs.
+"""How often a flaky bisect is wrong if failure rates differ between builds or change with time, and what it costs.
 
 `python benchmarks/artifact_tables.py [RUNS [LAUNCHER]]` prints a row for each correlation of the trials of one build,
-with RUNS cases (default 300) of the classes "builds differ" of `tests/support/bisect_landscapes.py`. LAUNCHER is the
-directory `launcher` of another version of nvllm, which then searches the same cases. Nothing was tuned on these cases:
-their seed is used nowhere else.
+one for builds that cannot differ, and one for each way in which rates change with time. A row has RUNS cases (default
+300) of a class of `tests/support/bisect_landscapes.py`. LAUNCHER is the directory `launcher` of another version of
+nvllm, which then searches the same cases. Nothing was tuned on these cases: their seed is used nowhere else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from nvllm.bisect.posterior import Beta  # noqa: E402
 from nvllm.core.refusal import Refused  # noqa: E402
-from support.bisect_landscapes import CORRELATIONS, LANDSCAPES  # noqa: E402
+from support.bisect_landscapes import CHANGES, CORRELATIONS, LANDSCAPES  # noqa: E402
 from support.bisect_world import World  # noqa: E402
 
 SEED = "held out"
@@ -43,10 +43,20 @@ class Case:
     refused: bool = False
 
 
-def search(drawn: tuple[float, int]) -> Case:
-    """Search the case with the correlation and the number DRAWN."""
-    correlation, number = drawn
-    name = f"builds differ {correlation:g}"
+BY_FACT = "builds cannot differ"
+"""The landscape that earlier versions have no model for."""
+
+CLASSES = {
+    "0, by fact": BY_FACT,
+    **{f"{one:g}": f"builds differ {one:g}" for one in CORRELATIONS},
+    **{one: one for one in CHANGES},
+}
+"""The landscape of each row."""
+
+
+def search(drawn: tuple[str, int]) -> Case:
+    """Search the case of the landscape and with the number DRAWN."""
+    name, number = drawn
     case = LANDSCAPES[name](random.Random(f"{name}/{SEED}/{number}"))
     world, done = World(case.judge), None
     with contextlib.suppress(Refused):
@@ -59,9 +69,9 @@ def search(drawn: tuple[float, int]) -> Case:
     return Case(world.trials, world.builds, certified=done.certified, right=right, differs=differs)
 
 
-def searched(launcher: Path, correlation: float, runs: int) -> list[Case]:
-    """Return what the nvllm in LAUNCHER comes to in RUNS cases with CORRELATION."""
-    command = [sys.executable, __file__, "--case", f"{correlation}", f"{runs}"]
+def searched(launcher: Path, name: str, runs: int) -> list[Case]:
+    """Return what the nvllm in LAUNCHER comes to in RUNS cases of the landscape NAME."""
+    command = [sys.executable, __file__, "--case", name, f"{runs}"]
     environment = {**os.environ, "PYTHONPATH": str(launcher)}
     written = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
     return [Case(**fields) for fields in json.loads(written.stdout)]
@@ -87,19 +97,19 @@ def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 300
     launchers = [ROOT / "launcher", *map(Path, sys.argv[2:])]
     print(f"12 patches, one or two culprits, confidence 0.99; {runs} cases a row, intervals at 95 %\n")
-    print("| correlation | nvllm | certified | of these wrong | said to differ | trials | builds |")
+    print("| correlation, or change | nvllm | certified | of these wrong | said to differ | trials | builds |")
     print("|---|---|---|---|---|---|---|")
-    for correlation in CORRELATIONS:
-        for launcher in launchers:
+    for title, landscape in CLASSES.items():
+        for launcher in launchers[:1] if landscape == BY_FACT else launchers:
             name = "this" if launcher == launchers[0] else "the other"
-            cells = (f"{correlation:g}", name, *row(searched(launcher, correlation, runs)))
+            cells = (title, name, *row(searched(launcher, landscape, runs)))
             print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--case"]:
         with Pool() as pool:
-            drawn = [(float(sys.argv[2]), number) for number in range(int(sys.argv[3]))]
+            drawn = [(sys.argv[2], number) for number in range(int(sys.argv[3]))]
             print(json.dumps([asdict(case) for case in pool.map(search, drawn, chunksize=2)]))
     else:
         main()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import PatchSet
@@ -189,6 +189,67 @@ def builds_differ(correlation: float) -> Callable[[random.Random], Case]:
     return make
 
 
+def builds_cannot_differ(rng: random.Random) -> Case:
+    """Return a case of equal builds, of a search that knows by fact that they are: all boots run the same bytes."""
+    case = builds_differ(0.0)(rng)
+    settings = replace(case.problem.settings, same_bytes=True)
+    return replace(case, problem=replace(case.problem, settings=settings))
+
+
+def changing(name: str) -> Callable[[random.Random], Case]:
+    """Return the landscape NAME of 12 patches, whose failure rates change 15 to 100 trials after the start.
+
+    ``stray pulse``: for 5 to 80 trials any set fails besides; ``stray step``: so it stays. ``masked pulse``: for as
+    long no set fails; ``fallen step``: from then on the cause shows at most half as often.
+    """
+
+    def make(rng: random.Random) -> Case:
+        (mode, culprits), (rate, stray) = rng.choice(SHAPES), rng.choice(FLAKY_RATES)
+        carried = free(12)
+        cause = frozenset(rng.sample(carried.order, culprits))
+        begins, lasts = rng.randint(15, 100), rng.choice([5, 10, 20, 40, 80])
+        besides, share = rng.choice([0.3, 0.6, 1.0]), rng.choice([0.1, 0.25, 0.5])
+        tried = 0
+
+        def judge(chosen: PatchSet) -> Trial:
+            nonlocal tried
+            tried += 1
+            now = rate if cause <= chosen else stray
+            changed = tried > begins and (name.endswith("step") or tried <= begins + lasts)
+            if changed and name.startswith("stray"):
+                now += besides - now * besides
+            elif changed:
+                now *= share if name == "fallen step" else 0.0
+            return BAD if rng.random() < now else GOOD
+
+        return Case(problem(carried, mode, settings=Settings(flaky=True)), judge, cause)
+
+    return make
+
+
+CHANGES = ("stray pulse", "stray step", "masked pulse", "fallen step")
+
+
+def weaker(rate: float) -> Callable[[random.Random], Case]:
+    """Return the landscape of 12 patches, one of which breaks nine of ten boots, and another one RATE of them."""
+
+    def make(rng: random.Random) -> Case:
+        carried = free(12)
+        first, second = rng.sample(carried.order, 2)
+        mode: Mode = rng.choice(("ordered", "set"))
+
+        def judge(chosen: PatchSet) -> Trial:
+            failed = (first in chosen and rng.random() < 0.9) or (second in chosen and rng.random() < rate)
+            return BAD if failed else GOOD
+
+        asked = problem(carried, mode, settings=Settings(flaky=True))
+        return Case(asked, judge, frozenset({first}), frozenset({second}))
+
+    return make
+
+
+WEAKER = (0.2, 0.35, 0.5, 0.7)
+
 CORRELATIONS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
 
 CONFIDENCES = (0.80, 0.90, 0.95, 0.99)
@@ -200,7 +261,10 @@ LANDSCAPES: Mapping[str, Callable[[random.Random], Case]] = {
     "untestable": untestable,
     "false alarms": false_alarms,
     "drift": drift,
+    "builds cannot differ": builds_cannot_differ,
     **{f"builds differ {one:g}": builds_differ(one) for one in CORRELATIONS},
+    **{name: changing(name) for name in CHANGES},
+    **{f"weaker cause {one:g}": weaker(one) for one in WEAKER},
     **{f"nothing {one:.2f}": nothing(one) for one in CONFIDENCES},
     **{f"calibration {one:.2f}": calibration(one) for one in CONFIDENCES},
 }

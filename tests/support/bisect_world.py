@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from nvllm.bisect import records
@@ -58,25 +58,30 @@ class World:
     """
 
     judge: Judge
-    tallies: dict[PatchSet, Tally] = field(default_factory=dict)
+    tallies: Mapping[PatchSet, Tally] = field(default_factory=dict)
     trials: int = 0
     certifying: int = 0
     watching: int = 0
     searched: set[PatchSet] = field(default_factory=set)
+    evidence: SearchEvidence = field(init=False)
 
     @property
     def builds(self) -> int:
         return len(self.tallies)
 
+    def __post_init__(self) -> None:
+        self.evidence = SearchEvidence(self.tallies, frozenset(self.tallies))
+
     def solve(self, asked: Problem, most: int = 2000) -> Done:
         """Answer until the search is done. Checks that no set is proposed that may not be."""
         while True:
-            answer = propose(asked, SearchEvidence(self.tallies, self.tallies.keys()))
+            answer = propose(asked, self.evidence)
             if isinstance(answer, Done):
                 return answer
             assert asked.combinations.valid(answer.chosen)
             assert asked.low <= answer.chosen <= asked.high
-            self.tallies[answer.chosen] = self.tallies.get(answer.chosen, Tally()).plus(self.judge(answer.chosen))
+            self.evidence = self.evidence.after(answer.chosen, self.judge(answer.chosen))
+            self.tallies = self.evidence.tallies
             self.trials += 1
             if answer.purpose == "certificate":
                 self.certifying += 1

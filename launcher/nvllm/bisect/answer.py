@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.posterior import BuildSpread
-from nvllm.bisect.problem import Verdict
+from nvllm.bisect.problem import Tally, Verdict
 
 Purpose = Literal["end", "search", "certificate", "watch"]
 """What a trial is for: to prove an end, to find the culprits, to prove the result, or to see whether the rate falls."""
@@ -54,8 +54,8 @@ class Done:
     CERTIFIED: every line of the certificate holds, and all together leave no more doubt than the confidence allows.
     REST is everything without the culprits: if it shows the effect, there is another cause. FURTHER are the causes
     found there. STOPPED says why the search ended before its end. SPREAD says how much builds differ, None if the
-    failure is steady. POSTERIOR is the probability of each item to be a
-    culprit; see `beliefs`.
+    failure is steady. LACKING are the trials of the end that lacks the effect. POSTERIOR is the probability of each
+    item to be a culprit; see `beliefs`.
     """
 
     culprits: tuple[str, ...]
@@ -71,6 +71,7 @@ class Done:
     further: tuple[Done, ...] = ()
     stopped: str = ""
     spread: BuildSpread | None = None
+    lacking: Tally = field(default_factory=Tally)
 
     @property
     def whole(self) -> PatchSet:

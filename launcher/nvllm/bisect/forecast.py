@@ -75,7 +75,7 @@ def forecast(
         mean_builds,
         max(one for one, _ in costs),
         mean_trials,
-        max(0, problem.settings.max_trials - evidence.trials),
+        max(0, problem.most_trials - evidence.trials),
         minutes,
         None if hours is None else max(0.0, 60 * hours - evidence.spent / 60),
     )

@@ -7,6 +7,7 @@ from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, refuse_any
+from nvllm.core.spec import Profile
 from nvllm.image import identity
 from nvllm.patches import seriesfile
 
@@ -21,6 +22,15 @@ def inputs_now(project: Project, image: str) -> str:
     return canonical.digest("nvllm.bisect/1", {"factors": factors, "patches": patches})
 
 
+def same_bytes(profile: Profile) -> bool:
+    """Return whether all boots of one image with PROFILE run the same bytes: nothing is compiled at boot."""
+    return profile.eager and profile.gpu is None
+
+
+def _at_boot(start: BisectStart) -> str:
+    return "compiles nothing at boot" if start.same_bytes else "may compile at boot"
+
+
 def check_unchanged(start: BisectStart, now: BisectStart, where: str) -> None:
     """Raise Refused NV803 for each input that differs between START, as the journal has it, and NOW."""
     wrong = [
@@ -29,6 +39,7 @@ def check_unchanged(start: BisectStart, now: BisectStart, where: str) -> None:
             ("lock and series", start.inputs, now.inputs),
             ("probe", start.probe.sha256, now.probe.sha256),
             ("host", start.host, now.host),
+            ("profile", _at_boot(start), _at_boot(now)),
         )
         if before != after
     ]

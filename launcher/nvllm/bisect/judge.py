@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nvllm.bisect.posterior import Beta, Count
@@ -99,6 +100,43 @@ def difference(bad: str, good: str, enough: float, failures: int) -> Difference:
     return Difference(value, None)
 
 
+_NEAR = 8
+"""Trials from one of a pair to the other, at most: a failure rate that changes with time is the same for both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The trials of two sets that were tried in turn: BAD those of the one that should fail more often, GOOD those of
+    the other. WAITING is the one that the last trial waits for, if that was not long ago."""
+
+    bad: str
+    good: str
+    waiting: EndName | None
+
+
+def in_turn(marks: Sequence[tuple[EndName | None, str]]) -> Turns:
+    """Return the pairs of neighbouring trials among MARKS: the trials of all sets, in their order.
+
+    Each has the one of the two sets that it tried, or None for any other set. What the marks are has no part in which
+    trials are paired. So `difference` of the pairs is a test martingale even if the rates of both change with time:
+    each pair multiplies a bet by 1 at most on average, whatever the rates at its time are, if the first is no higher.
+    """
+    pairs: list[dict[EndName, str]] = []
+    last: tuple[int, EndName, str] | None = None
+    for number, (end, mark) in enumerate(marks):
+        if end is None:
+            continue
+        if last is not None and last[1] != end and number - last[0] <= _NEAR:
+            pairs.append({last[1]: last[2], end: mark})
+            last = None
+        else:
+            last = (number, end, mark)
+    waiting: EndName | None = None
+    if last is not None and len(marks) - last[0] <= _NEAR:
+        waiting = "good" if last[1] == "bad" else "bad"
+    return Turns("".join(pair["bad"] for pair in pairs), "".join(pair["good"] for pair in pairs), waiting)
+
+
 _FALLEN = 4.0
 """The watch tells the failure rate of the proof from one that is so many times smaller."""
 
@@ -130,12 +168,13 @@ def _of(tally: Tally) -> str:
 def watch(order: str, proof: int) -> Watch:
     """Return what the trials of the bad end in ORDER after the first PROOF say.
 
-    Each multiplies the odds between the rate so far and a quarter of it. The odds saved up by many failures are
-    limited, so that a rate that falls late is noticed as soon as one that falls early.
+    Each multiplies the odds between the rate so far and a quarter of it. The proof ends early where failures come in a
+    row by chance, so the rate is the mean from a uniform prior, which a few failures do not bring near 1. The odds
+    saved up by many failures are limited, so that a rate that falls late is noticed as soon as one that falls early.
     """
     odds, fallen = 0.0, False
     for number in range(proof, len(order)):
-        rate = (order[:number].count("x") + 0.5) / (number + 1)
+        rate = failure_rate(Tally(order[:number].count("x"), order[:number].count("+"))).mean
         small = rate / _FALLEN
         odds += math.log(rate / small) if order[number] == "x" else math.log((1 - rate) / (1 - small))
         odds = min(odds, _MOST_HELD)

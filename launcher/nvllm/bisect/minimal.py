@@ -111,7 +111,7 @@ class SetSearch(Search):
             certificate.append((yield from self.line(f"without {patch}", chosen, share, others, effect=False)))
         certificate.append((yield from self.line("none of it", self.problem.low, share, effect=False)))
         rest = yield from self.everything_else(needed, share)
-        certified = self.certified(certificate)
+        certified = self.certified(certificate) and (yield from self.differ_in_turn(showing, dropped.values()))
         alike = self.combinations.ordered(showing - self.problem.low - set(needed))
         along = tuple(
             (patch, tuple(top for top in needed if patch in self.combinations.closed([top]))) for patch in alike
@@ -121,7 +121,18 @@ class SetSearch(Search):
         weights |= dict.fromkeys(alike, 1 / self.size)
         in_order = tuple((patch, weights[patch]) for patch in self.items)
         notes = tuple(dict.fromkeys(self.notes))
-        return Done(needed, certified, tuple(certificate), certified, self.flaky, in_order, notes, along, rest=rest)
+        return Done(
+            needed,
+            certified,
+            tuple(certificate),
+            certified,
+            self.flaky,
+            in_order,
+            notes,
+            along,
+            rest=rest,
+            lacking=self.evidence.tally(self.problem.low),
+        )
 
     def _lacking(self, patch: str, chosen: PatchSet) -> tuple[PatchSet, ...]:
         """Return bigger sets than CHOSEN without PATCH: if one lacks the effect, so does CHOSEN."""

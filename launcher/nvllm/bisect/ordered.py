@@ -28,13 +28,15 @@ class OrderedSearch(Search):
             (yield from self.line("without it", below, doubt, without, effect=False)),
         )
         rest = yield from self.everything_else(culprits, doubt)
-        certified = self.certified(lines) and exact
+        certified = self.certified(lines) and exact and (yield from self.differ_in_turn(above, [below]))
         first = exact and all(self._lacks(self.prefix(frozenset(), self.items, m)) for m in range(low + 1))
         if certified and self.flaky:
             self.raise_to(culprits[0], 1 - sum(1 - (line.verdict.confidence or 0.0) for line in lines))
         weights = tuple(self.weights.items())
-        notes = tuple(self.notes)
-        return Done(culprits, exact, lines, certified, self.flaky, weights, notes, first=first, rest=rest)
+        notes, lacking = tuple(self.notes), self.evidence.tally(self.problem.low)
+        return Done(
+            culprits, exact, lines, certified, self.flaky, weights, notes, first=first, rest=rest, lacking=lacking
+        )
 
     def raise_to(self, culprit: str, chance: float) -> None:
         """Raise the probability of CULPRIT to CHANCE: other builds than those of prefixes count for a certificate."""

@@ -79,7 +79,7 @@ def facts(entries: Sequence[JournalEntry]) -> list[tuple[str, str]]:
     cost = f"{len(state.builds)} images, {len(state.sequence)} trials"
     effect = "break" if start.find == "break" else "repair"
     what = f"the patch that {effect}s it" if start.mode == "ordered" else f"a 1-minimal set of patches that {effect} it"
-    sure = f"confidence {start.confidence:g}, {start.repeats} repeats, at most {start.max_trials} trials"
+    sure = f"confidence {start.confidence:g}, {start.repeats} repeats, at most {start.problem.most_trials} trials"
     return [
         *([("vLLM", f"{start.version}, commit {start.commit}")] if start.version else []),
         ("series", f"{start.series}, {len(start.order)} patches"),

@@ -92,6 +92,11 @@ class Rates:
         """Return the rates after evidence, of which each of SEEN has the logarithm for each triple."""
         return replace(self, logs=tuple(map(sum, zip(self.logs, *seen, strict=True))))
 
+    def alike_in_all(self) -> Rates:
+        """Return the rates where artifacts cannot differ."""
+        rows = zip(self.holds, self.other, self.alike, self.logs, strict=True)
+        return Rates(*zip(*[row for row in rows if row[2] == 0], strict=True))
+
     def but(self, seen: Sequence[float]) -> Rates:
         """Return the rates without the evidence SEEN, which is in them."""
         return replace(self, logs=tuple(map(operator.sub, self.logs, seen)))
@@ -215,7 +220,7 @@ def shows(
     set lacks the culprit, so does this one, and if a smaller one contains it, this one does: the failure is taken as
     monotone. A bigger set that contains it, or a smaller one that does not, says nothing, so it counts for neither.
     PAIRS are the trials of two bigger sets that have nothing in common but this one: if it lacks a patch that is
-    needed, so does one of them. None of these trials are a part of RATES.
+    needed, so does at least one of them. None of these trials are a part of RATES.
     """
     rates = _likely_triples(rates)
     containing = [rates.logs, rates.if_holds(seen)]
@@ -227,7 +232,8 @@ def shows(
     for first, second in pairs:
         holds, other = zip(*((rates.if_holds(count), rates.if_other(count)) for count in (first, second)), strict=True)
         containing.append(tuple(map(operator.add, *holds)))
-        mixed = (map(operator.add, holds[0], other[1]), map(operator.add, other[0], holds[1]))
+        mixed = [map(operator.add, holds[0], other[1]), map(operator.add, other[0], holds[1])]
+        mixed.append(map(operator.add, *other))
         lacking.append(tuple(map(max, *mixed)))
     for smaller in below:
         holds, other = rates.if_holds(smaller), rates.if_other(smaller)
@@ -397,7 +403,8 @@ class BuildSpread:
     ARTIFACTS were tried TRIALS times. The intraclass correlation of two trials of one artifact is between LOW and
     HIGH with a probability of 95 %. CHANCE is the probability of one so high that a certificate is worth little. P is
     the probability of counts as uneven as these, or more, if artifacts with and without the culprit have one rate each.
-    MIXED: some artifact was both good and bad. DIFFERS: the artifacts do differ.
+    MIXED: some artifact was both good and bad. DIFFERS: the artifacts do differ. BY_FACT: the correlation is 0 because
+    artifacts cannot differ, so that counts which are too uneven have another reason.
     """
 
     artifacts: int
@@ -408,6 +415,7 @@ class BuildSpread:
     p: float
     mixed: bool
     differs: bool
+    by_fact: bool = False
 
 
 _UNEVEN = 0.01
@@ -457,6 +465,7 @@ def spread(rates: Rates, holding: Sequence[Count], lacking: Sequence[Count]) -> 
         p,
         any(count.hits and count.misses for count in seen),
         p < _UNEVEN or chance > _LIKELY,
+        not any(rates.alike),
     )
 
 
@@ -499,6 +508,10 @@ def _unevenness(group: Sequence[Count]) -> float:
         return sum(part * math.log(part / trials) for part in (count.hits, count.misses) if part)
 
     return sum(map(best, group)) - best(sum(group, Count()))
+
+
+SOUND = 0.1
+"""The upper bound of its rate up to which everything without the culprits is said to lack the effect."""
 
 
 def at_most(seen: Count) -> float:

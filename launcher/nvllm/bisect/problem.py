@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from nvllm.bisect import posterior
 from nvllm.bisect.combinations import Combinations, PatchSet
 from nvllm.bisect.posterior import Count, Rates
 from nvllm.trials.trial import Trial, TrialOutcome, TrialStage
@@ -138,7 +139,8 @@ class Settings:
 
     REPEATS trials prove each end, and each line of the certificate, of a steady failure. PATIENCE is the most trials
     that one set gets. BUILD_PRICE is the cost of a build, in trials. MAX_TRIALS and MAX_HOURS, of builds and trials
-    added up, end the search with the best answer so far. RATES are set in simulations that know them.
+    added up, end the search with the best answer so far. SAME_BYTES: all boots of a set run the same bytes, so builds
+    cannot differ. RATES are set in simulations that know them.
     """
 
     confidence: float = 0.99
@@ -148,6 +150,7 @@ class Settings:
     build_price: float = 1.0
     max_trials: int = 400
     max_hours: float | None = None
+    same_bytes: bool = False
     rates: Rates | None = None
 
 
@@ -156,7 +159,8 @@ class SearchEvidence:
     """The trials so far: a tally for every set that was tried, and the sets that have an image.
 
     SPENT is what they took, in seconds. TRIED is the number of trials; None: as many as the tallies have. Sets of the
-    same source share their trials, so the tallies may have more.
+    same source share their trials, so the tallies may have more. HISTORY has the set and the mark (see `Tally`) of each
+    conclusive trial, in the order of all trials.
     """
 
     tallies: Mapping[PatchSet, Tally]
@@ -164,6 +168,7 @@ class SearchEvidence:
     spent: float = 0.0
     tried: int | None = None
     trees: Mapping[PatchSet, str] = field(default_factory=dict)
+    history: tuple[tuple[PatchSet, str], ...] = ()
 
     @property
     def trials(self) -> int:
@@ -172,10 +177,16 @@ class SearchEvidence:
     def tally(self, chosen: PatchSet) -> Tally:
         return self.tallies.get(chosen, Tally())
 
+    def within(self, upper: PatchSet) -> SearchEvidence:
+        """Return the evidence on UPPER and its parts alone."""
+        tallies = {chosen: tally for chosen, tally in self.tallies.items() if chosen <= upper}
+        return replace(self, tallies=tallies, history=tuple(one for one in self.history if one[0] <= upper))
+
     def after(self, chosen: PatchSet, trial: Trial) -> SearchEvidence:
         """Return the evidence as if CHOSEN had been built, and tried once more as TRIAL."""
         tallies = {**self.tallies, chosen: self.tally(chosen).plus(trial)}
-        return replace(self, tallies=tallies, built={*self.built, chosen}, tried=self.trials + 1)
+        history = (*self.history, *((chosen, mark) for mark in Tally().plus(trial).order))
+        return replace(self, tallies=tallies, built={*self.built, chosen}, tried=self.trials + 1, history=history)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +216,12 @@ class Problem:
         bad, good = (self.high, self.low) if self.find == "break" else (self.low, self.high)
         return {"bad": bad, "good": good}
 
+    @property
+    def rates_before(self) -> Rates:
+        """The rates of hits before any trial."""
+        rates = posterior.unknown(fix=self.find == "fix")
+        return rates.alike_in_all() if self.settings.same_bytes else rates
+
     def effect(self, outcome: TrialOutcome) -> bool:
         """Return whether OUTCOME shows the effect."""
         return outcome == ("bad" if self.find == "break" else "good")
@@ -213,9 +230,14 @@ class Problem:
         """Return TALLY as hits and misses of the effect."""
         return Count(tally.bad, tally.good) if self.find == "break" else Count(tally.good, tally.bad)
 
-    def reached(self, evidence: SearchEvidence) -> str:
-        """Return which limit of the settings EVIDENCE has reached; empty if none."""
-        most, hours = self.settings.max_trials, self.settings.max_hours
+    @property
+    def most_trials(self) -> int:
+        """The trials after which the search ends, with as many again for further causes of a flaky failure."""
+        return self.settings.max_trials * (2 if self.further and self.settings.flaky else 1)
+
+    def reached(self, evidence: SearchEvidence, most: int) -> str:
+        """Return which limit EVIDENCE has reached, MOST trials or the hours of the settings; empty if none."""
+        hours = self.settings.max_hours
         if evidence.trials >= most:
             return f"the limit of {most} trials is reached (--max-trials)"
         if hours is not None and evidence.spent >= 3600 * hours:

@@ -31,10 +31,11 @@ SCHEMA = "nvllm.journal/2"
 FIRST = "nvllm.journal/1"
 """The format without chained hashes."""
 
-MODEL = 2
+MODEL = 3
 """The number of the model by which a flaky search decides. A change of its decisions raises it.
 
-1: all sets of one verdict fail equally often. 2: builds may differ (`posterior`).
+1: all sets of one verdict fail equally often. 2: builds may differ (`posterior`). 3: the sets of a certificate are
+tried in turn (`judge.in_turn`), and more builds must agree (`Search.confirmed`).
 """
 
 Withdrawn = Literal["all", "trials", "last", "untestable", "skip"]
@@ -62,7 +63,8 @@ class BisectStart:
     """The search and its inputs. INPUTS is the hash of the lock and the series, without the patch set.
 
     MAX_HOURS 0: no limit. FURTHER: search for other causes after the first. MODEL: see `MODEL`. VERSION and COMMIT of
-    vLLM and the SUMMARIES of the patches are for reports. Journals of earlier versions of nvllm lack these four.
+    vLLM and the SUMMARIES of the patches are for reports. SAME_BYTES: see `Settings`. Journals of earlier versions of
+    nvllm lack these five.
     """
 
     schema: Annotated[str, Rule(choices=(SCHEMA, FIRST))]
@@ -91,6 +93,7 @@ class BisectStart:
     commit: str = ""
     summaries: Mapping[str, PatchSummary] = field(default_factory=dict)
     model: Positive = 1
+    same_bytes: bool = False
 
     @property
     def problem(self) -> Problem:
@@ -110,6 +113,7 @@ class BisectStart:
                 self.build_price,
                 self.max_trials,
                 self.max_hours or None,
+                self.same_bytes,
             ),
             self.further,
         )
@@ -283,7 +287,10 @@ class BisectState:
         shared = {chosen: trees[name] for chosen, name in named.items() if name in trees}
         skipped = dict.fromkeys(self.skipped, Tally(untestable=1, stage="skipped"))
         counts = {**self.tallies, **shared, **skipped}
-        return SearchEvidence(counts, self.builds.keys(), self.spent, len(self.sequence), named)
+        waiting = {chosen: iter(tried) for chosen, tried in self.trials.items()}
+        marks = {"bad": "x", "good": "+", "untestable": ""}
+        history = tuple((chosen, mark) for chosen in self.sequence for mark in marks[next(waiting[chosen]).outcome])
+        return SearchEvidence(counts, self.builds.keys(), self.spent, len(self.sequence), named, history)
 
     @property
     def forecast(self) -> Forecast:

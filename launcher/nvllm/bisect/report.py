@@ -12,7 +12,7 @@ from dataclasses import asdict
 from nvllm.bisect import judge, posterior, search
 from nvllm.bisect.answer import Done, Line, NextTrial
 from nvllm.bisect.combinations import PatchSet, set_hash
-from nvllm.bisect.posterior import Count
+from nvllm.bisect.problem import Tally
 from nvllm.bisect.records import BisectStart, BisectState, Tried
 from nvllm.core.canonical import Json
 from nvllm.trials.trial import Built, TrialOutcome
@@ -29,17 +29,24 @@ _WIDE = 7
 _WEAKER = 0.05
 """The p-value from which on everything without the culprits is said to fail more often than a set that is good."""
 
-_SOUND = 10
-"""The upper bound of its failure rate, in percent, up to which everything without the culprits is called not broken."""
-
 _DIFFER = (
     "This differs from build to build: an artifact is to blame, not a patch alone. Sets that all have the answer, or"
-    " all lack it, do not fail equally often; the matrix shows which. Try one set in several builds."
+    " all lack it, do not fail equally often; the matrix shows which."
+)
+_COMPILES = (
+    "If the profile compiles, this compares several compiles of it:"
+    " nvllm ablate {} --profile {} --artifacts 5 --probe FILE"
 )
 _NEVER_MIXED = (
     "No build was both good and bad: the failure is steady, which a search without --flaky proves, or this differs from"
     " build to build: an artifact is to blame, not a patch."
 )
+
+_UNEVEN_SETS = (
+    "Sets that all have the answer, or all lack it, do not fail equally often, although builds cannot differ: another"
+    " patch changes how often it fails."
+)
+_SAME_BYTES = "all boots of a set run the same bytes (enforce-eager, on the CPU), so builds cannot differ"
 
 _SHOWN = 0.0005
 """The smallest probability that three digits do not show as 0."""
@@ -96,7 +103,7 @@ def conclusion(start: BisectStart, done: Done) -> str:
     """Return what was found, in a few sentences."""
     names, fix = ", ".join(done.culprits), start.find == "fix"
     if done.stopped:
-        return " ".join([f"open: {done.stopped}. Best answer so far: among {names}.", *_builds(done)])
+        return " ".join([f"open: {done.stopped}. Best answer so far: among {names}.", *_builds(start, done)])
     verb = "repairs it" if fix else "breaks it"
     if start.mode == "set":
         if len(done.culprits) != 1:
@@ -109,15 +116,19 @@ def conclusion(start: BisectStart, done: Done) -> str:
         sentence = f"{names} {verb}{sure}; {order}" + ("." if done.certified else "; not certified.")
     else:
         sentence = f"one of {names} {verb}; what lies between them cannot be told apart."
-    return " ".join([sentence, *_along(done), *_rest(start, done, "it"), *_builds(done)])
+    return " ".join([sentence, *_along(done), *_before(start, done), *_rest(start, done, "it"), *_builds(start, done)])
 
 
-def _builds(done: Done) -> list[str]:
+def _builds(start: BisectStart, done: Done) -> list[str]:
     """Return what builds that differ mean for the answer, and what to do."""
     spread = done.spread
-    if spread is None or not (spread.differs or not spread.mixed):
+    if spread is None:
         return []
-    return [_DIFFER if spread.mixed else _NEVER_MIXED]
+    if spread.by_fact:
+        return [_UNEVEN_SETS] if spread.differs else []
+    if not spread.mixed:
+        return [_NEVER_MIXED]
+    return [_DIFFER, _COMPILES.format(start.image, start.profile)] if spread.differs else []
 
 
 def spread_text(done: Done) -> str:
@@ -125,10 +136,16 @@ def spread_text(done: Done) -> str:
     spread = done.spread
     if spread is None:
         return ""
+    correlation = f"trials of one build are correlated by {spread.low:g} to {spread.high:g} at 95 %"
     return (
-        f"{spread.artifacts} builds in {spread.trials} trials; trials of one build are correlated by {spread.low:g} to"
-        f" {spread.high:g} at 95 %; equal builds would be as uneven with p = {spread.p:.3f}"
+        f"{spread.artifacts} builds in {spread.trials} trials; {_SAME_BYTES if spread.by_fact else correlation};"
+        f" equal builds would be as uneven with p = {spread.p:.3f}"
     )
+
+
+def same_bytes_text(start: BisectStart) -> str:
+    """Return that builds of a flaky search cannot differ; empty if they may."""
+    return _SAME_BYTES if start.flaky and start.same_bytes else ""
 
 
 def remarks(done: Done) -> tuple[str, ...]:
@@ -145,8 +162,9 @@ def assumptions(done: Done) -> str:
             "The certificate takes the failure as steady: a set always fails or never does, in each of its builds. A"
             " failure rate below 1, or another build of a set that behaves otherwise, would break it."
         )
+    independent = "boots" if done.spread is not None and done.spread.by_fact else "builds of different sets"
     return (
-        "The certificate takes builds of different sets as independent; the mean failure rate of all sets with the"
+        f"The certificate takes {independent} as independent; the mean failure rate of all sets with the"
         " answer as equal, and that of all without it; and the failure as monotone: a set fails at least as often as"
         " its parts. A rate that changes with time, a patch that hides the failure, or one that only makes it rarer"
         " would break it."
@@ -158,45 +176,64 @@ def _along(done: Done) -> list[str]:
     return [f"{name} comes along, required by {', '.join(by)}." for name, by in done.along]
 
 
+def _before(start: BisectStart, done: Done) -> list[str]:
+    """Return whether the prefix without the culprit of a flaky ordered search shows the effect more rarely."""
+    if start.mode == "set" or not done.flaky or len(done.certificate) < 2:
+        return []
+    return list(filter(None, [_weaker(start, done, done.certificate[1], "The series before it")]))
+
+
 def _rest(start: BisectStart, done: Done, without: str) -> list[str]:
     """Return the sentences on what happens WITHOUT the culprits, and on further causes."""
-    rest = done.rest
-    if rest is None or not rest.holds:
+    rest, fix = done.rest, start.find == "fix"
+    if rest is None or not (rest.holds or done.further):
         return []
-    fix = start.find == "fix"
-    if rest.verdict.outcome == ("good" if fix else "bad"):
-        kept = "still repaired" if fix else "still broken"
-        if not done.further:
-            more = "" if start.further else "; start again with --all to find it"
-            differ = ", or builds differ" if done.flaky else ""
-            return [f"Everything without {without} is {kept}: there is another cause{differ}{more}."]
+    tally, everything = rest.verdict.tally, f"Everything without {without}"
+    gone, kept, verb = ("not repaired", "repaired", "passes") if fix else ("not broken", "broken", "fails")
+    shows = rest.holds and rest.verdict.outcome == ("good" if fix else "bad")
+    most = f"in at most {_most_percent(start, tally)} % of boots, 95 % ({tally})"
+    if done.further:
+        left = f"is still {kept}" if shows else f"{verb} too, {most}"
         others = [f"{', '.join(one.culprits)}{'' if one.certified else ' (not certified)'}" for one in done.further]
         return [
-            f"Everything without {without} is {kept}. Further causes: {'; '.join(others)}.",
+            f"{everything} {left}. Further causes: {'; '.join(others)}.",
             *_rest(start, done.further[-1], "any of these causes"),
         ]
-    gone = "not repaired" if fix else "not broken"
-    if done.flaky:
-        return [_rare(done, rest, without, gone)]
-    return [f"Everything without {without} is {gone}."]
+    if shows:
+        more = "" if start.further else "; start again with --all to find it"
+        differ = ", or builds differ" if _may_differ(done) else ""
+        return [f"{everything} is still {kept}: there is another cause{differ}{more}."]
+    if not done.flaky:
+        return [f"{everything} is {gone} if the failure is steady, and {verb} {most}."]
+    if weaker := _weaker(start, done, rest, everything):
+        return [weaker]
+    sound = f"is {gone}: it " if _most_percent(start, tally) <= 100 * posterior.SOUND else ""
+    return [f"{everything} {sound}{verb} {most}."]
 
 
-def _rare(done: Done, rest: Line, without: str, gone: str) -> str:
-    """Return how often REST, everything WITHOUT the culprits, shows the effect that is GONE."""
-    tally = rest.verdict.tally
-    counted = Count(tally.bad, tally.good) if gone == "not broken" else Count(tally.good, tally.bad)
-    verb = "fails" if gone == "not broken" else "passes"
-    most = math.ceil(100 * posterior.at_most(counted))
-    lacking = [line.verdict.tally for line in done.certificate if line.verdict.outcome == rest.verdict.outcome]
-    bad, good = sum(low.bad for low in lacking), sum(low.good for low in lacking)
-    others = Count(bad, good) if gone == "not broken" else Count(good, bad)
-    if counted.hits and (not others.hits or posterior.more_often(counted, others) < _WEAKER):
-        return (
-            f"Everything without {without} {verb} less often, but not never: {tally}, at most {most} % of boots, 95 %."
-            " There may be a weaker cause, or the builds differ."
-        )
-    sound = f"is {gone}: it " if most <= _SOUND else ""
-    return f"Everything without {without} {sound}{verb} in at most {most} % of boots, 95 % ({tally})."
+def _may_differ(done: Done) -> bool:
+    return done.flaky and (done.spread is None or not done.spread.by_fact)
+
+
+def _most_percent(start: BisectStart, tally: Tally) -> int:
+    """Return the upper bound, at 95 %, of the share of boots in which a set with TALLY shows the effect."""
+    return math.ceil(100 * posterior.at_most(start.problem.count(tally)))
+
+
+def _weaker(start: BisectStart, done: Done, line: Line, name: str) -> str:
+    """Return that the set of LINE, called NAME, shows the effect more rarely than the cause, but not never.
+
+    It is compared with the end that lacks the effect; empty if it may show it as rarely as that.
+    """
+    tally = line.verdict.tally
+    seen, others = start.problem.count(tally), start.problem.count(done.lacking)
+    if not seen.hits or (others.hits and posterior.more_often(seen, others) >= _WEAKER):
+        return ""
+    verb = "fails" if start.find == "break" else "passes"
+    return (
+        f"{name} {verb} less often, but not never: {tally}, at most {_most_percent(start, tally)} % of boots, 95 %."
+        f" There may be a weaker cause{', or the builds differ' if _may_differ(done) else ''}."
+    )
 
 
 def certificate_text(state: BisectState, done: Done) -> str:
@@ -330,6 +367,7 @@ def _spread_data(done: Done) -> Json:
         "builds": spread.artifacts,
         "trials": spread.trials,
         "correlation": {"low": spread.low, "high": spread.high, "level": 0.95},
+        "same_bytes": spread.by_fact,
         "p": spread.p,
         "mixed": spread.mixed,
         "differ": spread.differs,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
+from nvllm.bisect import posterior
 from nvllm.bisect.answer import Done, NextTrial, Stopped
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.minimal import SetSearch
@@ -23,9 +24,14 @@ from nvllm.core.refusal import Refused
 _DOUBT = 0.2
 """How probable builds that differ may be in a certificate."""
 
+_RARER = 2
+"""How much more patience a set gets in a search for a further cause, which may show more rarely than the first."""
+
 _MAY_DIFFER = "builds may differ too much for a certificate"
-_NOT_CONFIRMED = "another build contradicts the certificate: builds differ, or the failure is not monotone"
-_REST_SHOWS = "everything without it shows the effect too: there is another cause, or builds differ"
+_UNEVEN = "sets that should fail equally often do not: another patch changes how often it fails"
+_NOT_CONFIRMED = "another build contradicts the certificate: the failure is not monotone"
+_REST_SHOWS = "everything without it shows the effect too: there is another cause"
+_OR_DIFFER = ", or builds differ"
 
 
 def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
@@ -34,15 +40,19 @@ def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
     The set of the next trial is closed, free of conflicts, and not given up. Where a limit of the settings is reached,
     or the failure rate has fallen, the answer is the best so far, which is not certified.
     """
-    answer = step(_run(_search(problem, evidence)))
+    search = _search(problem, evidence)
+    answer = step(_run(search))
     match answer:
         case Done():
             return answer
         case Stopped(reason):
             return replace(_best(problem, evidence, reason), certified=False)
-        case NextTrial(chosen):
+        case NextTrial(chosen, _, purpose):
             assert problem.combinations.valid(chosen)
-            stopped = problem.reached(evidence)
+            # the watch is asked for before anything is found, also while a further cause is searched for
+            beyond = search.complete is not None or purpose == "watch"
+            most = problem.most_trials if beyond else problem.settings.max_trials
+            stopped = problem.reached(evidence, most)
             return _best(problem, evidence, stopped) if stopped else answer
 
 
@@ -133,12 +143,16 @@ def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
     if not done.certified:
         return replace(done, spread=spread)
     rest, note = done.rest, ""
-    if rest is not None and search.problem.effect(rest.verdict.outcome):
-        note = _REST_SHOWS
-    elif not spread.mixed or spread.differs:
+    otherwise = "" if spread.by_fact else _OR_DIFFER
+    if rest is not None and (yield from search.still_shows(rest)):
+        note = _REST_SHOWS + otherwise
+    elif spread.differs:
+        note = _UNEVEN if spread.by_fact else _MAY_DIFFER
+    elif not (spread.mixed or spread.by_fact):
+        yield from search.compare_builds()
         note = _MAY_DIFFER
     elif not (yield from search.confirmed(done)):
-        note = _NOT_CONFIRMED
+        note = _NOT_CONFIRMED + otherwise
     elif spread.chance > max(_DOUBT, 1 - search.settings.confidence):
         yield from search.compare_builds()
         note = _MAY_DIFFER
@@ -151,15 +165,45 @@ def _located(search: Search) -> Asking[Done]:
     return (yield from _with_further(search, (yield from search.located())))
 
 
+def _agreed(search: Search) -> Asking[Done]:
+    """Return what SEARCH, one for a further cause, finds; see `_if_builds_agree`."""
+    yield from search.prove_ends()
+    done = yield from search.located()
+    if search.flaky and search.settings.rates is None:
+        done = yield from _if_builds_agree(search, done)
+    return (yield from _with_further(search, done))
+
+
+def _may_show(search: Search, rest: PatchSet) -> Asking[bool]:
+    """Return whether REST, everything without the culprits, ever shows the effect, after enough trials of it.
+
+    They are as many as bound its rate by `posterior.SOUND` if none shows it: a further cause may show more rarely.
+    """
+    tally = search.evidence.tally(rest)
+    seen = search.problem.count(tally)
+    patient = tally.conclusive < search.settings.patience and not tally.blocked
+    if patient and not seen.hits and posterior.at_most(seen) > posterior.SOUND:
+        yield from search.want(rest, f"how often everything without it shows the effect: {tally}", "certificate")
+    return seen.hits > 0
+
+
 def _with_further(search: Search, done: Done) -> Asking[Done]:
     """Return DONE with the causes that are found without it, if they are wanted and there are any."""
     rest = done.rest
-    if not search.problem.further or rest is None or not rest.holds or not search.problem.effect(rest.verdict.outcome):
+    if not search.problem.further or rest is None:
+        return done
+    evidence = search.evidence
+    if search.flaky and search.settings.rates is None:
+        if not (yield from _may_show(search, rest.chosen)):
+            return done
+        evidence = evidence.within(rest.chosen)
+    elif not rest.holds or not search.problem.effect(rest.verdict.outcome):
         return done
     search.complete = done
-    search.beyond = _search(replace(search.problem, high=rest.chosen), search.evidence)
+    settings = replace(search.settings, patience=_RARER * search.settings.patience)
+    search.beyond = _search(replace(search.problem, high=rest.chosen, settings=settings), evidence)
     try:
-        second = yield from _located(search.beyond)
+        second = yield from _agreed(search.beyond)
     except Refused as refused:
         search.beyond = None
         return replace(done, notes=(*done.notes, f"a further cause cannot be searched for: {refused}"))

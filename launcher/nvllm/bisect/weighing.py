@@ -18,7 +18,7 @@ from nvllm.bisect import judge, posterior
 from nvllm.bisect.answer import Done, Line, NextTrial, Purpose, Stopped
 from nvllm.bisect.combinations import PatchSet, halves
 from nvllm.bisect.posterior import BuildSpread, Compared, Rates
-from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
+from nvllm.bisect.problem import EndName, Problem, SearchEvidence, Verdict
 from nvllm.trials.trial import TrialOutcome
 
 _ENDLESS = 10
@@ -41,8 +41,17 @@ _EACH = 8
 _ARTIFACTS = 6
 """The most artifacts that are built to settle one line of a certificate."""
 
+_NEARLY = 2
+"""Builds besides everything without the culprit that must lack the effect."""
+
 _SURELY_DIFFER = 0.995
 """The probability of builds that differ at which a search ends: more trials of the same builds prove nothing."""
+
+_IN_TURN = 20.0
+"""How strongly sets that were tried in turn must differ (`judge.difference`). It is less than a certificate needs:
+this is for rates that change with time, and without them all trials count."""
+
+_NOT_IN_TURN = "sets of the certificate, tried in turn, do not surely differ: raise --patience, unless the rate changes"
 
 T = TypeVar("T")
 Asking: TypeAlias = Generator[NextTrial | Stopped, None, T]
@@ -80,8 +89,7 @@ class Search(ABC):
         """Whether a set of a flaky search shows the effect, as far as that is decided."""
         self._says: dict[PatchSet | str, Sequence[float]] = {}
         """What the trials of each source say about the rates, and what is LEARNT from all of them."""
-        self._learnt = posterior.unknown()
-
+        self._learnt = problem.rates_before
         self.beyond: Search | None = None
         """The search for further causes, while it goes on."""
 
@@ -106,7 +114,8 @@ class Search(ABC):
         if seen.fallen:
             yield Stopped(f"the failure rate has fallen: {seen}")
         others = self.evidence.trials - bad.trials - good.trials
-        if posterior.differ(self.rates()) > _SURELY_DIFFER:
+        # a cause that shows more rarely looks like builds that differ, and is to be searched for
+        if not self.problem.further and posterior.differ(self.rates()) > _SURELY_DIFFER:
             yield Stopped("this differs from build to build")
         due = (bad.conclusive - pairs) * _BETWEEN_WATCHES <= others - _BETWEEN_WATCHES
         if due or (at_the_end and not seen.steady):
@@ -114,14 +123,44 @@ class Search(ABC):
                 yield Stopped("the bad end cannot be tested any more, so its failure rate may have changed")
             yield from self.want(ends["bad"], f"whether the failure rate is still the same: {seen}", "watch")
 
+    def differ_in_turn(self, whole: PatchSet, parts: Iterable[PatchSet]) -> Asking[bool]:
+        """Return whether WHOLE and each of PARTS differ where they are tried in turn, after asking for such trials.
+
+        So the certificate of a flaky search does not rest on sets that were tried at different times. It comes after
+        the lines, which ask for other builds: many trials of these alone would make them look surer than they are.
+        """
+        if not self.flaky or self.settings.rates is not None:
+            return True
+        proved = True
+        enough = min(_IN_TURN, 1 / (1 - self.settings.confidence))
+        asked: dict[PatchSet, str] = {}
+        for part in parts:
+            bad, good = (whole, part) if self.problem.find == "break" else (part, whole)
+            ends: dict[PatchSet | str, EndName] = {self._source(bad): "bad", self._source(good): "good"}
+            turns = judge.in_turn([(ends.get(self._source(one)), mark) for one, mark in self.evidence.history])
+            odds = judge.difference(turns.bad, turns.good, enough, 1)
+            if odds.pairs is not None:
+                continue
+            blocked = len(ends) < 2 or any(self.evidence.tally(one).blocked for one in (whole, part))
+            if blocked or len(turns.bad) >= self.settings.patience:
+                proved = False
+                continue
+            after_whole = ends[self._source(part)] == turns.waiting
+            asked[part if after_whole else whole] = f"{odds.value:.3g} of {enough:.3g}"
+        if asked:
+            chosen = next((one for one in asked if one != whole), whole)
+            yield from self.want(chosen, f"in turn with the other sets: evidence {asked[chosen]}", "certificate")
+        if not proved:
+            self.notes.append(_NOT_IN_TURN)
+        return proved
+
     def spread(self, culprits: Iterable[str]) -> BuildSpread:
         """Return how much builds differ, if CULPRITS are the answer."""
         cause = self.combinations.closed(culprits)
         counts = {self._source(one): (one, self.problem.count(tally)) for one, tally in self.evidence.tallies.items()}
         tried = [(chosen, count) for chosen, count in counts.values() if count.hits + count.misses]
-        before = posterior.unknown(fix=self.problem.find == "fix")
         return posterior.spread(
-            before,
+            self.problem.rates_before,
             [count for chosen, count in tried if cause <= chosen],
             [count for chosen, count in tried if not cause <= chosen],
         )
@@ -137,17 +176,45 @@ class Search(ABC):
     def confirmed(self, done: Done) -> Asking[bool]:
         """Return whether further builds agree with the certificate of DONE.
 
-        Bigger sets with all its culprits must show the effect. Everything without one of several must not.
+        Bigger sets with all its culprits must show the effect. Everything without one of several must not, nor
+        everything without a single one and another patch.
         """
-        needed = done.culprits if len(done.culprits) > 1 else ()
-        lacking = [self.combinations.without(self.problem.high, [patch]) | self.problem.low for patch in needed]
+        if len(done.culprits) > 1:
+            rests = [self.combinations.without(self.problem.high, [patch]) for patch in done.culprits]
+            lacking = [rest | self.problem.low for rest in rests]
+        else:
+            lacking = [*self._nearly(self.combinations.without(self.problem.high, done.culprits) | self.problem.low)]
         expected = dict.fromkeys(self.with_others(done.certificate[0].chosen), True)
         for chosen, shows in (expected | dict.fromkeys(lacking, False)).items():
-            doubt = 1 - self.settings.confidence
-            verdict = yield from self.weigh(chosen, "another build that must agree", doubt, "certificate", 1)
-            if verdict.outcome != "untestable" and self.problem.effect(verdict.outcome) != shows:
+            for doubt in (LOOSE_DOUBT, 1 - self.settings.confidence):  # the second only where the first contradicts
+                verdict = yield from self.weigh(chosen, "another build that must agree", doubt, "certificate", 1)
+                agrees = verdict.outcome == "untestable" or self.problem.effect(verdict.outcome) == shows
+                if agrees:
+                    break
+            if not agrees:
                 return False
         return True
+
+    def _nearly(self, whole: PatchSet) -> tuple[PatchSet, ...]:
+        """Return other builds of what WHOLE is a build of: it without a patch that hardly is a culprit.
+
+        If each of them, and WHOLE, by chance is a build that seldom fails, a cause in WHOLE stays hidden.
+        """
+        if self.settings.same_bytes:
+            return ()
+        smaller = [self.combinations.without(whole, [patch]) for patch in self.combinations.ordered(whole)]
+        dropped = {one: sum(self.weights.get(patch, 0.0) for patch in whole - one) for one in smaller}
+        sets = sorted((one for one in smaller if self.problem.low < one), key=dropped.__getitem__)
+        return tuple(dict.fromkeys(sets))[:_NEARLY]
+
+    def still_shows(self, rest: Line) -> Asking[bool]:
+        """Return whether REST, everything without the culprits, shows the effect, at the confidence of a certificate
+        if the first verdict, which is less sure, says so."""
+        verdict = rest.verdict
+        if rest.holds and self.problem.effect(verdict.outcome):
+            doubt = 1 - self.settings.confidence
+            verdict = yield from self.weigh(rest.chosen, "everything without it", doubt, "certificate", 1)
+        return self.problem.effect(verdict.outcome)
 
     def compare_builds(self) -> Asking[None]:
         """Ask for another trial of the build that has the fewest, unless each has enough to show that it differs."""
@@ -168,7 +235,7 @@ class Search(ABC):
         if self.settings.rates is not None:
             return self.settings.rates
         if not self._says:
-            before = posterior.unknown(fix=self.problem.find == "fix")
+            before = self.problem.rates_before
             for chosen in (self.problem.high, self.problem.low, *self.evidence.tallies):
                 self._says.setdefault(self._source(chosen), self._heard(before, chosen))
             self._learnt = before.after(self._says.values())
@@ -405,6 +472,8 @@ class Search(ABC):
             return likely
         built = frozenset(index for m, index in index_of.items() if sets[m] in self.evidence.built)
         m = open_to[posterior.choose(belief, candidates, built, self.settings.build_price) - 1]
+        if self.problem.mode == "set" and tallies[m].conclusive >= max(self.settings.patience, _EACH):
+            return likely  # it is neither bad nor good, for a weaker cause; the patches of the range are dropped singly
         leader = rest[cells[best][1] - 1]
         reason = f"{leader} is the culprit with probability {belief.weights[best]:.3f}"
         return (yield from self.want(sets[m], reason, "search"))

@@ -14,7 +14,7 @@ import click
 from nvllm.bisect import combinations, driver, journal, page, records, replay_check, report, search
 from nvllm.bisect.answer import Done, NextTrial
 from nvllm.bisect.forecast import Forecast
-from nvllm.bisect.inputs import check_unchanged, inputs_now
+from nvllm.bisect.inputs import check_unchanged, inputs_now, same_bytes
 from nvllm.bisect.journal import Journal
 from nvllm.bisect.lookahead import MOST_MACHINES
 from nvllm.bisect.records import BisectStart, BisectState, Corrected, End, Kept, Limits, PatchSummary
@@ -38,6 +38,7 @@ from nvllm.cli.output import refusal_document
 from nvllm.cli.webpage import OPTIONS, WebPage
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.spec import Profile
 from nvllm.engine import engine
 from nvllm.fleet.machines import RemoteMachines
 from nvllm.host import survey
@@ -114,7 +115,12 @@ _START = (
         "--repeats", type=click.IntRange(1), default=3, help="Trials of each end and of each line of the certificate."
     ),
     option("--patience", type=click.IntRange(1), default=60, help="The most trials of one set."),
-    option("--max-trials", type=click.IntRange(1), default=400, help="End with the best answer after so many trials."),
+    option(
+        "--max-trials",
+        type=click.IntRange(1),
+        default=400,
+        help="End with the best answer after so many trials; --all --flaky may take twice as many.",
+    ),
     option("--max-hours", type=FiniteRange(0), default=0.0, help="The same after hours of work; 0: no limit."),
     option("--all", "further", is_flag=True, help="After one cause, search for others without it."),
     option("--flaky", is_flag=True, help="The failure shows only sometimes."),
@@ -140,7 +146,7 @@ def start_command(app: App, image: str, words: tuple[str, ...], given: StartOpti
     older = None if given.discard else unowned(app, image)
     refuse_any([*stale, *([older] if older is not None else [])])
     chosen_profile = given.profile if given.profile is not None else next(iter(build.spec.profiles), "")
-    named_profile(app.project, build.spec, chosen_profile)
+    profile = named_profile(app.project, build.spec, chosen_profile)
     series = seriesfile.of(app.project, build.spec.patches.series)
     fix = given.find == "fix"
     enabled = build.spec.patches.enable
@@ -181,6 +187,7 @@ def start_command(app: App, image: str, words: tuple[str, ...], given: StartOpti
             if one.id in combined.order
         },
         model=records.MODEL,
+        same_bytes=same_bytes(profile) and not given.build_only,
     )
     path = path_of(app, image)
     with locked(app, image):
@@ -247,6 +254,7 @@ def run_command(
             inputs=inputs_now(app.project, start.image),
             probe=probe.unchanged(start.probe),
             host=hostclass.host_class(facts),
+            same_bytes=start.same_bytes and same_bytes(_profile_of(app, start)),
         )
         check_unchanged(start, now, str(log.path))
         engine_bench = bench.EngineBench(
@@ -459,12 +467,17 @@ def _aside(path: Path) -> Path:
     return path.with_name(f"journal-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{rest // 10**6:03}Z.jsonl")
 
 
+def _profile_of(app: App, start: BisectStart) -> Profile:
+    """Return the profile that START names, as it is now."""
+    build, _ = identity.load_build(app.project, start.image, [])
+    return named_profile(app.project, build.spec, start.profile)
+
+
 def _at_once(app: App, start: BisectStart, asked: int, facts: HostFacts) -> int:
     """Return how many of ASKED trials run at the same time, and say why if it is not all."""
     if start.probe.build_only:
         return asked
-    build, _ = identity.load_build(app.project, start.image, [])
-    jobs, why = bench.at_once(asked, named_profile(app.project, build.spec, start.profile), facts)
+    jobs, why = bench.at_once(asked, _profile_of(app, start), facts)
     if why:
         app.progress.note(f"--jobs {asked} becomes {jobs}: {why}")
     return jobs
@@ -494,8 +507,10 @@ def _forecast_text(state: BisectState, costs: Forecast) -> str:
     """Return COSTS, what the search of STATE still costs, for people."""
     took = "" if costs.minutes is None else f"; about {costs.minutes:.0f} min"
     most = "" if costs.most_minutes is None else f", and at most {costs.most_minutes:.0f} min"
+    rarer = ", half of them for rarer causes (--all)" if state.start.further and state.start.flaky else ""
+    builds = report.same_bytes_text(state.start)
     return (
         f"{len(state.problem.items)} patches; if one of them is the culprit: {costs.builds:.1f} builds "
         f"(at most {costs.most_builds}) and {costs.trials:.1f} trials{took}. "
-        f"It ends after {costs.most_trials} trials at most{most}"
+        f"It ends after {costs.most_trials} trials at most{rarer}{most}{builds and f'; {builds}'}"
     )

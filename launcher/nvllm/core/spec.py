@@ -499,6 +499,11 @@ class Profile:
     """Who may ask the engine, and on which address."""
 
     @property
+    def eager(self) -> bool:
+        """Whether no graph is compiled. Kernels for a GPU are compiled all the same."""
+        return self.arguments.get("enforce-eager", False) is not False
+
+    @property
     def models(self) -> tuple[str, ...]:
         """Every model that it needs, each once: the served one, the one that drafts, the adapters."""
         names = (self.model,) if self.draft is None else (self.model, self.draft)

@@ -44,7 +44,7 @@ _LISTED = 5
 
 def uncached(spec: ImageSpec, profile: Profile) -> str:
     """Return why an engine of PROFILE in SPEC leaves nothing that another one could load; empty if it does."""
-    if profile.arguments.get("enforce-eager", False) is not False:
+    if profile.eager:
         return "it compiles nothing"
     if switched := UNCACHED & {*spec.runtime.environment, *profile.environment}:
         return f"it keeps nothing that it compiles: {min(switched)}"

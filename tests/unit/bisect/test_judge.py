@@ -7,7 +7,7 @@ import random
 
 from nvllm.bisect import judge
 from nvllm.bisect.judge import EndTrial
-from nvllm.bisect.problem import Settings, Tally
+from nvllm.bisect.problem import EndName, Settings, Tally
 from support.rows import each_row
 
 STEADY = Settings()
@@ -51,6 +51,18 @@ def test_ends_that_differ_are_proved_and_stay_proved() -> None:
     assert found.pairs is not None
     assert found == judge.difference("xxxx+xxx" * 5 + "+" * 9, "++++++++" * 5, 100, 3)
     assert judge.difference("xx+x" * 10, "xx+x" * 10, 100, 3).pairs is None
+
+
+def test_trials_in_turn_are_paired_by_when_they_were_and_never_by_what_they_were() -> None:
+    far: list[tuple[EndName | None, str]] = [(None, "x")] * 8
+    bad_first: list[tuple[EndName | None, str]] = [("bad", "x"), (None, "+"), ("good", "+")]
+    assert judge.in_turn([]) == judge.Turns("", "", None)
+    assert judge.in_turn([("bad", "x")]) == judge.Turns("", "", "good")
+    assert judge.in_turn([("good", "x"), *far]) == judge.Turns("", "", None)
+    assert judge.in_turn(bad_first) == judge.Turns("x", "+", None)
+    assert judge.in_turn([("bad", "+"), *bad_first]) == judge.Turns("x", "+", None)  # the trial next to it counts
+    assert judge.in_turn([("bad", "x"), *far, ("good", "+")]) == judge.Turns("", "", "bad")
+    assert judge.in_turn([*bad_first, ("good", "x"), ("bad", "+")]) == judge.Turns("x+", "+x", None)
 
 
 def test_the_watch_tells_a_rate_that_holds_from_one_that_falls() -> None:

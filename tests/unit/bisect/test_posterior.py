@@ -41,6 +41,24 @@ def test_evidence_comes_to_the_same_at_once_and_in_parts_and_is_taken_back(one: 
     assert both.but(parts[0]).but(parts[1]).logs == pytest.approx(before.logs)
 
 
+def test_where_artifacts_cannot_differ_their_trials_are_those_of_one() -> None:
+    """Counts that are too uneven are seen all the same, and blamed on no artifact."""
+    rates = posterior.unknown(fix=True).alike_in_all()
+    assert set(rates.alike) == {0.0}
+    even = posterior.spread(rates, [Count(5, 5)] * 3, [Count(0, 10)])
+    assert (even.by_fact, even.low, even.high, even.chance, even.differs) == (True, 0.0, 0.0, 0.0, False)
+    assert posterior.spread(rates, [Count(19, 1), Count(2, 18)], [Count(0, 10)]).differs
+    assert not posterior.spread(posterior.unknown(), [Count(5, 5)] * 3, [Count(0, 10)]).by_fact
+
+
+def test_bigger_sets_that_all_lack_the_effect_make_no_set_look_bad() -> None:
+    """Of two bigger sets with nothing in common but this one, both may lack a patch that is needed."""
+    ends = posterior.unknown()
+    ends = ends.after([ends.if_holds(Count(14, 21)), ends.if_other(Count(0, 11))])
+    pairs = [(Count(1, 11), Count(0, 12)), (Count(0, 12), Count(0, 12))]
+    assert posterior.shows(ends, Count(2, 30), pairs=pairs) < posterior.shows(ends, Count(2, 30))
+
+
 def test_a_set_of_which_nothing_is_known_is_one_or_the_other() -> None:
     rates = posterior.known(0.4, 0.02)
     (log,) = rates.if_either(Count(1, 2))

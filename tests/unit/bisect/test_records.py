@@ -39,6 +39,15 @@ def test_what_is_skipped_counts_as_untestable_whatever_was_seen() -> None:
     assert state.evidence.tally(frozenset({"p01"})) == Tally(untestable=1, stage="skipped")
 
 
+def test_the_history_has_what_counts_in_its_order() -> None:
+    lost = Tried(("p02",), "untestable", "", "boot", "", 1.0, recalled=False, reason="")
+    trials = [tried("p01"), lost, tried("p02", outcome="good"), tried("p01"), tried("p03")]
+    state = fold([start(free(3)), *trials, Back(("p03",))])
+    first, second = frozenset({"p01"}), frozenset({"p02"})
+    assert state.evidence.history == ((first, "x"), (second, "+"), (first, "x"))
+    assert state.evidence.within(second).history == ((second, "+"),)
+
+
 def test_sets_of_one_tree_share_their_trials() -> None:
     same = [built("p01", tree="t"), built("p01", "p02", tree="t"), built("p03", tree="u")]
     state = fold([start(free(3)), *same, tried("p01"), tried("p01", "p02"), tried("p03", outcome="good")])

@@ -142,6 +142,8 @@ def test_what_is_not_certified_is_not_said_to_be_proved() -> None:
     assert bisect_report.spread_text(done).startswith(f"{done.spread.artifacts} builds in {done.spread.trials} trials")
     differing = replace(done, spread=replace(done.spread, differs=True), certified=False)
     assert "This differs from build to build" in bisect_report.conclusion(first, differing)
+    compiles = "nvllm ablate cpu --profile tiny-eager --artifacts 5 --probe FILE"
+    assert bisect_report.conclusion(first, differing).endswith(compiles)
     never = replace(done, spread=replace(done.spread, mixed=False), certified=False)
     assert "No build was both good and bad" in bisect_report.conclusion(first, never)
     assert "not proved that all are needed" in bisect_report.conclusion(replace(first, mode="set"), doubtful)
@@ -164,6 +166,62 @@ def test_the_rest_is_not_called_unbroken_where_it_fails_less_often() -> None:
     often = replace(done.rest, verdict=Verdict("good", Tally(good=40), 0.99))
     text = bisect_report.conclusion(first, replace(done, rest=often))
     assert "Everything without it is not broken: it fails in at most 8 % of boots, 95 % (good 40 of 40)." in text
+
+
+def test_a_series_that_fails_more_rarely_before_the_culprit_is_said_to() -> None:
+    log = Log.of(start(free(4), "ordered", flaky=True))
+    done = drive(log, SimulatedBench(sometimes(frozenset({"p02"}), random.Random(1), 0.6)))
+    assert isinstance(done, Done)
+    first = log.state.start
+    assert "The series before it" not in bisect_report.conclusion(first, done)
+    above, below = done.certificate
+    weaker = replace(below, verdict=Verdict("good", Tally(bad=9, good=31), 0.99))
+    text = bisect_report.conclusion(first, replace(done, certificate=(above, weaker), lacking=Tally(bad=1, good=39)))
+    assert "The series before it fails less often, but not never: bad 9 of 40, at most 36 % of boots, 95 %." in text
+    usual = replace(done, certificate=(above, weaker), lacking=Tally(bad=8, good=32))
+    assert "The series before it" not in bisect_report.conclusion(first, usual)
+
+
+def test_a_further_cause_that_shows_more_rarely_is_named() -> None:
+    log = Log.of(start(free(4), "ordered", flaky=True))
+    done = drive(log, SimulatedBench(sometimes(frozenset({"p02"}), random.Random(1), 0.6)))
+    assert isinstance(done, Done)
+    assert done.rest is not None
+    rest = replace(done.rest, holds=False, verdict=Verdict("good", Tally(bad=24, good=36), 0.8))
+    both = replace(done, rest=rest, further=(replace(done, culprits=("p04",)),))
+    text = bisect_report.conclusion(log.state.start, both)
+    assert (
+        "Everything without it fails too, in at most 52 % of boots, 95 % (bad 24 of 60). Further causes: p04." in text
+    )
+    assert "Everything without any of these causes " in text
+
+
+def test_boots_of_the_same_bytes_are_said_to_be() -> None:
+    begun = replace(start(free(4), "ordered", flaky=True), same_bytes=True)
+    done = drive(log := Log.of(begun), SimulatedBench(sometimes(frozenset({"p02"}), random.Random(1), 0.6)))
+    assert isinstance(done, Done)
+    assert done.certified
+    assert done.spread is not None
+    sentence = "all boots of a set run the same bytes (enforce-eager, on the CPU), so builds cannot differ"
+    assert sentence in bisect_report.spread_text(done)
+    assert bisect_report.same_bytes_text(begun) == sentence
+    assert not bisect_report.same_bytes_text(replace(begun, flaky=False))
+    assert "takes boots as independent" in bisect_report.assumptions(done)
+    assert bisect_report.data(log.state, done)["found"]["builds"]["same_bytes"] is True  # type: ignore[index,call-overload]
+    uneven = replace(done, spread=replace(done.spread, differs=True), certified=False)
+    assert "another patch changes how often it fails." in bisect_report.conclusion(begun, uneven)
+    assert "an artifact is to blame" not in bisect_report.conclusion(begun, uneven)
+
+
+def test_what_is_left_is_never_called_unbroken_without_a_bound() -> None:
+    log = Log.of(start(free(4), "ordered", repeats=3))
+    done = drive(log, SimulatedBench(all_of(frozenset({"p02"}))))
+    assert isinstance(done, Done)
+    text = bisect_report.conclusion(log.state.start, done)
+    assert (
+        "Everything without it is not broken if the failure is steady, and fails in at most 64 % of boots, 95 %"
+        " (good 3 of 3)." in text
+    )
 
 
 # The matrix of patches, sets and trials

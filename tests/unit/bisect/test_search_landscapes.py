@@ -13,7 +13,17 @@ from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.problem import SearchEvidence, Settings, Tally
 from nvllm.bisect.search import propose
 from nvllm.trials.trial import Trial
-from support.bisect_landscapes import BROKEN, CONFIDENCES, CORRELATIONS, campaigns, cases, untestable
+from support.bisect_landscapes import (
+    BROKEN,
+    CHANGES,
+    CONFIDENCES,
+    CORRELATIONS,
+    campaigns,
+    cases,
+    changing,
+    untestable,
+    weaker,
+)
 from support.bisect_world import BAD, FLAKY, GOOD, World, all_of, free, problem, sometimes
 from support.rows import each_row
 
@@ -113,6 +123,45 @@ def test_a_flaky_certificate_rests_on_further_builds() -> None:
     assert {order - {"p03"}, order - {"p06"}} <= world.tallies.keys()
 
 
+def test_a_single_culprit_is_missing_in_further_builds_too() -> None:
+    """One build without it may lack the effect by chance, although it has the cause."""
+    cause = frozenset({"p03"})
+    asked = problem(free(8), "ordered", settings=FLAKY)
+    order = frozenset(free(8).order)
+    for problem_asked, least in ((asked, 2), (replace(asked, settings=replace(FLAKY, same_bytes=True)), 0)):
+        world = World(sometimes(cause, random.Random(6), 0.8))
+        assert world.solve(problem_asked).certified
+        nearly = [chosen for chosen in world.tallies if len(order - chosen) == 2 and not chosen & cause]
+        assert len(nearly) >= least
+        assert least or not nearly
+
+
+def test_boots_of_the_same_bytes_need_no_proof_that_builds_are_alike() -> None:
+    """A failure that is declared flaky, and shows in each boot with its cause: or each build is of its own kind."""
+    cause = frozenset({"p03"})
+    asked = problem(free(8), settings=FLAKY)
+    same = replace(asked, settings=replace(FLAKY, same_bytes=True))
+    differing, alike = (World(all_of(cause)).solve(one) for one in (asked, same))
+    assert (differing.certified, alike.certified, frozenset(alike.culprits)) == (False, True, cause)
+    assert alike.spread is not None
+    assert (alike.spread.by_fact, alike.spread.high, alike.spread.chance) == (True, 0.0, 0.0)
+
+
+def test_boots_of_the_same_bytes_that_fail_unevenly_are_no_certificate() -> None:
+    """A patch that hides half of the failures: no artifact is to blame."""
+    rng, notes = random.Random(8), list[str]()
+    for _ in range(3):
+
+        def judge(chosen: PatchSet) -> Trial:
+            return BAD if "p02" in chosen and rng.random() < (0.3 if "p05" in chosen else 0.9) else GOOD
+
+        done = World(judge).solve(problem(free(6), "ordered", settings=replace(FLAKY, same_bytes=True)))
+        assert not done.certified or done.culprits == ("p02",)
+        notes += done.notes
+    assert "sets that should fail equally often do not: another patch changes how often it fails" in notes
+    assert not any("builds" in note for note in notes)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("correlation", CORRELATIONS)
 def test_a_certificate_survives_builds_that_differ(correlation: float) -> None:
@@ -120,6 +169,38 @@ def test_a_certificate_survives_builds_that_differ(correlation: float) -> None:
     certified = [one for one in campaigns(f"builds differ {correlation:g}", 25) if one.certified]
     assert sum(not one.right for one in certified) <= 1
     assert correlation > 0 or len(certified) >= 20
+
+
+def test_a_pulse_of_stray_failures_ends_in_no_wrong_certificate() -> None:
+    """It begins after the good end was proved, and hits the trials of one set."""
+    case = changing("stray pulse")(random.Random("stray pulse/dev/75"))
+    done = World(case.judge).solve(case.problem)
+    assert not done.certified or frozenset(done.culprits) == case.cause
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("change", CHANGES)
+def test_rates_that_change_make_no_certificate_wrong(change: str) -> None:
+    found = list(campaigns(change, 20))
+    assert not any(one.certified and not one.right for one in found)
+    assert any(one.certified for one in found)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("rate", "number"), [(0.35, 0), (0.5, 10)])
+def test_a_cause_that_shows_more_rarely_than_the_first_is_found_on_request(rate: float, number: int) -> None:
+    """A set with it alone is neither bad nor good, and the watch of the bad end goes on beyond --max-trials."""
+    case = weaker(rate)(random.Random(f"weaker cause {rate:g}/dev/{number}"))
+    done = World(case.judge).solve(replace(case.problem, further=True))
+    assert {frozenset(one.culprits) for one in (done, *done.further)} == {case.cause, case.other}
+
+
+def test_everything_without_the_only_cause_is_tried_until_a_tenth_is_excluded() -> None:
+    asked = replace(problem(free(6), "ordered", settings=FLAKY), further=True)
+    done = World(sometimes(frozenset({"p03"}), random.Random(4), 0.8)).solve(asked)
+    assert done.certified
+    assert done.rest is not None
+    assert (done.rest.verdict.tally, done.further) == (Tally(good=29), ())
 
 
 @pytest.mark.thorough

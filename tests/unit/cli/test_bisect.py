@@ -81,6 +81,24 @@ def text(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return capsys.readouterr().out
 
 
+def test_an_eager_profile_on_the_cpu_has_no_builds_that_differ(
+    probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    builds = "all boots of a set run the same bytes (enforce-eager, on the CPU), so builds cannot differ"
+    assert builds not in text(capsys, "bisect", "start", "demo", "--test", str(probe))  # a steady failure has no doubt
+    assert builds in text(capsys, "bisect", "start", "demo", "--discard", "--flaky", "--test", str(probe))
+    assert builds in text(capsys, "bisect", "plan")
+    unserved = ("--flaky", "--build-only", "--test", str(probe))
+    assert builds not in text(capsys, "bisect", "start", "demo", "--discard", *unserved)
+    assert main(["bisect", "start", "demo", "--discard", "--flaky", "--test", str(probe)]) == 0
+    with_judge(monkeypatch, all_of(frozenset({"second"})))
+    spec = Path("images/demo.yaml")
+    spec.write_text(spec.read_text().replace("enforce-eager: true", "enforce-eager: false"))
+    assert codes(capsys, "bisect", "run") == ["NV803"]
+    assert main(["bisect", "start", "demo", "--discard", "--flaky", "--test", str(probe)]) == 0
+    assert builds not in text(capsys, "bisect", "plan")
+
+
 def test_from_start_to_report(
     probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
