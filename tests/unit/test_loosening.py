@@ -253,6 +253,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--registry": "what images travel through, each by its digest",
     },
     "fleet status": {"--on": _WHICH},
+    "worker": {"--pipe": "when it ends"},
     "gate memory": _MEMORY_GATE,
     "gate thermal": _THERMAL_GATE,
     "gate disk": _DISK_GATE,
