@@ -36,6 +36,7 @@ _EVIDENCE = {
     "--runs": "how many: the report says it",
     "--output": "where evidence is written; a serve trusts none of it",
     "--force": "removes the evidence of an earlier run in that directory, and nothing else",
+    "--anyway": "legs of several hosts are one run: its manifest names them, and the report says so",
     "--dry-run": _LESS,
     "--until-decided": "how many runs there are: the report says it, and corrects for it",
 }
