@@ -46,7 +46,7 @@ class DriverPipe:
     """The driver at the other end of the descriptor STREAM; WRITE sends it one line.
 
     If it closes its end, or is silent for SILENCE seconds, `lines` ends; a task that is under way then is ended by a
-    SIGTERM to this process.
+    SIGTERM to the main thread.
     """
 
     stream: int
@@ -79,7 +79,7 @@ class DriverPipe:
                     self._lines.put(line)
         finally:
             if self._busy:
-                os.kill(os.getpid(), signal.SIGTERM)
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
             self._lines.put(None)
 
     def _read(self) -> bytes | None:

@@ -33,8 +33,8 @@ _HOST = r"(?:[A-Za-z0-9._-]+@)?(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])
 _ADDRESS = re.compile(rf"ssh://({_HOST})(/.*)?")
 _OPTIONS = ("BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=15", "ServerAliveCountMax=3")
 
-_LOOKS = 0.2
-"""Seconds between two looks whether the driver ends."""
+_LOOKS = 0.1
+"""Seconds between two looks whether the driver or the program ssh ends."""
 _SHOWN = 400
 """Characters of a line of another machine, or of the end of its messages, that are shown."""
 _MOST_MESSAGES = 1 << 20
@@ -195,7 +195,7 @@ class _Talk:
                 self.send(b"\n")
             if self._step(_LOOKS):
                 heard = now
-            if _of(self.process.stdout) not in self.selector.get_map():
+            elif _of(self.process.stdout) not in self.selector.get_map():
                 self._drain(1)
                 raise NotCarriedError(f"ssh ended with {self._status()}{self._last_words()}")
         return self._came.popleft()
@@ -209,17 +209,22 @@ class _Talk:
         with contextlib.suppress(OSError):  # the other end is closed
             stdin.close()
         self._drain(self.limits.end)
-        if self.selector.get_map():
+        if self.process.poll() is None:
             self.process.kill()
         self._status()
         for stream in (self.process.stdout, self.process.stderr):
             _of(stream).close()
 
     def _drain(self, seconds: float) -> None:
-        """Read what it still writes, until it has ended or SECONDS are over."""
+        """Read what it still writes, until ssh has ended or SECONDS are over; only its messages are kept.
+
+        A connection that ssh shares may have its stderr for longer than ssh runs.
+        """
         deadline = time.monotonic() + seconds
-        while self.selector.get_map() and time.monotonic() < deadline:
+        while self.process.poll() is None and time.monotonic() < deadline:
             self._step(_LOOKS)
+            self._came.clear()
+        self._step(0)
 
     def _status(self) -> int:
         """Return the exit status of ssh, which has closed its output or is killed."""

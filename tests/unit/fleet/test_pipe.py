@@ -28,7 +28,7 @@ class Ends:
     def worker(self, beat: float = 5.0, silence: float = 5.0) -> DriverPipe:
         return DriverPipe(self.reads, self.written.append, beat, silence)
 
-    def kill(self, _process: int, number: int) -> None:
+    def kill(self, _thread: int, number: int) -> None:
         self.signals.append(number)
         self.signalled.set()
 
@@ -40,7 +40,7 @@ class Ends:
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
     ends = Ends(*os.pipe())
-    monkeypatch.setattr("nvllm.fleet.pipe.os.kill", ends.kill)
+    monkeypatch.setattr("nvllm.fleet.pipe.signal.pthread_kill", ends.kill)
     yield ends
     for descriptor in (ends.reads, ends.driver):
         if descriptor >= 0:

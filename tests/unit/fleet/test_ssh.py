@@ -142,6 +142,11 @@ def test_an_end_closes_the_pipe_and_waits_for_the_worker(hosts: Hosts) -> None:
     assert (home / "ended").exists()
 
 
+def test_an_answer_counts_whose_worker_has_ended_at_once(hosts: Hosts) -> None:
+    hosts.add("quick", SAYS_HELLO, READS, ANSWERS)
+    assert [carried(named("quick")) for _ in range(5)] == [ANSWER] * 5
+
+
 def test_messages_are_shown_with_their_host_and_have_a_bound(hosts: Hosts) -> None:
     hosts.add("loud", "yes 0123456789 | head -c 3000000 >&2", SAYS_HELLO, READS, ANSWERS, WAITS)
     notes = Notes()
