@@ -103,6 +103,10 @@ class SmallBisect:
     def begun(self) -> int:
         return len(list((self.place / "begun").iterdir()))
 
+    def until_both_try(self, driver: subprocess.Popen[str]) -> None:
+        until(lambda: self.begun() == 2 or driver.poll() is not None, "both machines try something", 120)
+        assert driver.poll() is None, driver.communicate()
+
     def none_runs(self) -> bool:
         return not any(workers(host) or containers(host) for host in (self.hosts.a, self.hosts.b))
 
@@ -137,7 +141,7 @@ def test_both_hosts_try(bisect: SmallBisect) -> None:
     assert len(set(classes.values())) == 1
     (bisect.place / "hold").touch()
     driver = bisect.begin()
-    until(lambda: bisect.begun() == 2 or driver.poll() is not None, "both machines try something", 120)
+    bisect.until_both_try(driver)
     assert (len(containers(bisect.hosts.a)), len(containers(bisect.hosts.b))) == (1, 1)
     (bisect.place / "hold").unlink()
     out, _ = driver.communicate(timeout=240)
@@ -149,7 +153,7 @@ def test_both_hosts_try(bisect: SmallBisect) -> None:
 def test_a_driver_that_ends_ends_its_workers_and_is_continued(bisect: SmallBisect, number: signal.Signals) -> None:
     (bisect.place / "hold").touch()
     driver = bisect.begin()
-    until(lambda: bisect.begun() == 2 or driver.poll() is not None, "both machines try something", 120)
+    bisect.until_both_try(driver)
     os.kill(child(driver), number)
     driver.communicate(timeout=GONE)
     until(bisect.none_runs, "no worker and no container is left", GONE)
@@ -164,7 +168,7 @@ def test_a_host_whose_link_is_cut_is_lost_and_the_other_goes_on(bisect: SmallBis
     (bisect.place / "hold").touch()
     driver = bisect.begin()
     try:
-        until(lambda: bisect.begun() == 2 or driver.poll() is not None, "both machines try something", 120)
+        bisect.until_both_try(driver)
         b.link.cut()
         until(lambda: len(bisect.records("lost")) == 1, "its task is lost", SILENT)
         (bisect.place / "hold").unlink()

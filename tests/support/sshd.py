@@ -98,7 +98,7 @@ class Sshd:
         config = self.home / "sshd_config"
         config.write_text(_CONFIG.format(home=self.home, environment=environment))
         libraries = ":".join(str(path) for path in (root / "usr/lib").glob("*-linux-gnu"))
-        argv = ["env", f"LD_LIBRARY_PATH={libraries}", root / "usr/sbin/sshd", "-D", "-e", "-f", config]
+        argv = ["env", f"LD_LIBRARY_PATH={libraries}", str(root / "usr/sbin/sshd"), "-D", "-e", "-f", str(config)]
         with (self.home / "sshd.log").open("ab") as log:
             self._process = subprocess.Popen(
                 self.host.engine.spaces.argv(*argv), stdin=subprocess.DEVNULL, stdout=log, stderr=log

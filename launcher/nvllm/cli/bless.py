@@ -253,7 +253,7 @@ def _spread(
     builder = ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
     pushed = images.push_image(builder.image(build), images.tag_of(build), registry)
     served = ServedProfile(
-        plan.image, plan.profile, plan.build_hash, str(registry.name), pushed.digest, pool.host, plan.serve_hash
+        plan.image, plan.profile, plan.build_hash, registry.name.typed, pushed.digest, pool.host, plan.serve_hash
     )
     ready = boots.check_ready(pool, served)
     app.progress.note(f"{len(ready)} machines have the image and the models")

@@ -286,7 +286,7 @@ class RemoteMachines:
             profile=self.start.profile,
             chosen=sent.chosen,
             build_hash=sent.build_hash,
-            repository=str(self.repository.name),
+            repository=self.repository.name.typed,
             manifest=sent.manifest,
             host=sent.host,
             test=test,
