@@ -62,15 +62,19 @@ class Sshd:
     def home(self) -> Path:
         return Path(self.host.env["HOME"])
 
+    @property
+    def program(self) -> Path:
+        """What runs there as `nvllm`."""
+        return self.home / "bin/nvllm"
+
     def prepare(self) -> None:
         """Give the user of the host a key and a program `nvllm`, and the host a key and its own /etc/passwd."""
         (self.home / ".ssh").mkdir(mode=0o700)
         for key in (self.home / ".ssh/id_ed25519", self.home / "host_key"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         (self.home / "bin").mkdir()
-        nvllm = self.home / "bin/nvllm"
-        nvllm.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-W", "ignore", "-m", "nvllm"])} "$@"\n')
-        nvllm.chmod(0o755)
+        self.program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-W", "ignore", "-m", "nvllm"])} "$@"\n')
+        self.program.chmod(0o755)
         others = [line for line in Path("/etc/passwd").read_text().splitlines() if line.split(":")[0] not in _OURS]
         own = [f"root:x:0:0:root:{self.home}:/bin/sh", "sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin"]
         passwd = self.home.parent / "passwd"
