@@ -66,7 +66,8 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    between, hosts = Namespaces(), []
+    between = Namespaces()
+    hosts: list[Host] = []
     try:
         between.done("ip", "link", "add", "bridge", "type", "bridge")
         between.done("ip", "link", "set", "bridge", "up")
@@ -77,7 +78,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             hosts.append(Host(engine, joined(between, engine, f"to-{name}", number)))
         _, b = sshd.started(("a", hosts[0]), ("b", hosts[1]))
         b.program.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", _WAITS])} "$@"\n')
-        yield Pair(*hosts, b.home)
+        yield Pair(hosts[0], hosts[1], b.home)
     finally:
         for host in hosts:
             host.engine.spaces.end()
