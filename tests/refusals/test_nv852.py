@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refused
+from nvllm.evidence import summary
 from nvllm.evidence.directory import EvidenceDirectory
 from support.evidence_samples import manifest
 
@@ -65,3 +66,27 @@ def test_a_run_does_not_go_on_on_another_host(tmp_path: Path) -> None:
         f"{directory.path}: host.{name}" for name in ("commit", "gpus", "processor")
     ]
     assert "another" in caught.value.refusals[-1].expected
+    assert all("--anyway" in refusal.cure for refusal in caught.value.refusals)
+
+
+def test_a_run_that_goes_on_on_another_host_anyway_says_so(tmp_path: Path) -> None:
+    directory = EvidenceDirectory(tmp_path / "run")
+    first = manifest((), ("a",))
+    assert directory.begin(first, force=False, anyway=True).other_hosts == ()
+    other = replace(first, host=replace(first.host, processor="another", commit="c" * 40))
+    mixed = directory.begin(other, force=False, anyway=True)
+    assert (mixed.host, mixed.other_hosts) == (first.host, (other.host,))
+    assert directory.manifest() == mixed
+    for again in (first, other):  # both hosts are known now
+        assert directory.begin(again, force=False) == mixed
+        assert directory.begin(again, force=False, anyway=True) == mixed
+    with pytest.raises(Refused) as caught:
+        directory.begin(replace(other, runs=7), force=False, anyway=True)
+    assert [refusal.where for refusal in caught.value.refusals] == [f"{directory.path}: runs"]
+    third = replace(first, host=replace(first.host, engine="another"))
+    with pytest.raises(Refused) as caught:
+        directory.begin(third, force=False)
+    assert [refusal.where for refusal in caught.value.refusals] == [f"{directory.path}: host.engine"]
+    text = dict(summary.facts(mixed))["mixed"]
+    assert "Begun on x86_64, GenuineIntel" in text
+    assert f"went on, by --anyway, on x86_64, another, Docker 27, commit {'c' * 12}" in text

@@ -130,7 +130,7 @@ class TwoHosts:
         return f"http://{self.registry.name}"
 
 
-def _joined(between: Namespaces, engine: PrivateEngine, port: str, number: int) -> Link:
+def joined(between: Namespaces, engine: PrivateEngine, port: str, number: int) -> Link:
     """Join the network of ENGINE to the bridge in BETWEEN by PORT."""
     address = f"{NETWORK}.{number}"
     peer = ["peer", "name", "eth0", "netns", str(engine.spaces.first)]
@@ -160,7 +160,7 @@ def two_hosts(directory: Path) -> Iterator[TwoHosts]:
         hosts = []
         for number, port in ((11, "to-a"), (12, "to-b")):
             engine = stack.enter_context(private_engines.engine(Kind(f"host-{port[-1]}", None)))
-            hosts.append(Host(engine, _joined(between, engine, port, number)))
+            hosts.append(Host(engine, joined(between, engine, port, number)))
         registry = RealRegistry(directory, between.argv, host=_REGISTRY)
         registry.start()
         stack.callback(registry.kill)

@@ -36,6 +36,7 @@ _EVIDENCE = {
     "--runs": "how many: the report says it",
     "--output": "where evidence is written; a serve trusts none of it",
     "--force": "removes the evidence of an earlier run in that directory, and nothing else",
+    "--anyway": "legs of several hosts are one run: its manifest names them, and the report says so",
     "--dry-run": _LESS,
     "--until-decided": "how many runs there are: the report says it, and corrects for it",
 }
@@ -253,6 +254,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--registry": "what images travel through, each by its digest",
     },
     "fleet status": {"--on": _WHICH},
+    "worker": {"--pipe": "when it ends"},
     "gate memory": _MEMORY_GATE,
     "gate thermal": _THERMAL_GATE,
     "gate disk": _DISK_GATE,

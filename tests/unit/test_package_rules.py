@@ -32,9 +32,9 @@ PROGRAMS = ("runtime/", "image/variation.py", "kernels/precompile.py", "layers/b
 
 TAG = re.compile(r"nvllm\.[a-z-]+/[0-9]+")
 
-RUNNERS = {"core/proc.py", "fleet/cluster.py", "runtime/machine.py", "serve/detach.py"}
-"""Who starts programs: the one wrapper, what runs without a module of ours on a node or in a container, the start of
-a supervisor."""
+RUNNERS = {"core/proc.py", "fleet/cluster.py", "fleet/ssh.py", "runtime/machine.py", "serve/detach.py"}
+"""Who starts programs: the one wrapper, what runs without a module of ours on a node or in a container, a talk with
+the ssh of the user, the start of a supervisor."""
 
 OPENERS = {
     "bisect/journal.py": "appends to a journal",

@@ -231,7 +231,7 @@ def run_command(
     image: str | None,
     budget: float | None,
     jobs: int | None,
-    address: str | None,
+    addresses: tuple[str, ...],
     registry: str | None,
     max_trials: int | None,
     max_hours: float | None,
@@ -240,9 +240,9 @@ def run_command(
 
     With --on, images are built here and pushed to REPO, and each trial goes to a machine of this host's class.
     """
-    if (address is None) != (registry is None):
+    if bool(addresses) != (registry is not None):
         raise click.UsageError("--on and --registry go together: machines pull what they try")
-    if address is None and (jobs or 1) > replay_check.MOST_JOBS:
+    if not addresses and (jobs or 1) > replay_check.MOST_JOBS:
         raise click.UsageError(f"--jobs is at most {replay_check.MOST_JOBS} on one host")
     path = load(app, image).path
     with locked(app, path.parent.name):
@@ -273,11 +273,11 @@ def run_command(
             app.progress.note(_forecast_text(log.state, log.state.forecast))
         seconds = None if budget is None else 60 * budget
         cache = cache_of(app, start)
-        if address is None or registry is None:
+        if registry is None:
             at_once = _at_once(app, start, jobs or 1, facts)
             answer = driver.drive(log, engine_bench, cache=cache, budget=seconds, jobs=at_once, progress=app.progress)
         else:
-            with connected(app, address) as carrier:
+            with connected(app, addresses) as carrier:
                 machines = RemoteMachines(
                     engine_bench,
                     start,

@@ -47,6 +47,7 @@ Examples:
   nvllm bless --profile qwen35-27b --extend            add the kernels that requests needed and it lacks
   nvllm bless cpu --profile tiny-blessed --candidate 0123456789ab   try what `nvllm pull` brought, compile nothing
   nvllm bless cpu --profile tiny-blessed --on ray://HEAD --registry REPO   trials on every machine of this class
+  nvllm bless cpu --profile tiny-blessed --on ssh://HOST --registry REPO   trials on HOST, without a cluster
 """
 
 
@@ -64,7 +65,7 @@ class BlessOptions:
     artifacts: int | None
     sign: Path | None
     expires: str | None
-    address: str | None
+    addresses: tuple[str, ...]
     registry: str | None
     dry_run: bool
     paranoid: bool
@@ -144,8 +145,8 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
     compiled = None
     with contextlib.ExitStack() as stack:
         pool = None
-        if given.address is not None:
-            pool = _pool(app, examination, stack.enter_context(connected(app, given.address)))
+        if given.addresses:
+            pool = _pool(app, examination, stack.enter_context(connected(app, given.addresses)))
         if given.dry_run:
             _show_plan(app, examination, number, pool)
             return
@@ -190,14 +191,14 @@ def _compiled(work: Bless, asked: BlessRequest, base: Manifest | None, candidate
 
 def _refuse_pairs(given: BlessOptions) -> None:
     """Raise Refused NV108 for options of GIVEN that do not go together."""
-    if (given.address is None) != (given.registry is None):
+    if bool(given.addresses) != (given.registry is not None):
         raise click.UsageError("--on and --registry go together: machines pull what they try")
     if given.rebless and given.extend:
         raise refuse("NV108", "nvllm bless", "--rebless or --extend", "--rebless and --extend", "name one of them")
-    if given.candidate is not None and (given.extend or given.address is not None):
+    if given.candidate is not None and (given.extend or given.addresses):
         other = "--extend" if given.extend else "--on"
         raise refuse("NV108", "nvllm bless", f"--candidate or {other}", "both", "a candidate is tried whole, and here")
-    if given.artifacts is not None and (given.extend or given.candidate is not None or given.address is not None):
+    if given.artifacts is not None and (given.extend or given.candidate is not None or given.addresses):
         other = "--extend" if given.extend else "--candidate" if given.candidate is not None else "--on"
         expected = "compiles from nothing, here"
         raise refuse("NV108", "nvllm bless --artifacts", expected, other, f"leave {other} out")
@@ -252,7 +253,7 @@ def _spread(
     builder = ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
     pushed = images.push_image(builder.image(build), images.tag_of(build), registry)
     served = ServedProfile(
-        plan.image, plan.profile, plan.build_hash, str(registry.name), pushed.digest, pool.host, plan.serve_hash
+        plan.image, plan.profile, plan.build_hash, registry.name.typed, pushed.digest, pool.host, plan.serve_hash
     )
     ready = boots.check_ready(pool, served)
     app.progress.note(f"{len(ready)} machines have the image and the models")

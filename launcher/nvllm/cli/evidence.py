@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 from collections.abc import Callable, Sequence
@@ -432,22 +433,25 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
     where = campaign.run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{clock.compact(began)}"
     evidence = EvidenceDirectory(where.absolute())
     app.remember_project()
-    command = shlex.join([*typed(click.get_current_context(), {"output", "force"}), "--output", str(where)])
-    with locks.acquire_all(app.places.locks, _keys(image, states), Holder(os.getpid(), began, command)):
+    command = shlex.join([*typed(click.get_current_context(), {"output", "force", "anyway"}), "--output", str(where)])
+    keys = locked_keys(image, states, evidence.path)
+    with locks.acquire_all(app.places.locks, keys, Holder(os.getpid(), began, command)):
         instances = FreshInstances(app.project, app.places, running, kind, command)
         for name in {one.profile for one in states}:
             instances.clear(image, name)
         asked = probe.questions if isinstance(probe, LoadThenQuestions) else probe
         if isinstance(asked, ProgramProbe | lmeval.LmEvalProbe):
             asked.programs.end_left()  # what a killed run has left
-        manifest = evidence.begin(planned, force=campaign.run.force)
+        manifest = evidence.begin(planned, force=campaign.run.force, anyway=campaign.run.anyway)
         app.progress.note(f"evidence: {evidence.path}")
         return manifest, Runner(evidence, manifest, build, probe, instances, app.progress, traced).run(), evidence.path
 
 
-def _keys(image: str, states: Sequence[ArmState]) -> list[Key]:
-    """Return the keys that a run of STATES locks: no other one may clear their containers away."""
-    return [Key("evidence", f"{image}-{name}") for name in dict.fromkeys(one.profile for one in states)]
+def locked_keys(image: str, states: Sequence[ArmState], output: Path) -> list[Key]:
+    """Return the keys that a run of STATES into OUTPUT locks: no other may clear its containers or its files away."""
+    directory = hashlib.sha256(os.fsencode(output.resolve())).hexdigest()[:12]
+    profiles = dict.fromkeys(state.profile for state in states)
+    return [Key("evidence", f"output-{directory}"), *(Key("evidence", f"{image}-{name}") for name in profiles)]
 
 
 def _say(app: App, manifest: RunManifest, comparison: Comparison, where: Path) -> None:

@@ -61,12 +61,14 @@ class MarginOptions:
 class RunOptions:
     """The options of a run: how many RUNS of each arm, and the directory OUTPUT, which FORCE empties.
 
-    With DRY_RUN the legs are only shown. With UNTIL_DECIDED there may be fewer runs.
+    With ANYWAY it goes on in what another host began. With DRY_RUN the legs are only shown. With UNTIL_DECIDED there
+    may be fewer runs.
     """
 
     runs: int
     output: Path | None
     force: bool
+    anyway: bool
     dry_run: bool
     until_decided: bool
 
@@ -178,6 +180,7 @@ MARGIN_OPTIONS = (
 RUN = (
     click.option("--output", type=PATH, metavar="DIR", help="Where the evidence goes; a run there goes on."),
     click.option("--force", is_flag=True, help="Remove the run that is in --output."),
+    click.option("--anyway", is_flag=True, help="Go on with a run of another host or commit, and mark it as mixed."),
     click.option("--dry-run", is_flag=True, help="Show the legs in their order; start and write nothing."),
     click.option("--until-decided", is_flag=True, help="End before --runs, once all is found."),
 )

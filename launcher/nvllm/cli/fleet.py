@@ -7,7 +7,7 @@ import functools
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib import util
 from pathlib import Path
@@ -15,25 +15,29 @@ from typing import BinaryIO
 
 import click
 
+from nvllm import __version__
 from nvllm.cli.frame import App, Command, Group, with_app
 from nvllm.core import extras
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
-from nvllm.fleet import credentials, machines, registry, tasks, worker
+from nvllm.fleet import credentials, machines, registry, ssh, tasks, worker
 from nvllm.fleet.machines import Carrier, MachineStatus
+from nvllm.fleet.pipe import DriverPipe
 from nvllm.fleet.registry import Repository, RepositoryName
-from nvllm.fleet.tasks import StatusAnswer
+from nvllm.fleet.tasks import HelloAnswer, StatusAnswer
 
 WORKER_EXAMPLES = """
 Examples:
   nvllm worker < task.json                          one task, one answer
   ssh HOST nvllm worker < task.json                 the same on another machine; with Slurm: docs/fleet.md
+  ssh HOST nvllm worker --pipe                      what --on ssh://HOST starts
 """
 
 FLEET_EXAMPLES = """
 Examples:
   nvllm fleet status --on ray://HOST                what every machine is, holds and runs
+  nvllm fleet status --on ssh://HOST,ssh://HOST2    the same without a cluster
 """
 
 
@@ -65,16 +69,20 @@ def repository(app: App, named: str) -> Repository:
 
 
 @click.command("worker", cls=Command, epilog=WORKER_EXAMPLES)
+@click.option("--pipe", "piped", is_flag=True, help="Say hello first, and end with the driver at the other end.")
 @with_app
-def worker_command(app: App) -> None:
+def worker_command(app: App, piped: bool) -> None:
     """It computes the class of this host itself, pulls the image by digest, takes the locks, and runs the trial.
 
     A line that is no task is answered with its refusals. Containers of tasks that ended badly here are removed at the
-    start and at the end. The end of the input ends it.
+    start and at the end. The end of the input ends it; with --pipe, also in the middle of a task.
     """
     brought = functools.partial(repository, app)
     this_worker = worker.Worker(app.project, app.places, engine.connect, brought, app.progress)
     try:
+        if piped:
+            _serve_driver(app, this_worker)
+            return
         for line in lines(sys.stdin.buffer):
             if line.strip():
                 app.out.line(tasks.answer_line(this_worker.answer(line)).decode())
@@ -82,24 +90,44 @@ def worker_command(app: App) -> None:
         this_worker.end()
 
 
+def _serve_driver(app: App, this_worker: worker.Worker) -> None:
+    """Carry out with THIS_WORKER what the driver at the other end of stdin and stdout sends, until it is gone."""
+    app.out.line(tasks.answer_line(HelloAnswer(__version__, this_worker.host)).decode())
+    driver = DriverPipe(sys.stdin.fileno(), app.out.line)
+    for line in driver.lines():
+        driver.answer(tasks.answer_line(this_worker.answer(line)).decode())
+
+
 @click.group("fleet", cls=Group, epilog=FLEET_EXAMPLES)
 def fleet() -> None:
-    """Other machines: those of a Ray cluster, which carries tasks to `nvllm worker` there."""
+    """Other machines: those of a Ray cluster, or hosts that ssh reaches, with `nvllm worker` on each."""
 
 
-ON = click.option("--on", "address", metavar="ray://HOST", help="The head of a Ray cluster; its port is 10001.")
+def _split(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return each address once, in the order GIVEN; several may stand in one word, between commas."""
+    return tuple(dict.fromkeys(address for word in given for address in word.split(",") if address))
+
+
+ON = click.option(
+    "--on",
+    "addresses",
+    multiple=True,
+    callback=_split,
+    metavar="ADDRESS",
+    help="ray://HOST, the head of a Ray cluster; or ssh://HOST or ssh://HOST/DIRECTORY, of each machine.",
+)
 
 
 @fleet.command("status")
 @ON
 @with_app
-def status_command(app: App, address: str | None) -> None:
+def status_command(app: App, addresses: tuple[str, ...]) -> None:
     """Show what each machine is, holds and runs: class, images, locks, and containers of tasks whose worker is gone."""
-    if address is None:
-        cure = "name it: nvllm fleet status --on ray://HOST"
+    if not addresses:
+        cure = "name it: nvllm fleet status --on ray://HOST, or --on ssh://HOST"
         raise refuse("NV108", "nvllm fleet status", "the head of a Ray cluster, after --on", "no --on", cure)
-    with connected(app, address) as cluster:
-        statuses = machines.status(cluster)
+    with reached(app, addresses) as carrier:
+        statuses = machines.status(carrier)
     rows = [
         (one.node.name, one.answer.host, str(len(one.answer.images)), ", ".join(one.answer.locks) or "all free",
          ", ".join(one.answer.orphans) or "none", f"{one.node.store / 1e6:.0f} MB", one.answer.monitor)
@@ -128,9 +156,27 @@ def _shown(status: MachineStatus) -> dict[str, Json]:
 
 
 @contextlib.contextmanager
-def connected(app: App, address: str) -> Iterator[Carrier]:
-    """Connect to the cluster at ADDRESS. Raises Refused NV512 without Ray, NV108 for another address, NV346 if none."""
-    app.need_network(address)
+def connected(app: App, addresses: Sequence[str]) -> Iterator[Carrier]:
+    """Connect as `reached` does, to machines that all take tasks. Raises Refused NV923 with those that do not."""
+    with reached(app, addresses) as carrier:
+        carrier.greet()
+        yield carrier
+
+
+@contextlib.contextmanager
+def reached(app: App, addresses: Sequence[str]) -> Iterator[Carrier]:
+    """Connect to the cluster or the hosts at ADDRESSES.
+
+    Raises Refused NV108 for an address of another form, NV512 without Ray or ssh, and NV346 if no cluster answers.
+    """
+    app.need_network(", ".join(addresses))
+    if any(address.startswith("ssh://") for address in addresses):
+        yield ssh.SshMachines([ssh.host(address) for address in addresses], app.progress)
+        return
+    if len(addresses) > 1:
+        expected = "one head of a Ray cluster, or hosts after ssh://"
+        raise refuse("NV108", "--on", expected, ", ".join(addresses), "a cluster has one head: name it alone")
+    (address,) = addresses
     refuse_any(_lacking(address))
     from nvllm.fleet import cluster
 

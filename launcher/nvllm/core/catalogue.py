@@ -228,10 +228,11 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
         "not evaluated",
         "The blessing lacks the evaluation that the profile demands, or came out below its floor.",
     ),
-    # 92x: writing, and whose state it is
+    # 92x: writing, whose state it is, and workers over ssh
     "NV920": ("file not written", "A file could not be written: disk full, or not allowed.", "failed"),
     "NV921": ("another project's instance", "The instance of that name belongs to another project or home."),
     "NV922": ("projects unknown", "nvllm has built here, and the list of the projects is gone or damaged."),
+    "NV923": ("no worker over ssh", "A host that was named does not start a worker of the same nvllm.", "failed"),
 }
 """Title and meaning of each code, and how the command ends where it is not "refused"."""
 

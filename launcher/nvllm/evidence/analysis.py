@@ -120,4 +120,7 @@ def _limits(manifest: RunManifest, comparison: Comparison) -> Iterator[str]:
     if manifest.probe.questions:
         yield f"Answers were counted for {manifest.probe.questions} questions; other questions were not asked."
     where = ", ".join([manifest.host.processor, *manifest.host.gpus])
+    if manifest.other_hosts:
+        yield f"{summary.mixed_text(manifest)}. Legs may differ because their hosts do."
+        return
     yield f"All of it was seen on one host ({where}); another one was not tried."

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -36,6 +37,7 @@ from nvllm.evidence.records import (
     FORM_RUN,
     ArtifactRecord,
     Comparison,
+    HostState,
     KernelTable,
     LegVerdict,
     RunManifest,
@@ -58,17 +60,20 @@ class EvidenceDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def begin(self, manifest: RunManifest, *, force: bool) -> RunManifest:
+    def begin(self, manifest: RunManifest, *, force: bool, anyway: bool = False) -> RunManifest:
         """Make the directory for MANIFEST, or go on with the same run, and return the manifest that holds.
 
-        Raises Refused NV852 if it holds another run, or a part of this one from another host, unless FORCE, and always
-        if it holds or is something else; NV853 if its manifest is not one of nvllm's.
+        With ANYWAY a run goes on on another host, and the manifest names it. Raises Refused NV852 if it holds another
+        run, or a part of this one from another host, unless FORCE, and always if it holds or is something else; NV853
+        if its manifest is not one of nvllm's.
         """
         if os.path.lexists(self.path) and not self.path.is_dir():
             raise refuse("NV852", str(self.path), "a new directory", "something else than a directory", _OTHER)
         if (self.path / _MANIFEST).exists():
             before = self.manifest()  # others write files of that name too: what is not ours is never removed
             if not force:
+                if anyway:
+                    before = self._mixed(before, manifest)
                 refuse_any(self._another(before, manifest))
                 return before
         foreign = {path.name for path in self.path.iterdir()} if self.path.exists() else set()
@@ -83,11 +88,25 @@ class EvidenceDirectory:
         return manifest
 
     def _another(self, before: RunManifest, now: RunManifest) -> Iterable[Refusal]:
-        cure = f"{_OTHER}; or --force, which removes what is there"
+        force = "--force, which removes what is there"
+        anyway = f"{_OTHER}; or --anyway, which marks the run as mixed; or {force}"
         old, new = _identity(before), _identity(now)
-        for name in sorted(old):
-            if old[name] != new[name]:
-                yield Refusal("NV852", f"{self.path}: {name}", _short(new[name]), _short(old[name]), cure)
+        host = _host_identity(now.host)
+        known = any(_host_identity(one) == host for one in (before.host, *before.other_hosts))
+        changed = {} if known else {name: (_host_identity(before.host)[name], host[name]) for name in host}
+        changed |= {name: (old[name], new[name]) for name in old}
+        for name, (first, second) in sorted(changed.items()):
+            if first != second:
+                cure = anyway if name in host else f"{_OTHER}; or {force}"
+                yield Refusal("NV852", f"{self.path}: {name}", _short(second), _short(first), cure)
+
+    def _mixed(self, before: RunManifest, now: RunManifest) -> RunManifest:
+        """Return BEFORE with the host of NOW as another one, once that is written; as it is if it is another run."""
+        mixed = replace(before, other_hosts=(*before.other_hosts, now.host))
+        if not any(self._another(before, now)) or any(self._another(mixed, now)):
+            return before
+        self._write(_MANIFEST, documents.encode(FORM_RUN, mixed).decode())
+        return mixed
 
     def manifest(self) -> RunManifest:
         """Return what is run. Raises Refused NV853 if there is no manifest that nvllm wrote."""
@@ -222,14 +241,23 @@ def document(form: Form[T], value: T) -> dict[str, Json]:
 
 
 def _identity(manifest: RunManifest) -> dict[str, Json]:
-    """Return the parts of MANIFEST that are the same in every leg of a run; those of its host are named ``host.PART``.
+    """Return the parts of MANIFEST, but those of its host, that are the same in every leg of a run."""
+    parts = document(FORM_RUN, manifest)
+    return {name: part for name, part in parts.items() if name not in {"created", "host", "other_hosts"}}
+
+
+def _host_identity(host: HostState) -> dict[str, Json]:
+    """Return the parts of HOST, as ``host.PART``, that are the same in every leg of a run that is not mixed.
 
     A run may go on after a boot of the host into another kernel, and beside files of the project that have changed.
     """
-    parts = document(FORM_RUN, manifest)
-    host = cast("dict[str, Json]", parts.pop("host"))
-    del parts["created"]
-    return {**parts, **{f"host.{name}": host[name] for name in ("machine", "processor", "gpus", "engine", "commit")}}
+    return {
+        "host.machine": host.machine,
+        "host.processor": host.processor,
+        "host.gpus": list(host.gpus),
+        "host.engine": host.engine,
+        "host.commit": host.commit,
+    }
 
 
 def _short(value: Json) -> str:

@@ -103,6 +103,8 @@ class RunManifest:
     """Whether each leg of a profile without a blessing compiles for itself, as all did in runs that do not say."""
     per_engine: Positive = 1
     """How many of the RUNS of an arm one engine is asked, one after the other."""
+    other_hosts: tuple[HostState, ...] = ()
+    """The hosts, or the host at other commits, on which the run went on by ``--anyway``: its legs are mixed."""
 
     @property
     def engines(self) -> int:

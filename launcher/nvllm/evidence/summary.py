@@ -85,8 +85,18 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
         ),
         ("host", ", ".join([host.machine, host.processor, *host.gpus, f"kernel {host.kernel}", host.engine])),
         ("project", commit),
+        *([("mixed", mixed_text(manifest))] if manifest.other_hosts else []),
         ("begun", manifest.created),
     ]
+
+
+def mixed_text(manifest: RunManifest) -> str:
+    """Return on what the run of MANIFEST was begun, and on what it went on by ``--anyway``."""
+    first, *others = (
+        ", ".join([host.machine, host.processor, *host.gpus, host.engine, f"commit {host.commit[:12] or 'none'}"])
+        for host in (manifest.host, *manifest.other_hosts)
+    )
+    return f"Begun on {first}; went on, by --anyway, on {'; and on '.join(others)}"
 
 
 def _runs(manifest: RunManifest) -> str:

@@ -266,7 +266,7 @@ def _again(manifest: Manifest) -> str:
 
 
 def _again_from(repository: Repository) -> str:
-    return f"push the blessing again: nvllm push {repository.name} IMAGE --blessing PROFILE"
+    return f"push the blessing again: nvllm push {repository.name.typed} IMAGE --blessing PROFILE"
 
 
 def _decoded(data: bytes, where: str) -> Manifest:

@@ -20,12 +20,12 @@ from nvllm.cache.manifest import TrialMachine, TrialRecord
 from nvllm.core import canonical, durable, paths
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.fleet import tasks
-from nvllm.fleet.machines import ClusterNode, MachinePool, NotCarriedError
+from nvllm.fleet.machines import ClusterNode, MachinePool, NotCarriedError, cancelled_by_interrupt
 from nvllm.fleet.tasks import SAME_VERSION, Answer, BootAnswer, BootTask, ReadyAnswer, ReadyTask, ServedProfile
 from nvllm.serve import staged_cache, timeline
 from nvllm.trials.ending import MOST_LOSSES, end_all
 
-_CURE = "look at the machines: nvllm fleet status --on ray://HOST"
+_CURE = "look at the machines: nvllm fleet status --on ray://HOST, or ssh://HOST"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def check_ready(pool: MachinePool, served: ServedProfile) -> list[ClusterNode]:
     an answer to another question. One that is lost meanwhile is no machine; NV344 if all are.
     """
     asked = pool.fitting()
-    with ThreadPoolExecutor(len(asked)) as threads:
+    with ThreadPoolExecutor(len(asked)) as threads, cancelled_by_interrupt(pool.clear):
         answers = list(threads.map(lambda machine: _ready(pool, served, machine), asked))
     refuse_any(refusal for answer in answers if isinstance(answer, Refused) for refusal in answer.refusals)
     ready = [machine for machine, answer in zip(asked, answers, strict=True) if answer is True]

@@ -67,6 +67,9 @@ class RayCluster:
     _running: set[Any] = field(default_factory=set)
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
+    def greet(self) -> None:
+        """No machine was named: `connected` has asked the head."""
+
     def machines(self) -> Sequence[ClusterNode]:
         try:
             nodes = [one for one in ray.nodes() if one["Alive"]]

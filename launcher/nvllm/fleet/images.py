@@ -120,7 +120,7 @@ def pull_image(
     if not judgement.counts:
         where, name = project.show(project.digests(build.spec.name)), build.spec.name
         expected = f"the digests of the whole image of build hash {build.build_hash[:12]}"
-        cure = f"nvllm pull {repository.name}{'' if digest is None else f'@{digest}'} {name} --verify"
+        cure = f"nvllm pull {repository.name.typed}{'' if digest is None else f'@{digest}'} {name} --verify"
         raise refuse("NV332", where, expected, "none; a tag, a label or a digest that somebody names is no proof", cure)
     known = presence.proved(build, project, places)
     if known is not None and known.image_id != described.image_id:
@@ -222,7 +222,7 @@ def _against(offered: _Offered, build: Build, project: Project, repository: Repo
         refusals.append(Refusal("NV332", where, f"an image for {project.platform}", offered.platform, cure))
     if (offered.name, offered.build_hash) != (name, build.build_hash):
         expected = f"image {name} of build hash {build.build_hash}"
-        cure = f"nvllm build {name}" if offered.name == name else f"nvllm pull {repository.name} {offered.name}"
+        cure = f"nvllm build {name}" if offered.name == name else f"nvllm pull {repository.name.typed} {offered.name}"
         refusals.append(Refusal("NV332", where, expected, f"image {offered.name} of {offered.build_hash}", cure))
     return refusals
 

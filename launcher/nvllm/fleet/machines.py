@@ -7,11 +7,12 @@ label is asked no more, and its task is lost.
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,9 @@ class NotCarriedError(Exception):
 class Carrier(Protocol):
     """Carries lines to `nvllm worker` on other machines, and knows nothing of what they say."""
 
+    def greet(self) -> None:
+        """Check that every machine that was named takes tasks. Raises Refused NV923 with those that do not."""
+
     def machines(self) -> Sequence[ClusterNode]:
         """Return the machines that live."""
 
@@ -83,9 +87,19 @@ def status(carrier: Carrier) -> list[MachineStatus]:
     """Return what each machine of CARRIER says of itself, by name."""
     line = tasks.task_line(StatusTask())
     machines = sorted(carrier.machines(), key=_by_name)
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        answers = pool.map(lambda machine: _status(carrier, machine, line), machines)
-        return [MachineStatus(one, answer) for one, answer in zip(machines, answers, strict=True)]
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool, cancelled_by_interrupt(carrier.cancel):
+        answers = list(pool.map(lambda machine: _status(carrier, machine, line), machines))
+    return [MachineStatus(machine, answer) for machine, answer in zip(machines, answers, strict=True)]
+
+
+@contextlib.contextmanager
+def cancelled_by_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
+    """Call CANCEL if the context is interrupted: threads that carry lines are waited for, and would not end sooner."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        cancel()
+        raise
 
 
 def _by_name(machine: ClusterNode) -> tuple[str, str]:
@@ -272,7 +286,7 @@ class RemoteMachines:
             profile=self.start.profile,
             chosen=sent.chosen,
             build_hash=sent.build_hash,
-            repository=str(self.repository.name),
+            repository=self.repository.name.typed,
             manifest=sent.manifest,
             host=sent.host,
             test=test,

@@ -81,6 +81,11 @@ class RepositoryName:
         return f"{self.host}/{self.path}"
 
     @property
+    def typed(self) -> str:
+        """The repository as `parse` takes it, here and on another machine."""
+        return str(self) if parse(str(self))[0] == self else f"{self.scheme}://{self}"
+
+    @property
     def where(self) -> str:
         """The repository as the place of a refusal."""
         return f"registry {self.host}: {self.path}"

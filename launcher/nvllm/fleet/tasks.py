@@ -192,7 +192,15 @@ class BootAnswer:
         return base64.b64decode(self.content)
 
 
-Answer: TypeAlias = TrialAnswer | ReadyAnswer | BootAnswer | RefusedAnswer | StatusAnswer
+@dataclass(frozen=True, slots=True)
+class HelloAnswer:
+    """The first line of `nvllm worker --pipe`, before any task: the VERSION of nvllm, on a host of the class HOST."""
+
+    version: Word
+    host: Word
+
+
+Answer: TypeAlias = TrialAnswer | ReadyAnswer | BootAnswer | RefusedAnswer | StatusAnswer | HelloAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +229,7 @@ _ANSWERS: Mapping[str, type[Answer]] = {
     "boot": BootAnswer,
     "refused": RefusedAnswer,
     "status": StatusAnswer,
+    "hello": HelloAnswer,
 }
 
 FORM_TASK: Form[Task] = Form("task", SCHEMA, "One task on a worker's stdin", Tagged("ask", _TASKS, TaskLine))

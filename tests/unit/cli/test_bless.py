@@ -37,7 +37,8 @@ from nvllm.serve.examination import Examination
 from support import bless_world, blessings_world, evaluated
 from support.bless_world import FakeEngine, examined
 from support.plansamples import FrontEnd, places
-from support.task_samples import LOG, PlayedMachines, booted
+from support.ssh_stand_in import SAYS_HELLO, Hosts
+from support.task_samples import HOST, LOG, PlayedMachines, booted
 
 BLESS = ("bless", "demo", "--profile", "eager")
 ON = ("--on", "ray://head", "--registry", "127.0.0.1:5000/nvllm")
@@ -183,6 +184,22 @@ def test_without_a_machine_of_the_class_nothing_is_compiled(
 ) -> None:
     spread.dead.add("1")
     assert [code for code, _ in said(capsys, *BLESS, *ON, status=3)] == ["NV343"]
+    assert world.engine.benches == []
+
+
+def test_hosts_over_ssh_are_greeted_before_anything(
+    world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program ssh is a stand-in that runs the command here, in another HOME."""
+    host = hostclass.host_class(survey.host_facts(places(tmp_path), cast("Engine", world.engine)))
+    hosts = Hosts(tmp_path / "between")
+    hosts.install()
+    monkeypatch.setenv("PATH", str(hosts.bin), prepend=":")
+    hosts.add("spark", SAYS_HELLO.replace(HOST, host), "cat > /dev/null")
+    repository = ("--registry", "127.0.0.1:5000/nvllm")
+    result = said(capsys, *BLESS, "--on", "ssh://spark/srv/mine", *repository, "--dry-run")
+    assert (result["boots_here"], result["machines"]) == (1, ["spark"])
+    assert said(capsys, *BLESS, "--on", "ssh://spark,ssh://off", *repository, status=1) == [("NV923", "ssh://off")]
     assert world.engine.benches == []
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nvllm.cli.evidence import locked_keys
 from nvllm.cli.main import main
 from nvllm.core.proc import Programs
 from nvllm.core.refusal import refuse
@@ -190,3 +191,10 @@ def test_what_no_document_or_clock_can_hold_is_refused(
     (refusal,) = run(capsys, *args)["refusals"]
     assert refusal["code"] == "NV108"
     assert f"'{args[-2]}': " in refusal["found"]
+
+
+def test_one_process_at_a_time_writes_to_a_directory(tmp_path: Path) -> None:
+    """Whatever it runs: with --force the second one would remove what the first one writes."""
+    first, second = (set(locked_keys(image, (), tmp_path / "run")) for image in ("cpu", "other"))
+    assert first & second
+    assert not first & set(locked_keys("cpu", (), tmp_path / "another"))

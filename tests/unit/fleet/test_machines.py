@@ -14,7 +14,7 @@ import pytest
 from nvllm.bisect.records import BisectStart, Lost, Sent
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.fleet import machines, tasks
+from nvllm.fleet import machines, registry, tasks
 from nvllm.fleet.machines import ClusterNode, NotCarriedError, RemoteMachines
 from nvllm.fleet.registry import Repository, RepositoryName
 from nvllm.fleet.tasks import StatusAnswer, TrialTask
@@ -66,6 +66,15 @@ def test_a_result_is_believed_with_its_evidence_on_the_disk(setting: Setting) ->
     assert (setting.path / "evidence" / evidence).read_bytes() == b"said"
     ((_, task),) = carrier.carried
     assert (task.task, task.host, task.manifest, task.test) == (SENT.task, HOST, SENT.manifest, setting.start.probe)
+
+
+def test_a_machine_asks_the_registry_over_the_transport_of_the_driver(setting: Setting) -> None:
+    carrier = PlayedMachines([ONE], good)
+    remote = setting.of(carrier)
+    remote.repository = Repository(registry.parse("http://spark1:5000/nvllm")[0], None, Silent())
+    remote.trial(SENT)
+    ((_, task),) = carrier.carried
+    assert registry.parse(task.repository)[0].scheme == "http"
 
 
 def test_only_machines_of_the_class_are_asked(setting: Setting) -> None:

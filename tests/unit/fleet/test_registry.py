@@ -52,6 +52,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
 )
 def test_names(text: str, scheme: str, host: str, path: str, digest: str | None) -> None:
     assert registry.parse(text) == (RepositoryName(scheme, host, path), digest)
+    assert registry.parse(RepositoryName(scheme, host, path).typed) == (RepositoryName(scheme, host, path), None)
 
 
 @each_row(
