@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, get_args
@@ -18,7 +19,7 @@ from nvllm.core.fields import Form, Rule, Sha256, Word
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import ImageSpec
-from nvllm.patches.series import Patch, Series
+from nvllm.patches.series import Patch
 
 SCHEMA = "nvllm.proofs/1"
 NAME = "proofs.json"
@@ -111,7 +112,12 @@ FORM = Form("proofs", SCHEMA, "Records of proofs", Proofs)
 
 
 def read(project: Project, base: str) -> Proofs:
-    """Return the records of the series BASE; none if there is no file. Raises Refused NV109 or NV104."""
+    """Return the records of the series BASE; none if there is no file. Raises Refused NV109 or NV104.
+
+    None in the project that nvllm came with either: it has no tests, so each record would be stale.
+    """
+    if not project.own:
+        return Proofs(SCHEMA)
     path = project.series(base) / NAME
     label = project.show(path)
     cure = f"remove it, and prove the patches again: {shlex.join(['rm', label])}"
@@ -169,11 +175,19 @@ def holds(root: Path, patch: Patch, proof: ProofRecord) -> bool:
     return proof.patch_sha256 == patch.sha256 and proof.test_sha256 == file_sha256(root, proof.node)
 
 
-def states(project: Project, spec: ImageSpec, series: Series) -> tuple[State, ...]:
-    """Return the state of each patch that SPEC enables of SERIES; nothing if no test of the series ever ran."""
-    proofs = read(project, series.base).proofs
-    enabled = [patch for patch in series.patches if patch.id in spec.patches.enable]
-    return tuple(state(project.root, patch, proofs) for patch in enabled) if proofs else ()
+def tally(project: Project, base: str, patches: Sequence[Patch]) -> dict[str, int]:
+    """Return how many of PATCHES, of the series BASE, are in each state; nothing if no test of the series ever ran.
+
+    Raises Refused as `read` does.
+    """
+    proofs = read(project, base).proofs
+    counted = Counter(state(project.root, patch, proofs) for patch in patches) if proofs else {}
+    return {name: counted[name] for name in sorted(counted)}
+
+
+def words(tally: Mapping[str, int]) -> str:
+    """Return what `tally` returned as a person reads it."""
+    return ", ".join(f"{count} {state}" for state, count in tally.items())
 
 
 def demanded(project: Project, spec: ImageSpec, patches: Sequence[Patch]) -> Iterator[Refusal]:

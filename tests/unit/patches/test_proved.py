@@ -40,6 +40,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path, first: Patch) -> Non
     other = replace(proof(tmp_path, first), patch="another")
     proved.write(project, "v1", [proof(tmp_path, first), other])
     assert proved.read(project, "v1").proofs == (other, proof(tmp_path, first))
+    assert proved.read(replace(project, own=False), "v1").proofs == ()  # that project has no tests to compare with
     seriesfile.load(project.series("v1"), "patches/v1")  # a record is no stray file of the series
 
 
