@@ -14,6 +14,7 @@ from nvllm.patches.proved import Arm, ProofRecord, Verdict
 from nvllm.patches.series import Patch
 from support.series_samples import two_patches, write_tree
 
+ROOT = Path(__file__).parents[3]
 MACHINE, MADE = "cpu-x86_64-0123456789ab", "2026-11-23T15:00:00Z"
 
 
@@ -67,3 +68,12 @@ def test_a_damaged_record_is_refused(tmp_path: Path, first: Patch) -> None:
         "NV104",
         "remove it, and prove the patches again: rm patches/v1/proofs.json",
     )
+
+
+def test_our_own_records_are_of_our_series_and_name_no_host() -> None:
+    for path in sorted((ROOT / "patches").glob(f"*/{proved.NAME}")):
+        series = seriesfile.load(path.parent, path.parent.name)
+        named = {(patch.id, node) for patch in series.patches if patch.status == "carried" for node in patch.proved_by}
+        kept = proved.read(Project(ROOT), path.parent.name)
+        assert {(proof.patch, proof.node) for proof in kept.proofs} <= named
+        assert [word for word in ("/tmp/", "/root/", "/home/", str(ROOT)) if word in path.read_text()] == []
