@@ -20,7 +20,7 @@ from nvllm.host import locks, survey
 from nvllm.host.facts import HostFacts
 from nvllm.host.locks import Holder, Key
 from nvllm.patches import edit, proofs, proved, seriesfile
-from nvllm.patches.proved import Covered, LeftOut, ProofRecord, State, Verdict
+from nvllm.patches.proved import CoveredProof, LeftOut, ProofRecord, State, Verdict
 from nvllm.patches.series import Series
 from nvllm.spec import specfile
 from nvllm.trials import imagetests, probe, proving
@@ -274,6 +274,6 @@ def _removal_text(app: App, removals: Sequence[_Removal], without: Mapping[str, 
         app.out.table(["left out", "tests", "what they did"], rows)
 
 
-def _covered(test: Covered) -> str:
+def _covered(test: CoveredProof) -> str:
     by = f": {', '.join(test.by)} covers it" if test.by else ", and without any patch"
     return f"{test.node} passes without {test.patch}{by}"

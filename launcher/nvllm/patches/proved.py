@@ -64,7 +64,7 @@ class ProofRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Covered:
+class CoveredProof:
     """The test NODE of PATCH passes without it. It fails once the patches BY are left out too; none: it never fails."""
 
     patch: Word
@@ -73,7 +73,7 @@ class Covered:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenProof:
     """The test NODE of PATCH fails though PATCH is there. TEXT is what the first failure raised."""
 
     patch: Word
@@ -95,8 +95,8 @@ class LeftOut:
     inputs: Sha256
     machine: Word
     made: Word
-    covered: tuple[Covered, ...] = ()
-    broken: tuple[Broken, ...] = ()
+    covered: tuple[CoveredProof, ...] = ()
+    broken: tuple[BrokenProof, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from nvllm.core.spec import ImageSpec
 from nvllm.host.facts import HostFacts
 from nvllm.image import identity
 from nvllm.patches import patchcheck, patchset, proofs, proved
-from nvllm.patches.proved import Arm, Broken, Covered, LeftOut, ProofRecord
+from nvllm.patches.proved import Arm, BrokenProof, CoveredProof, LeftOut, ProofRecord
 from nvllm.patches.series import Patch, Series
 from nvllm.patches.unified import Diff
 from nvllm.runtime import proving
@@ -148,12 +148,12 @@ class ProofBench:
         answers = self._answers(chosen.without, tests)
         must_fail = {node for patch, node in tests if patch in chosen.gone}
         covered = [
-            Covered(*test, self._covering(chosen, test))
+            CoveredProof(*test, self._covering(chosen, test))
             for test, answer in answers.items()
             if test[0] in chosen.gone and answer.outcome == "passed"
         ]
         broken = [
-            Broken(*test, answer.text)
+            BrokenProof(*test, answer.text)
             for test, answer in answers.items()
             if test[1] not in must_fail and answer.outcome in ("failed", "error")
         ]
