@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,6 +47,11 @@ def test_of_anything():
 
 def test_broken():
     raise KeyError("a fixture that is not there")
+
+
+@pytest.mark.nvllm_engine
+def test_asked():
+    assert "louder" in os.environ["NVLLM_PATCHES"].split(","), os.environ["NVLLM_ADDRESS"]
 
 
 @pytest.mark.nvllm_gpu
@@ -148,6 +155,20 @@ def test_a_patch_that_is_not_carried_is_refused(project: Path, capsys: pytest.Ca
     capsys.readouterr()
     assert main(["patch", "prove", "cpu", "softer", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["refusals"][0]["code"] == "NV107"
+
+
+def test_an_engine_is_served_for_a_test_that_asks_one(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def serving(self: EngineBench, built: Built) -> Iterator[Any]:
+        yield SimpleNamespace(plan=SimpleNamespace(port=8123))
+
+    monkeypatch.setattr(EngineBench, "serving", serving)
+    add(project, "test_asked")
+    (test,) = prove(capsys)["tests"]
+    assert (test["where"], test["record"]["verdict"]) == ("engine", "proved")
+    assert test["record"]["without"]["text"].startswith("AssertionError: http://127.0.0.1:8123\n")
 
 
 def test_all_tests_run_without_a_patch_that_is_left_out(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
