@@ -140,11 +140,12 @@ def unknown(shown: Shown) -> list[str]:
 
 @functools.cache
 def _of_page(page: str) -> frozenset[str]:
-    """Return the names that the examples of a spec on PAGE declare: of models and of profiles."""
+    """Return the names that PAGE declares: models and profiles in a spec, patches in the arguments of `init`."""
     path = ROOT / page
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     blocks = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return frozenset(name for block in blocks for name in re.findall(r"^  ([\w-]+):", block, re.MULTILINE))
+    declared = {name for block in blocks for name in re.findall(r"^  ([\w-]+):", block, re.MULTILINE)}
+    return frozenset(declared | {*re.findall(r"--proved-by ([\w-]+)=", text)})
 
 
 def _unknown(words: list[str], own: frozenset[str]) -> list[str]:

@@ -121,6 +121,7 @@ def build_command(app: App, image: str, given: BuildOptions) -> None:
     is refused. Prints the tag.
     """
     build = fresh_build(app, image, given.patches)
+    proved.read(app.project, build.spec.patches.series)  # refuse a damaged record before the build, too
     partly = given.layers_only or given.only is not None
     if given.builder == "nix" and (given.patches is not None or partly or given.check):
         raise click.UsageError("--builder nix builds a whole image with the patch set of its spec, once")
@@ -302,12 +303,14 @@ def _print_result(
     the engine, for the build and for the newest build; if there is no engine, those of BUILD.
     """
     tag, latest = tags or build.tags
+    states = proved.tally(app.project, build.spec.patches.series, build.patches)
     data: Json = {
         "image": build.spec.name,
         "build_hash": build.build_hash,
         "image_id": image_id,
         "tag": tag,
         "patches": [patch.id for patch in build.patches],
+        **({"proofs": {**states}} if states else {}),
         "outcome": outcome,
         **({"record": record} if record is not None else {}),
         **({"moved_from": left} if left is not None else {}),
@@ -317,5 +320,6 @@ def _print_result(
     text = (
         f"{tag}  {summary}\n  build hash  {build.build_hash}\n  image id    {image_id or '-'}\n  patches     {patches}"
     )
+    text += f"\n  proofs      {proved.words(states)}" if states else ""
     moved = f", which named {left} until now" if left is not None else ""
     app.out.result("build", data, f"{text}\n  also        {latest}{moved}" if moved or outcome == "built" else text)

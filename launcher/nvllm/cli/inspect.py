@@ -33,6 +33,7 @@ from nvllm.image import identity
 from nvllm.lock.project import read_lock
 from nvllm.models import memory
 from nvllm.models.memory import Memory
+from nvllm.patches import proved
 from nvllm.serve import overview, servehash
 from nvllm.serve.examination import Depth, examine
 from nvllm.serve.overview import ImageNeeds
@@ -112,7 +113,8 @@ def _needs_data(needs: ImageNeeds) -> Json:
         name: None if found is None else [{"code": lack.code, "title": lack.title, "cure": lack.cure} for lack in found]
         for name, found in steps.items()
     }
-    return {"image": needs.image, "built": needs.built, "lacks": lacks, "next": needs.next}
+    proofs: dict[str, Json] = {"proofs": {**needs.proofs}} if needs.proofs else {}
+    return {"image": needs.image, "built": needs.built, "lacks": lacks, **proofs, "next": needs.next}
 
 
 def _needs_text(app: App, every: Sequence[ImageNeeds]) -> None:
@@ -124,10 +126,11 @@ def _needs_text(app: App, every: Sequence[ImageNeeds]) -> None:
 
     if every:
         app.out.line("")
-        rows = [
+        steps = [
             (one.image, "built" if one.built else cell(one.build), cell(one.serve), cell(one.bless)) for one in every
         ]
-        app.out.table(["image", "build", "serve", "bless"], rows)
+        rows = [(*step, proved.words(one.proofs) or "-") for step, one in zip(steps, every, strict=True)]
+        app.out.table(["image", "build", "serve", "bless", "proofs"], rows)
         app.out.line("next:")
         for needs in every:
             app.out.line(f"  {needs.image}: {needs.next}")

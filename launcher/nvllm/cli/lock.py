@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -118,10 +117,11 @@ def lock(
     head = f"{file}: {verb}, {len(new.files)} files, {size:.0f} MB, {len(new.wheels)} of them wheels"
     if digits is not None:
         head += f"\n{_proved(new.vllm.commit, digits)}"
-    states = Counter(proved.states(app.project, inputs.spec, inputs.series))
+    enabled = [patch for patch in inputs.series.patches if patch.id in inputs.spec.patches.enable]
+    states = proved.tally(app.project, inputs.series.base, enabled)
     if states:
-        data["proofs"] = dict(states)
-        head += f"\npatches: {', '.join(f'{count} {state}' for state, count in sorted(states.items()))}"
+        data["proofs"] = {**states}
+        head += f"\npatches: {proved.words(states)}"
     app.out.result("lock", cast("Json", data), lambda: _print(app, head, drifts, reminder))
     if check and changed:
         raise click.exceptions.Exit(1)

@@ -20,17 +20,18 @@ from nvllm.host import locks, survey
 from nvllm.host.facts import HostFacts
 from nvllm.host.locks import Holder, Key
 from nvllm.patches import edit, proofs, proved, seriesfile
-from nvllm.patches.proved import ProofRecord, State, Verdict
+from nvllm.patches.proved import CoveredProof, LeftOut, ProofRecord, State, Verdict
 from nvllm.patches.series import Series
 from nvllm.spec import specfile
 from nvllm.trials import imagetests, probe, proving
 from nvllm.trials.bench import EngineBench
-from nvllm.trials.proving import ProofBench, Sets
+from nvllm.trials.proving import Job, ProofBench, Sets
 
 EXAMPLES = """
 Examples:
   nvllm patch prove cpu                        every enabled patch that is not proved yet
   nvllm patch prove cpu page-zeroer --again    one patch, also if it is proved already
+  nvllm patch prove cpu --each                 and all tests without each patch in turn
   nvllm patch prove cpu --dry-run              which tests would run, where, and on which sets
 """
 
@@ -49,11 +50,24 @@ Records = Mapping[tuple[str, str], ProofRecord]
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The proofs of one patch: the SETS of its two images, the nodes to RUN, and of other nodes why they do not."""
+    """The proofs of one patch: the JOB to run, and of other nodes why they do not run."""
+
+    job: Job
+    left: Mapping[str, str]
+
+    @property
+    def sets(self) -> Sets:
+        return self.job.sets
+
+
+@dataclass(frozen=True, slots=True)
+class _Removal:
+    """TESTS that run without the patch of SETS, for `--each`: the hash of their INPUTS, and whether TO_RUN."""
 
     sets: Sets
-    run: tuple[str, ...]
-    left: Mapping[str, str]
+    tests: Sequence[proving.Test]
+    inputs: str
+    to_run: bool
 
 
 @click.command("prove", cls=Command, epilog=EXAMPLES)
@@ -66,15 +80,21 @@ class _Work:
     shell_complete=complete.profiles,
     help="The profile that is served, and whose limits hold.  [default: the first of the image]",
 )
-@click.option("--again", is_flag=True, help="Run also the tests that prove their patch by the records.")
+@click.option("--each", is_flag=True, help="Run also the tests of all patches without each of them in turn.")
+@click.option("--again", is_flag=True, help="Run also what the records say already.")
 @click.option("--dry-run", is_flag=True, help="Show which tests would run, where, and on which sets; run nothing.")
 @with_image()
-def prove(app: App, image: str, patches: tuple[str, ...], profile: str | None, again: bool, dry_run: bool) -> None:
+def prove(
+    app: App, image: str, patches: tuple[str, ...], profile: str | None, each: bool, again: bool, dry_run: bool
+) -> None:
     """Run the tests of each patch in the image without it, and in the image with the patch set.
 
     A test proves its patch if it fails without it, by an assertion or an error that it names, and passes with the set.
     What the tests did is kept in patches/SERIES/proofs.json after each patch, so that a run goes on where another
     stopped. Exits with 1 if a patch is not proved.
+
+    With --each, the tests of all patches run without each patch: a test that passes although its patch is left out is
+    shown with the patches that cover it, and so is a test that fails although its patch is there.
     """
     spec = specfile.of(app.project, image)
     series = seriesfile.of(app.project, spec.patches.series)
@@ -86,22 +106,35 @@ def prove(app: App, image: str, patches: tuple[str, ...], profile: str | None, a
     sets = [proving.sets(series, spec.patches.enable, patch) for patch in named]
     gpu = bool(facts.gpus) and spec.profiles[name].gpu is not None
     work = [_work(app, series, chosen, gpu=gpu, again=again) for chosen in sets]
+    removals = [_removal(app, series, chosen, gpu=gpu, again=again) for chosen in sets] if each else []
     if not dry_run:
-        refuse_any(proofs.refusals(app.project.root, [node for job in work for node in job.run]))
+        nodes = [node for job in work for node in job.job.nodes]
+        nodes += [node for one in removals if one.to_run for _, node in one.tests]
+        refuse_any(proofs.refusals(app.project.root, [*dict.fromkeys(nodes)]))
         app.project.writable(app.project.series(series.base))
-        if any(job.run for job in work):
-            _run(app, spec, series, name, facts, work)
-    records = {(proof.patch, proof.node): proof for proof in proved.read(app.project, series.base).proofs}
-    states = {job.sets.patch.id: proved.state(app.project.root, job.sets.patch, [*records.values()]) for job in work}
-    data: Json = {
+        if nodes:
+            _run(app, spec, series, name, facts, [job.job for job in work if job.job.nodes], removals)
+    kept = proved.read(app.project, series.base)
+    records = {(proof.patch, proof.node): proof for proof in kept.proofs}
+    states = {one.sets.patch.id: proved.state(app.project.root, one.sets.patch, kept.proofs) for one in work}
+    without = {record.patch: record for record in kept.left_out}
+    data: dict[str, Json] = {
         "image": image,
         "series": series.base,
         "profile": name,
         "dry_run": dry_run,
         "patches": [_document(app, job, states[job.sets.patch.id], records) for job in work],
     }
-    app.out.result("patch prove", data, lambda: _text(app, work, states, records, planned=dry_run))
-    if not dry_run and set(states.values()) - {"proved"}:
+    if each:
+        data["each"] = [_removal_document(one, without.get(one.sets.patch.id)) for one in removals]
+
+    def text() -> None:
+        _text(app, work, states, records, planned=dry_run)
+        _removal_text(app, removals, without, planned=dry_run)
+
+    app.out.result("patch prove", data, text)
+    others = [without[one.sets.patch.id] for one in removals if one.sets.patch.id in without]
+    if not dry_run and (set(states.values()) - {"proved"} or any(one.covered or one.broken for one in others)):
         raise click.exceptions.Exit(1)
 
 
@@ -116,31 +149,58 @@ def _work(app: App, series: Series, chosen: Sets, *, gpu: bool, again: bool) -> 
     current = {one.node for one in proofs_here if one.node in done and proved.holds(root, patch, one)}
     left = {node: _NO_GPU for node in patch.proved_by if not gpu and proofs.GPU in proofs.needs(root, node)}
     run = tuple(node for node in patch.proved_by if node not in left and (again or node not in current))
-    return _Work(chosen, run, left)
+    return _Work(Job(chosen, run), left)
 
 
-def _run(app: App, spec: ImageSpec, series: Series, profile: str, facts: HostFacts, work: Sequence[_Work]) -> None:
-    """Run the tests of WORK, and record what they did after each patch."""
+def _removal(app: App, series: Series, chosen: Sets, *, gpu: bool, again: bool) -> _Removal:
+    """Return what is to run without the patch of CHOSEN. AGAIN and GPU are those of `_work`."""
+    root, whole = app.project.root, [patch for patch in series.patches if patch.id in chosen.whole]
+    tests = [
+        (patch.id, node)
+        for patch in whole
+        for node in patch.proved_by
+        if gpu or proofs.GPU not in proofs.needs(root, node)
+    ]
+    hashed = proved.inputs(root, whole, tests)
+    kept = proved.read(app.project, series.base).left_out
+    same = any(record.patch == chosen.patch.id and record.inputs == hashed for record in kept)
+    return _Removal(chosen, tests, hashed, again or not same)
+
+
+def _run(
+    app: App,
+    spec: ImageSpec,
+    series: Series,
+    profile: str,
+    facts: HostFacts,
+    jobs: Sequence[Job],
+    removals: Sequence[_Removal],
+) -> None:
+    """Run JOBS and REMOVALS, and record what each did as soon as it is known."""
     docker, image = engine.require(), spec.name
     imagetests.pytest_files()  # refuses before anything is built
     judge = probe.builtin("boots")  # it judges nothing: the tests do
     bench = EngineBench(
         app.project, app.places, image, profile, judge, docker, app.offline, app.progress, purpose="proof"
     )
-    prover = ProofBench(app.project, spec, series, bench, facts)
     directory = app.project.series(series.base)
     diffs = seriesfile.diffs(directory, series.patches, app.project.show(directory))
+    prover = ProofBench(app.project, spec, series, diffs, bench, facts)
     keys = [Key("proof", f"{image}-{app.project.id}")]
     holder = Holder(os.getpid(), clock.now(), f"nvllm patch prove {image}")
+    waiting = [one for one in removals if one.to_run]
     app.remember_project()
     with locks.acquire_all(app.places.locks, keys, holder):
         bench.clear()
-        with app.progress.task("patches", len(work), "tests") as task:
-            for job in work:
-                if job.run:
-                    app.progress.note(f"{job.sets.patch.id}: {', '.join(job.run)}")
-                    records = prover.prove(job.sets, job.run, diffs[job.sets.patch.id])
-                    proved.write(app.project, series.base, records)
+        with app.progress.task("patches", len(jobs) + len(waiting), "tests") as task:
+            for records in prover.prove(jobs):
+                proved.write(app.project, series.base, records)
+                app.progress.note("\n".join(f"{record.patch}: {record.node}: {record.verdict}" for record in records))
+                task.advance(1)
+            for removal in waiting:
+                app.progress.note(f"without {', '.join(removal.sets.gone)}: {len(removal.tests)} tests")
+                record = prover.leave_out(removal.sets, removal.tests, removal.inputs)
+                proved.write(app.project, series.base, (), [record])
                 task.advance(1)
 
 
@@ -153,7 +213,7 @@ def _document(app: App, job: _Work, state: State, records: Records) -> Json:
         return {
             "node": node,
             "where": proving.where(proofs.needs(app.project.root, node)),
-            "to_run": node in job.run,
+            "to_run": node in job.job.nodes,
             "left": job.left.get(node),
             "record": None if record is None else {**asdict(record), "holds": _holds(app, job, record)},
         }
@@ -171,11 +231,11 @@ def _text(app: App, work: Sequence[_Work], states: Mapping[str, State], records:
     rows: list[tuple[str, ...]] = []
     for job in work:
         patch = job.sets.patch
-        gone = ", ".join(name for name in job.sets.whole if name not in job.sets.without)
+        gone = ", ".join(job.sets.gone)
         for node in patch.proved_by:
             record = records.get((patch.id, node))
             answer = job.left.get(node) or ("not run yet" if record is None else _WORDS[record.verdict])
-            if planned and node in job.run:
+            if planned and node in job.job.nodes:
                 answer = f"runs in the {proving.where(proofs.needs(app.project.root, node))}, without {gone}"
             elif record is not None and node not in job.left and not _holds(app, job, record):
                 answer = f"stale: patch or test changed since; {answer}"
@@ -187,3 +247,33 @@ def _text(app: App, work: Sequence[_Work], states: Mapping[str, State], records:
             if record is not None and record.verdict != "proved":
                 app.out.line(f"{node}\n  without: {record.without.outcome}: {record.without.text or '-'}")
                 app.out.line(f"  with:    {record.whole.outcome}: {record.whole.text or '-'}")
+
+
+def _removal_document(removal: _Removal, record: LeftOut | None) -> Json:
+    """Return REMOVAL for --json, with its RECORD."""
+    return {
+        "left_out": list(removal.sets.gone),
+        "without": list(removal.sets.without),
+        "tests": [list(test) for test in removal.tests],
+        "to_run": removal.to_run,
+        "record": None if record is None else {**asdict(record), "holds": record.inputs == removal.inputs},
+    }
+
+
+def _removal_text(app: App, removals: Sequence[_Removal], without: Mapping[str, LeftOut], *, planned: bool) -> None:
+    rows: list[tuple[str, ...]] = []
+    for removal in removals:
+        record, gone = without.get(removal.sets.patch.id), ", ".join(removal.sets.gone)
+        if record is None or (planned and removal.to_run):
+            rows.append((gone, str(len(removal.tests)), "to run"))
+            continue
+        answers = [_covered(test) for test in record.covered]
+        answers += [f"{test.node} fails, though {test.patch} is there: {test.text}" for test in record.broken]
+        rows += [(gone, str(record.tests), answer) for answer in answers or ["each as it must"]]
+    if removals:
+        app.out.table(["left out", "tests", "what they did"], rows)
+
+
+def _covered(test: CoveredProof) -> str:
+    by = f": {', '.join(test.by)} covers it" if test.by else ", and without any patch"
+    return f"{test.node} passes without {test.patch}{by}"

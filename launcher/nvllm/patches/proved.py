@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, get_args
 
-from nvllm.core import documents, durable, reading
+from nvllm.core import canonical, documents, durable, reading
 from nvllm.core.fields import Form, Rule, Sha256, Word
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import ImageSpec
-from nvllm.patches.series import Patch, Series
+from nvllm.patches.series import Patch
 
 SCHEMA = "nvllm.proofs/1"
 NAME = "proofs.json"
@@ -63,18 +64,60 @@ class ProofRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class CoveredProof:
+    """The test NODE of PATCH passes without it. It fails once the patches BY are left out too; none: it never fails."""
+
+    patch: Word
+    node: Word
+    by: tuple[Word, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenProof:
+    """The test NODE of PATCH fails though PATCH is there. TEXT is what the first failure raised."""
+
+    patch: Word
+    node: Word
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What TESTS proofs, of all patches of a set, did in the IMAGE without PATCH and what requires it.
+
+    Those of patches that are not there must fail: COVERED are the others. Those of patches that are there must pass:
+    BROKEN are the others. INPUTS is `inputs` of what ran.
+    """
+
+    patch: Word
+    image: Word
+    tests: int
+    inputs: Sha256
+    machine: Word
+    made: Word
+    covered: tuple[CoveredProof, ...] = ()
+    broken: tuple[BrokenProof, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Proofs:
-    """patches/<base>/proofs.json: the newest record of each test of each patch."""
+    """patches/<base>/proofs.json: the newest record of each test of each patch, and of each patch left out."""
 
     schema: Annotated[str, Rule(choices=(SCHEMA,))]
     proofs: tuple[ProofRecord, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
 
 FORM = Form("proofs", SCHEMA, "Records of proofs", Proofs)
 
 
 def read(project: Project, base: str) -> Proofs:
-    """Return the records of the series BASE; none if there is no file. Raises Refused NV109 or NV104."""
+    """Return the records of the series BASE; none if there is no file. Raises Refused NV109 or NV104.
+
+    None in the project that nvllm came with either: it has no tests, so each record would be stale.
+    """
+    if not project.own:
+        return Proofs(SCHEMA)
     path = project.series(base) / NAME
     label = project.show(path)
     cure = f"remove it, and prove the patches again: {shlex.join(['rm', label])}"
@@ -87,11 +130,27 @@ def read(project: Project, base: str) -> Proofs:
     return documents.decode(FORM, data, lambda _: (), code="NV104", label=label, cure=cure)
 
 
-def write(project: Project, base: str, proofs: Sequence[ProofRecord]) -> None:
-    """Put PROOFS in the place of the records of the same tests of the same patches. Raises Refused NV920."""
-    kept = {(proof.patch, proof.node): proof for proof in (*read(project, base).proofs, *proofs)}
-    whole = Proofs(SCHEMA, tuple(kept[key] for key in sorted(kept)))
+def write(project: Project, base: str, proofs: Sequence[ProofRecord], left_out: Sequence[LeftOut] = ()) -> None:
+    """Put PROOFS in the place of the records of the same tests of the same patches, and LEFT_OUT likewise.
+
+    Raises Refused NV920.
+    """
+    before = read(project, base)
+    kept = {(proof.patch, proof.node): proof for proof in (*before.proofs, *proofs)}
+    without = {record.patch: record for record in (*before.left_out, *left_out)}
+    whole = Proofs(SCHEMA, tuple(kept[key] for key in sorted(kept)), tuple(without[name] for name in sorted(without)))
     durable.replace(project.series(base) / NAME, documents.encode(FORM, whole), 0o644, code="NV920")
+
+
+def inputs(root: Path, patches: Sequence[Patch], tests: Sequence[tuple[str, str]]) -> str:
+    """Return the hash of what decides how TESTS, nodes with the patch that names them, do in subsets of PATCHES."""
+    return canonical.digest(
+        "nvllm.left-out/1",
+        {
+            "patches": {patch.id: [patch.sha256, *patch.requires] for patch in patches},
+            "tests": [[patch, node, file_sha256(root, node)] for patch, node in sorted(tests)],
+        },
+    )
 
 
 def file_sha256(root: Path, node: str) -> str:
@@ -116,11 +175,19 @@ def holds(root: Path, patch: Patch, proof: ProofRecord) -> bool:
     return proof.patch_sha256 == patch.sha256 and proof.test_sha256 == file_sha256(root, proof.node)
 
 
-def states(project: Project, spec: ImageSpec, series: Series) -> tuple[State, ...]:
-    """Return the state of each patch that SPEC enables of SERIES; nothing if no test of the series ever ran."""
-    proofs = read(project, series.base).proofs
-    enabled = [patch for patch in series.patches if patch.id in spec.patches.enable]
-    return tuple(state(project.root, patch, proofs) for patch in enabled) if proofs else ()
+def tally(project: Project, base: str, patches: Sequence[Patch]) -> dict[str, int]:
+    """Return how many of PATCHES, of the series BASE, are in each state; nothing if no test of the series ever ran.
+
+    Raises Refused as `read` does.
+    """
+    proofs = read(project, base).proofs
+    counted = Counter(state(project.root, patch, proofs) for patch in patches) if proofs else {}
+    return {name: counted[name] for name in sorted(counted)}
+
+
+def words(tally: Mapping[str, int]) -> str:
+    """Return what `tally` returned as a person reads it."""
+    return ", ".join(f"{count} {state}" for state, count in tally.items())
 
 
 def demanded(project: Project, spec: ImageSpec, patches: Sequence[Patch]) -> Iterator[Refusal]:

@@ -7,7 +7,7 @@ examines that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nvllm.core.lock import LockedModel
 from nvllm.core.paths import Places, Project
@@ -19,6 +19,7 @@ from nvllm.host.facts import EngineProblem, HostFacts
 from nvllm.image import builder, buildrecord, identity, presence
 from nvllm.image.identity import Build
 from nvllm.models import local
+from nvllm.patches import proved
 from nvllm.spec import specfile
 
 
@@ -26,7 +27,8 @@ from nvllm.spec import specfile
 class ImageNeeds:
     """What IMAGE lacks here for each step, and the command that comes NEXT.
 
-    SERVE and BLESS are about its first profile of that kind, and None if it has none.
+    SERVE and BLESS are about its first profile of that kind, and None if it has none. PROOFS is how many patches are
+    in each state, empty if no test of the series ever ran.
     """
 
     image: str
@@ -35,6 +37,7 @@ class ImageNeeds:
     serve: tuple[Refusal, ...] | None
     bless: tuple[Refusal, ...] | None
     next: str
+    proofs: Mapping[str, int] = field(default_factory=dict)
 
 
 def needs(project: Project, places: Places, engine: Engine | EngineProblem, facts: HostFacts) -> tuple[ImageNeeds, ...]:
@@ -56,9 +59,11 @@ def _needs(
         return ImageNeeds(image, built=False, build=elsewhere, serve=elsewhere, bless=elsewhere, next=following)
     build: Build | None = None
     lacks: list[Refusal] = []
+    states: Mapping[str, int] = {}
     try:
         build, stale = identity.load_build(project, image, None)
-        lacks += [*stale, *builder.uncompiled(build)]
+        lacks += [*stale, *builder.uncompiled(build), *proved.demanded(project, spec, build.patches)]
+        states = proved.tally(project, spec.patches.series, build.patches)
     except Refused as refused:
         lacks += refused.refusals
     if isinstance(engine, EngineProblem):
@@ -78,7 +83,7 @@ def _needs(
         following = next(iter(first[1])).cure if first[1] else first[0]
     else:
         following = f"nvllm init {image} --target {image}"  # the lock would be written into nvllm's own project
-    return ImageNeeds(image, built, tuple(lacks), serve, bless, following)
+    return ImageNeeds(image, built, tuple(lacks), serve, bless, following, states)
 
 
 def _built(build: Build, project: Project, places: Places, engine: Engine) -> bool:

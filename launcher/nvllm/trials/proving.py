@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -24,7 +25,7 @@ from nvllm.core.spec import ImageSpec
 from nvllm.host.facts import HostFacts
 from nvllm.image import identity
 from nvllm.patches import patchcheck, patchset, proofs, proved
-from nvllm.patches.proved import Arm, ProofRecord
+from nvllm.patches.proved import Arm, BrokenProof, CoveredProof, LeftOut, ProofRecord
 from nvllm.patches.series import Patch, Series
 from nvllm.patches.unified import Diff
 from nvllm.runtime import proving
@@ -39,6 +40,10 @@ Where: TypeAlias = Literal["image", "engine", "host"]
 """Where a proof runs: in a container of the image; here, beside a served engine; here, with the image's name."""
 
 
+Test: TypeAlias = tuple[str, str]
+"""A proof: the id of a patch, and the node of a test that it names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sets:
     """The two sets of patches between which PATCH is proved, as ids in the order of the series."""
@@ -46,6 +51,23 @@ class Sets:
     patch: Patch
     without: tuple[str, ...]
     whole: tuple[str, ...]
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """The patch, and what requires it."""
+        return tuple(name for name in self.whole if name not in self.without)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The proofs of one patch that are to run: NODES, between its SETS."""
+
+    sets: Sets
+    nodes: tuple[str, ...]
+
+    @property
+    def tests(self) -> tuple[Test, ...]:
+        return tuple((self.sets.patch.id, node) for node in self.nodes)
 
 
 def sets(series: Series, enabled: Sequence[str], patch: Patch) -> Sets:
@@ -55,12 +77,17 @@ def sets(series: Series, enabled: Sequence[str], patch: Patch) -> Sets:
     """
     required = [other.id for other in patchcheck.requirements(series, patch)]
     whole = patchset.choose(series, [*enabled, *required, patch.id], where=f"the set to prove {patch.id} in")
-    gone = {patch.id}
+    ids = tuple(one.id for one in whole)
+    return Sets(patch, without(series, ids, [patch.id]), ids)
+
+
+def without(series: Series, ids: Sequence[str], names: Collection[str]) -> tuple[str, ...]:
+    """Return those of the patches IDS of SERIES that are left without the patches NAMES and what requires them."""
+    gone = {*names}
     for other in series.patches:  # what a patch requires stands before it
         if gone & {*other.requires}:
             gone.add(other.id)
-    ids = tuple(one.id for one in whole)
-    return Sets(patch, tuple(name for name in ids if name not in gone), ids)
+    return tuple(name for name in ids if name not in gone)
 
 
 def where(needs: frozenset[str]) -> Where:
@@ -72,68 +99,109 @@ def where(needs: frozenset[str]) -> Where:
 
 @dataclass
 class ProofBench:
-    """Runs the proofs of patches of SPEC's image; BENCH builds the images and serves the profile."""
+    """Runs the proofs of patches of SPEC's image, whose changes are DIFFS; BENCH builds the images and serves."""
 
     project: Project
     spec: ImageSpec
     series: Series
+    diffs: Mapping[str, Diff]
     bench: EngineBench
     facts: HostFacts
     _built: dict[tuple[str, ...], Built] = field(default_factory=dict)
 
-    def prove(self, chosen: Sets, nodes: Sequence[str], diff: Diff) -> tuple[ProofRecord, ...]:
-        """Run the tests NODES of the patch of CHOSEN, whose change is DIFF, in both images, and return the records.
+    def prove(self, jobs: Sequence[Job]) -> Iterator[tuple[ProofRecord, ...]]:
+        """Run the tests of JOBS without and with their patches, and yield the records of each job, in their order.
 
-        Raises Refused if an image cannot be built or served, NV608 if pytest is not here or does not run there.
+        All tests of one whole set run at once in its image. Raises Refused if an image cannot be built or served, NV608
+        if pytest is not here or does not run there.
         """
-        digests = {node: proved.file_sha256(self.project.root, node) for node in nodes}  # as they are before they run
-        arms = {patches: self._arm(chosen, patches, nodes, diff) for patches in (chosen.without, chosen.whole)}
-        machine, made, patch = hostclass.host_class(self.facts), clock.now(), chosen.patch
-        records: list[ProofRecord] = []
-        for node in nodes:
-            without, whole = arms[chosen.without][node], arms[chosen.whole][node]
-            records.append(
+        # As they are before they run.
+        digests = {node: proved.file_sha256(self.project.root, node) for job in jobs for node in job.nodes}
+        whole: dict[tuple[str, ...], Mapping[Test, Ran]] = {}
+        for job in jobs:
+            chosen, patch = job.sets, job.sets.patch
+            if chosen.whole not in whole:
+                same = [test for other in jobs if other.sets.whole == chosen.whole for test in other.tests]
+                whole[chosen.whole] = self._answers(chosen.whole, same)
+            left, kept = self._answers(chosen.without, job.tests), whole[chosen.whole]
+            images = self._image(chosen.without).image, self._image(chosen.whole).image
+            machine, made = hostclass.host_class(self.facts), clock.now()
+            yield tuple(
                 ProofRecord(
-                    patch.id,
-                    node,
-                    verdict.verdict(without, whole),
-                    Arm(self._image(chosen.without).image, without.outcome, without.text),
-                    Arm(self._image(chosen.whole).image, whole.outcome, whole.text),
+                    *test,
+                    verdict.verdict(left[test], kept[test]),
+                    Arm(images[0], left[test].outcome, left[test].text),
+                    Arm(images[1], kept[test].outcome, kept[test].text),
                     patch.sha256 or "",
-                    digests[node],
+                    digests[test[1]],
                     machine,
                     made,
                 )
+                for test in job.tests
             )
-        return tuple(records)
+
+    def leave_out(self, chosen: Sets, tests: Sequence[Test], inputs: str) -> LeftOut:
+        """Run TESTS, proofs of patches of the whole set of CHOSEN, without its patch, and return what came of it.
+
+        INPUTS is what `proved.inputs` says of them. Raises Refused as `prove` does.
+        """
+        answers = self._answers(chosen.without, tests)
+        must_fail = {node for patch, node in tests if patch in chosen.gone}
+        covered = [
+            CoveredProof(*test, self._covering(chosen, test))
+            for test, answer in answers.items()
+            if test[0] in chosen.gone and answer.outcome == "passed"
+        ]
+        broken = [
+            BrokenProof(*test, answer.text)
+            for test, answer in answers.items()
+            if test[1] not in must_fail and answer.outcome in ("failed", "error")
+        ]
+        image, machine = self._image(chosen.without).image, hostclass.host_class(self.facts)
+        return LeftOut(
+            chosen.patch.id, image, len(answers), inputs, machine, clock.now(), tuple(covered), tuple(broken)
+        )
+
+    def _covering(self, chosen: Sets, test: Test) -> tuple[str, ...]:
+        """Return the patches that let TEST pass without the patch of CHOSEN, as `covering` does."""
+
+        def fails(names: Sequence[str]) -> bool:
+            left = without(self.series, chosen.without, names)
+            return self._answers(left, [test])[test].outcome != "passed"
+
+        return covering(chosen.without, fails)
 
     def _image(self, patches: tuple[str, ...]) -> Built:
         if patches not in self._built:
             self._built[patches] = self.bench.built(patches)
         return self._built[patches]
 
-    def _arm(self, chosen: Sets, patches: tuple[str, ...], nodes: Sequence[str], diff: Diff) -> dict[str, Ran]:
-        """Return what each of NODES does in the image of PATCHES."""
-        answers: dict[str, Ran] = {}
-        for scene in dict.fromkeys(where(proofs.needs(self.project.root, node)) for node in nodes):
-            here = [node for node in nodes if where(proofs.needs(self.project.root, node)) == scene]
+    def _answers(self, patches: tuple[str, ...], tests: Sequence[Test]) -> dict[Test, Ran]:
+        """Return what each of TESTS does in the image of PATCHES."""
+        groups: dict[tuple[Where, frozenset[str]], list[Test]] = {}
+        for test in tests:
+            scene = where(proofs.needs(self.project.root, test[1]))
+            switched = self._sentinels(test[0]) if scene == "image" else frozenset[str]()
+            groups.setdefault((scene, switched), []).append(test)
+        answers: dict[Test, Ran] = {}
+        for (scene, switched), same in groups.items():
             try:
-                by_node = self._run(scene, chosen, patches, here)
+                nodes = self._run(scene, patches, [*dict.fromkeys(node for _, node in same)], switched)
             except Refused as refused:
                 if scene != "engine":
                     raise
                 trial = blamed(refused, 0.0).trial  # raises it again if the patches did not cause it
-                answers |= dict.fromkeys(here, Ran("error", f"no engine to ask: {trial.kind}: {trial.said}"))
+                answers |= dict.fromkeys(same, Ran("error", f"no engine to ask: {trial.kind}: {trial.said}"))
             else:
-                answers |= {node: verdict.ran(by_node[node], diff) for node in here}
+                answers |= {test: verdict.ran(nodes[test[1]], self.diffs[test[0]]) for test in same}
         return answers
 
     def _run(
-        self, scene: Where, chosen: Sets, patches: tuple[str, ...], nodes: Sequence[str]
+        self, scene: Where, patches: tuple[str, ...], nodes: Sequence[str], switched: frozenset[str]
     ) -> Mapping[str, Sequence[TestResult]]:
         built = self._image(patches)
         if scene == "image":
-            return self._in_image(chosen, built, nodes)
+            return self._in_image(built, nodes, switched)
         about = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(patches)}
         if scene == "host":
             return self._here(nodes, about)
@@ -142,34 +210,56 @@ class ProofBench:
 
     def _here(self, nodes: Sequence[str], about: Mapping[str, str]) -> Mapping[str, Sequence[TestResult]]:
         """Run NODES in the project with the variables ABOUT, and return the results by node."""
-        with tempfile.TemporaryDirectory(prefix="nvllm-proof-") as name:
+        with tempfile.TemporaryDirectory(prefix="nvllm-proof-", ignore_cleanup_errors=True) as name:
             shutil.copyfile(proving.__file__, Path(name, f"{PLUGIN}.py"))
             own = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": name, proving.NODES: json.dumps(nodes)}
             env = proc.environment({**about, **own}, ENGINE_VARIABLES)
             root = str(self.project.root)
-            argv = [sys.executable, "-m", "pytest", *OPTIONS, "-p", PLUGIN, "--rootdir", root, *imagetests.files(nodes)]
+            options = [*OPTIONS, "-p", PLUGIN, "--rootdir", root, "--basetemp", f"{name}/tests"]
+            argv = [sys.executable, "-m", "pytest", *options, *imagetests.files(nodes)]
             try:
                 done = proc.run(argv, env=env, cwd=self.project.root, timeout=TIMEOUT)
             except subprocess.TimeoutExpired:
                 return dict.fromkeys(nodes, ())
         output = (done.stdout + done.stderr).decode("utf-8", "replace")
+        # A record is read elsewhere: it does not say where the project and its scratch files lie here.
+        output = output.replace(name, "TMP").replace(f"{root}/", "")
         return by_node({node: node for node in nodes}, output, "python -m pytest")
 
-    def _in_image(self, chosen: Sets, built: Built, nodes: Sequence[str]) -> Mapping[str, Sequence[TestResult]]:
-        """Run NODES in a container of BUILT, and return the results by node."""
+    def _in_image(
+        self, built: Built, nodes: Sequence[str], switched: frozenset[str]
+    ) -> Mapping[str, Sequence[TestResult]]:
+        """Run NODES in a container of BUILT with the sentinels SWITCHED, and return the results by node."""
         build, below = identity.load_build(self.project, self.spec.name, built.chosen)[0], self.project.root
         profile = self.spec.profiles[self.bench.profile]
         gpus = tuple(gpu.uuid for gpu in self.facts.gpus[: 1 if profile.gpu is not None else 0])
         placed = dict.fromkeys(nodes, below)
-        output = ImageTests(self.bench, build, gpus).run(built, placed, self._sentinels(chosen))
+        output = ImageTests(self.bench, build, gpus).run(built, placed, switched)
         return by_node(imagetests.names(placed), output, f"the image {built.image}")
 
-    def _sentinels(self, chosen: Sets) -> set[str]:
-        """Return the sentinels that are on: those of the profile, and of the patch and what it requires."""
-        needed = (chosen.patch, *patchcheck.requirements(self.series, chosen.patch))
-        own = {patch.sentinel.name for patch in needed if patch.sentinel is not None}
-        whole = [patch for patch in self.series.patches if patch.id in chosen.whole]
-        return (own | {*self.spec.profiles[self.bench.profile].sentinels}) & patchset.sentinels(whole)
+    def _sentinels(self, patch_id: str) -> frozenset[str]:
+        """Return the sentinels that are on for a patch: those of the profile, of the patch and of what it requires."""
+        (patch,) = [one for one in self.series.patches if one.id == patch_id]
+        needed = (patch, *patchcheck.requirements(self.series, patch))
+        own = {one.sentinel.name for one in needed if one.sentinel is not None}
+        return frozenset(own | {*self.spec.profiles[self.bench.profile].sentinels})
+
+
+def covering(others: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
+    """Return those of OTHERS without which a test FAILS that passes with all of them; none if it passes without any.
+
+    One at a time is found by halving, until those that were found are enough.
+    """
+    names: list[str] = []
+    if not fails(others):
+        return ()
+    for _ in others:
+        rest = [name for name in others if name not in names]
+        sizes = range(1, len(rest))  # without all of them it fails
+        names.append(rest[bisect_left(sizes, 1, key=lambda size: fails([*names, *rest[:size]]))])
+        if fails(names):
+            break
+    return tuple(names)
 
 
 def by_node(names: Mapping[str, str], output: str, runner: str) -> Mapping[str, Sequence[TestResult]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,12 +33,25 @@ def test_its_own():
     assert "louder" in os.environ["NVLLM_PATCHES"].split(","), os.environ["NVLLM_IMAGE"]
 
 
+def test_of_either():
+    assert {"louder", "softer"} & {*os.environ["NVLLM_PATCHES"].split(",")}
+
+
+def test_of_both(tmp_path):
+    assert {"louder", "softer"} <= {*os.environ["NVLLM_PATCHES"].split(",")}, f"{tmp_path} {__file__}"
+
+
 def test_of_anything():
     assert os.environ["NVLLM_IMAGE"]
 
 
 def test_broken():
     raise KeyError("a fixture that is not there")
+
+
+@pytest.mark.nvllm_engine
+def test_asked():
+    assert "louder" in os.environ["NVLLM_PATCHES"].split(","), os.environ["NVLLM_ADDRESS"]
 
 
 @pytest.mark.nvllm_gpu
@@ -140,3 +155,52 @@ def test_a_patch_that_is_not_carried_is_refused(project: Path, capsys: pytest.Ca
     capsys.readouterr()
     assert main(["patch", "prove", "cpu", "softer", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["refusals"][0]["code"] == "NV107"
+
+
+def test_an_engine_is_served_for_a_test_that_asks_one(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def serving(self: EngineBench, built: Built) -> Iterator[Any]:
+        yield SimpleNamespace(plan=SimpleNamespace(port=8123))
+
+    monkeypatch.setattr(EngineBench, "serving", serving)
+    add(project, "test_asked")
+    (test,) = prove(capsys)["tests"]
+    assert (test["where"], test["record"]["verdict"]) == ("engine", "proved")
+    assert test["record"]["without"]["text"].startswith("AssertionError: http://127.0.0.1:8123\n")
+
+
+def test_all_tests_run_without_a_patch_that_is_left_out(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(project, "test_of_either", "test_of_anything")
+    write_tree(project / "after", changed(one=(b"one 30\n", b"one thirty\n")))
+    add(project, "test_of_both", name="softer")
+    spec = project / "images/cpu.yaml"
+    spec.write_text(spec.read_text().replace("enable: [softer]", "enable: [louder, softer]"))
+
+    def each(*args: str, code: int = 0) -> Any:
+        capsys.readouterr()
+        assert main(["patch", "prove", "cpu", "louder", "--each", "--json", *args]) == code
+        (only,) = json.loads(capsys.readouterr().out)["result"]["each"]
+        return only
+
+    planned = each("--dry-run")
+    assert (planned["left_out"], planned["without"], len(planned["tests"])) == (["louder"], ["softer"], 3)
+    assert planned["to_run"]
+    record = each(code=1)["record"]
+    assert (record["image"], record["tests"], record["holds"]) == ("sha256:image-of-softer", 3, True)
+    either, both, anything = (f"tests/test_greet.py::test_of_{word}" for word in ("either", "both", "anything"))
+    assert record["covered"] == [
+        {"patch": "louder", "node": either, "by": ["softer"]},
+        {"patch": "louder", "node": anything, "by": []},
+    ]
+    (broken,) = record["broken"]
+    assert (broken["patch"], broken["node"]) == ("softer", both)
+    # A record does not say where the project and the files of a run lie.
+    assert broken["text"].startswith("AssertionError: TMP/tests/test_of_both0 tests/test_greet.py\n")
+    assert not each("--dry-run")["to_run"]
+    assert main(["patch", "prove", "cpu", "louder", "--each", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert f"{either} passes without louder: softer covers it" in out
+    assert f"{both} fails, though softer is there: AssertionError" in out
+    assert f"{anything} passes without louder, and without any patch" in out

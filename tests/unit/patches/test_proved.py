@@ -14,6 +14,7 @@ from nvllm.patches.proved import Arm, ProofRecord, Verdict
 from nvllm.patches.series import Patch
 from support.series_samples import two_patches, write_tree
 
+ROOT = Path(__file__).parents[3]
 MACHINE, MADE = "cpu-x86_64-0123456789ab", "2026-11-23T15:00:00Z"
 
 
@@ -40,6 +41,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path, first: Patch) -> Non
     other = replace(proof(tmp_path, first), patch="another")
     proved.write(project, "v1", [proof(tmp_path, first), other])
     assert proved.read(project, "v1").proofs == (other, proof(tmp_path, first))
+    assert proved.read(replace(project, own=False), "v1").proofs == ()  # that project has no tests to compare with
     seriesfile.load(project.series("v1"), "patches/v1")  # a record is no stray file of the series
 
 
@@ -66,3 +68,12 @@ def test_a_damaged_record_is_refused(tmp_path: Path, first: Patch) -> None:
         "NV104",
         "remove it, and prove the patches again: rm patches/v1/proofs.json",
     )
+
+
+def test_our_own_records_are_of_our_series_and_name_no_host() -> None:
+    for path in sorted((ROOT / "patches").glob(f"*/{proved.NAME}")):
+        series = seriesfile.load(path.parent, path.parent.name)
+        named = {(patch.id, node) for patch in series.patches if patch.status == "carried" for node in patch.proved_by}
+        kept = proved.read(Project(ROOT), path.parent.name)
+        assert {(proof.patch, proof.node) for proof in kept.proofs} <= named
+        assert [word for word in ("/tmp/", "/root/", "/home/", str(ROOT)) if word in path.read_text()] == []

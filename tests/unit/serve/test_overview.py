@@ -14,6 +14,8 @@ from nvllm.host.facts import EngineProblem
 from nvllm.image import buildrecord, identity
 from nvllm.image.buildrecord import Record
 from nvllm.models import local
+from nvllm.patches import proved, seriesfile
+from nvllm.patches.proved import Arm, ProofRecord
 from nvllm.serve import overview
 from nvllm.serve.overview import ImageNeeds
 from support.host_samples import HOST
@@ -56,6 +58,21 @@ def test_an_engine_that_does_not_answer(mine: Project, tmp_path: Path) -> None:
 def test_what_is_locked_is_built_next(mine: Project, tmp_path: Path) -> None:
     one = look(mine, tmp_path)
     assert (one.built, lacking(one), one.next) == (False, ([], ["NV302", "NV401"]), "nvllm build demo")
+
+
+def test_what_no_test_proves_is_shown_and_lacks_if_it_is_demanded(mine: Project, tmp_path: Path) -> None:
+    assert look(mine, tmp_path).proofs == {}
+    series = seriesfile.load(mine.series("v1"), "patches/v1")
+    for patch in series.patches:
+        arms = Arm("sha256:1", "failed"), Arm("sha256:2", "passed")
+        made = ProofRecord(patch.id, "tests/a.py::b", "proved", *arms, str(patch.sha256), "0" * 64, "cpu", "2026-11-24")
+        proved.write(mine, "v1", [made])
+    assert look(mine, tmp_path).proofs == {"unproved": 1}  # the patch names another test
+    spec = mine.spec("demo")
+    spec.write_text(spec.read_text().replace("  series: v1\n", "  series: v1\n  proved: required\n"))
+    demanded = look(mine, tmp_path)
+    assert [lack.code for lack in demanded.build] == ["NV607"]
+    assert demanded.next == "nvllm patch prove demo first"
 
 
 def test_what_is_built_needs_its_model(mine: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
