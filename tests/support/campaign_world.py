@@ -77,6 +77,9 @@ class CampaignEngine(SwitchedEngine):
 
     def run_in(self, container_id: str, command: Sequence[str]) -> tuple[int, str]:
         self.at_load()
+        if "-c" in command:  # what adds up a trace
+            rows = [["gemm", 64, 1280.0], ["norm", 32, 320.0]]
+            return 0, json.dumps({"gpu": True, "kernels": rows, "sizes": [2], "trace": ""})
         return (0, "") if self.running else (137, "killed")
 
     def read_in(self, container_id: str, path: str) -> str | None:
