@@ -30,6 +30,7 @@ FEWER: Mapping[str, str] = {
     "--seconds": "1",
     "--timeout": "60",
     "--trace-runs": "2",
+    "--trace-steps": "48",
     "--trials": "1",
 }
 """What a test asks for in the place of the numbers of a campaign."""
@@ -39,8 +40,7 @@ PROMISED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(ARTIFACTS, ("compiles", "findings")),
     "soak": ("engines", "questions", "findings"),
     "arms": ("effects", "findings", "artifacts"),
-    "sweep": ("effects", "findings", "notes"),
-    "bench": ("effects", "findings", "kernels", "common"),
+    **dict.fromkeys(("sweep", "bench"), ("effects", "findings", "kernels", "common", "traced")),
     "blessed": ("findings",),
 }
 """What the comparison of each campaign has to have, by the name of its output."""
@@ -102,6 +102,12 @@ def misshapen(results: Mapping[str, Any]) -> list[str]:
     wrong += [f"{name}: more than an arm" for name in ("soak", "blessed") if len(arms[name]) != 1]
     wrong += [f"arms: {arms['arms']}"] if arms["arms"][0] != "none" or len(arms["arms"]) != 2 else []
     wrong += [f"sweep: {arms['sweep']}"] if arms["sweep"][-1] != f"{arms['sweep'][0]}-2" else []
+    wrong += [
+        f"{name}: {one['arm']}: {one['runs']}"
+        for name in ("sweep", "bench")
+        for one in results[name]["traced"]
+        if len(one["runs"]) != 2 or one["low"] is None
+    ]
     (engine,) = results["soak"]["engines"]
     wrong += [f"soak: {engine}"] if [one["turn"] for one in engine["runs"]] != [1, 2] else []
     return wrong

@@ -43,6 +43,8 @@ class CampaignEngine(SwitchedEngine):
 
     at_load: Callable[[], None] = bless_world.nothing
     """What happens while the load runs."""
+    requests: int = 0
+    """How many the last load had."""
 
     def start_workbench(self, bench: Workbench, labels: Mapping[str, str]) -> str:
         container = super().start_workbench(bench, labels)
@@ -78,13 +80,14 @@ class CampaignEngine(SwitchedEngine):
     def run_in(self, container_id: str, command: Sequence[str]) -> tuple[int, str]:
         self.at_load()
         if "-c" in command:  # what adds up a trace
-            rows = [["gemm", 64, 1280.0], ["norm", 32, 320.0]]
-            return 0, json.dumps({"gpu": True, "kernels": rows, "sizes": [2], "trace": ""})
+            rows = [["gemm", 64, 1280.0 + len(self.plans)], ["norm", 32, 320.0]]
+            return 0, json.dumps({"gpu": True, "kernels": rows, "sizes": [2], "steps": 20, "trace": ""})
+        self.requests = int(command[command.index("--num-prompts") + 1])
         return (0, "") if self.running else (137, "killed")
 
     def read_in(self, container_id: str, path: str) -> str | None:
         shares = {f"p{share}_{one}_ms": 5.5 for share in (50, 95, 99) for one in ("ttft", "tpot", "itl", "e2el")}
-        said = {"completed": 4, "total_output_tokens": 64, "duration": 1.5, "output_throughput": 42.5}
+        said = {"completed": self.requests, "total_output_tokens": 64, "duration": 1.5, "output_throughput": 42.5}
         return json.dumps({**said, "request_throughput": 2.5, **shares})
 
 

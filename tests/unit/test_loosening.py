@@ -39,6 +39,10 @@ _EVIDENCE = {
     "--dry-run": _LESS,
     "--until-decided": "how many runs there are: the report says it, and corrects for it",
 }
+_TRACES = {
+    **dict.fromkeys(("--trace", "--trace-runs"), "adds legs that no other figure comes from"),
+    "--trace-steps": "what is measured: the report says it",
+}
 _LOAD = {
     "--requests": "what is measured: the report says it",
     "--prompt-len": "what is measured: the report says it",
@@ -146,8 +150,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "bench": {
         "--profile": _WHICH,
         "--vs": _WHICH,
-        "--trace": "adds a leg that no figure comes from",
         "--cold": _COLD,
+        **_TRACES,
         **_LOAD,
         **_MARGIN,
         "--concurrency": "what is measured: the report says it",
@@ -163,7 +167,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         **_EVIDENCE,
         **_QUESTIONS,
     },
-    "sweep": {"--profiles": _WHICH, "--cold": _COLD, **_EVIDENCE, **_LOAD, **_QUESTIONS, **_MARGINS},
+    "sweep": {"--profiles": _WHICH, "--cold": _COLD, **_TRACES, **_EVIDENCE, **_LOAD, **_QUESTIONS, **_MARGINS},
     "report": {"--html": _WRITES, "--open": _SHOWN},
     "sbom": {"--format": _SHOWN, "--output": _WRITES, "--patches": _PATCHES},
     "provenance": {

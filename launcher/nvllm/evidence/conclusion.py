@@ -27,7 +27,8 @@ def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTa
     measures = (*PRIMARY, CORRECT) if manifest.kind == "sweep" else tuple(PRIMARY)
     compared = sidebyside.compare(arms, manifest.margins, measures, share)
     notes = (*compared.notes, *_looked(share), *_noise(manifest, compared), *_traces(tables))
-    compared = replace(compared, notes=notes, kernels=tuple(tables), common=trace.compared(tables))
+    kernels, traced = [trace.together(one) for one in trace.by_arm(tables).values()], tuple(trace.per_token(tables))
+    compared = replace(compared, notes=notes, kernels=tuple(kernels), common=trace.compared(kernels), traced=traced)
     return alike.noted(compared, arms, {sidebyside.factor_of(arms[0].name, one.name): (arms[0], one) for one in arms})
 
 
@@ -52,7 +53,11 @@ def _traces(tables: Sequence[KernelTable]) -> Iterator[str]:
     if any(one.on == "cpu" for one in tables):
         yield "the trace has operators of the processor, not kernels of a GPU: there is none here"
     if tables:
-        yield f"kernel times are of one traced leg of {tables[0].steps} steps at most; they have no interval"
+        runs = max(len(one) for one in trace.by_arm(tables).values())
+        legs = "one traced leg, and have no interval" if runs == 1 else f"{runs} traced legs"
+        yield f"kernel times are of {legs}; each leg records {tables[0].steps} steps at most, and compiles for itself"
+    if tables and not all(one.tokens for one in tables):
+        yield "a trace has as many steps as it may have, so nobody knows how many tokens are in it: --trace-steps"
 
 
 def _noise(manifest: RunManifest, compared: Comparison) -> Iterator[str]:

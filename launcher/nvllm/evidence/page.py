@@ -94,6 +94,8 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison)
         figure_columns=("figure", *(one.name for one in comparison.arms)),
         figure_rows=summary.figure_rows(comparison),
         kernel_tables=[(summary.kernels_title(one), summary.kernel_rows(one)) for one in comparison.kernels],
+        traced_columns=summary.TRACED_COLUMNS,
+        traced_rows=summary.traced_rows(comparison),
         kernel_columns=summary.KERNEL_COLUMNS,
         common_columns=summary.COMMON_COLUMNS,
         common_rows=summary.common_rows(comparison),

@@ -28,6 +28,8 @@ def _parts(manifest: RunManifest, comparison: Comparison) -> Iterator[str]:
         yield _table(("figure", *(arm.name for arm in comparison.arms)), figure_rows(comparison))
     if comparison.effects:
         yield _table(EFFECT_COLUMNS, effect_rows(comparison))
+    if comparison.traced:
+        yield _table(TRACED_COLUMNS, traced_rows(comparison))
     for table in comparison.kernels:
         yield f"{kernels_title(table)}\n\n{_table(KERNEL_COLUMNS, kernel_rows(table))}"
     if comparison.common:
@@ -78,15 +80,17 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
         *([("margins", _margins(manifest))] if len(manifest.arms) > 1 else []),
         *([("order", _order(manifest))] if len(manifest.arms) > 1 else []),
         *([("compiled code", _compiled(manifest))] if manifest.kind != "eval" else []),
-        *(
-            [("trace", f"a leg of each arm, {trace.STEPS} steps at most; no figure comes from it")]
-            if manifest.traced
-            else []
-        ),
+        *([("trace", _traced(manifest))] if manifest.traced else []),
         ("host", ", ".join([host.machine, host.processor, *host.gpus, f"kernel {host.kernel}", host.engine])),
         ("project", commit),
         ("begun", manifest.created),
     ]
+
+
+def _traced(manifest: RunManifest) -> str:
+    rules = manifest.trace
+    legs = "a leg of each arm" if rules.runs == 1 else f"{rules.runs} legs of each arm"
+    return f"{legs}, {rules.steps} steps at most; no other figure comes from it"
 
 
 def _runs(manifest: RunManifest) -> str:
@@ -284,20 +288,43 @@ def questions_table(comparison: Comparison) -> str:
     return f"{_table(ENGINE_COLUMNS, engine_rows(comparison))}\n\n{MARKS}\n\n{grid}"
 
 
-KERNEL_COLUMNS = ("kernel", "calls", "ms", "share, %")
+TRACED_COLUMNS = ("arm", "traces", "kernels, ms a token", "interval, ms")
+
+
+def traced_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each arm with traces whose tokens were counted, for `TRACED_COLUMNS`."""
+    return [
+        (
+            one.arm,
+            str(len(one.runs)),
+            f"{one.mean:.3f}",
+            "" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}",
+        )
+        for one in comparison.traced
+    ]
+
+
+KERNEL_COLUMNS = ("kernel", "calls", "mean, us", "ms", "share, %")
 
 
 def kernels_title(table: KernelTable) -> str:
     """Return the title of TABLE, which says what its rows are."""
     what = "kernels of the GPU" if table.on == "gpu" else "operators of the processor, without those that each calls"
     more = f"; {table.others} shorter ones are in the sum alone" if table.others else ""
-    return f"Trace of {table.arm}: {what}, {table.microseconds / 1000:.3f} ms in all{more}"
+    of = table.arm if table.run == 1 else f"{table.arm}, {table.run} together"
+    return f"Trace of {of}: {what}, {table.microseconds / 1000:.3f} ms in all{more}"
 
 
 def kernel_rows(table: KernelTable) -> list[tuple[str, ...]]:
     """Return a row of texts for each kernel of TABLE, for `KERNEL_COLUMNS`."""
     return [
-        (one.name, str(one.calls), f"{one.microseconds / 1000:.3f}", f"{100 * trace.share(one, table):.1f}")
+        (
+            one.name,
+            str(one.calls),
+            f"{trace.mean(one):.2f}",
+            f"{one.microseconds / 1000:.3f}",
+            f"{100 * trace.share(one, table):.1f}",
+        )
         for one in table.kernels
     ]
 
