@@ -428,7 +428,8 @@ def _plan(app: App, campaign: Campaign) -> None:
         app.out.table(("leg", "arm", "profile", "run"), rows)
         if traced is not None:
             names = ", ".join(one.name for one in states)
-            app.out.line(f"then under a profiler, {traced.rules.runs} of each: {names}")
+            often = "" if traced.rules.runs == 1 else f" {traced.rules.runs} times"
+            app.out.line(f"then each{often} under a profiler: {names}")
 
     app.show(campaign.kind, {"probe": probe.state.name, "legs": [*legs], "trace": traced is not None}, text, [])
 
