@@ -24,6 +24,7 @@ from nvllm.host import gates
 from nvllm.image import digests
 from nvllm.patches import proved, series
 from nvllm.port import devrecord
+from nvllm.serve import memoryseries
 from nvllm.spec import projectfile
 from nvllm.trials import answers
 
@@ -34,6 +35,7 @@ FORMS: tuple[Form[Any], ...] = (
     journal.FORM,
     lock.FORM,
     manifest.FORM,
+    memoryseries.FORM,
     output.FORM,
     projectfile.FORM,
     proved.FORM,

@@ -26,7 +26,7 @@ from nvllm.host.facts import ContainerFact, ContainerState, DiskFacts, EngineFac
 from nvllm.image import buildrecord, identity, presence
 from nvllm.image.buildrecord import Record, RecordedLayer
 from nvllm.patches import patchset
-from nvllm.serve import fresh, startup, watchdog
+from nvllm.serve import fresh, memoryseries, startup, watchdog
 from support import bless_world, blessings_world, question_samples
 from support.evidence_world import IDLE, SwitchedEngine
 from support.gate_samples import FACTS
@@ -182,6 +182,7 @@ def campaign(
     monkeypatch.setattr(fresh, "free_port", lambda: front.port)
     monkeypatch.setattr(startup, "POLL", 0.005)
     monkeypatch.setattr(watchdog, "INTERVAL", 0.002)
+    monkeypatch.setattr(memoryseries, "INTERVAL", 0.002)
     monkeypatch.setattr(runner, "REST", 0.1)
     return Campaign(
         found, where, engine, front, tmp_path / "run", question_samples.write(tmp_path / "q.jsonl", 4), capsys

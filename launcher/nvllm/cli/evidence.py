@@ -319,14 +319,15 @@ def sweep(
 def report(app: App, run: Path, other: Path | None, written: WebPage) -> None:
     """A run that is not finished is shown as far as it is. Of two runs, arms of one name are compared."""
     evidence = EvidenceDirectory(run)
-    seen = Run(evidence.manifest(), evidence.arms())
+    seen, memory = Run(evidence.manifest(), evidence.arms()), evidence.series()
     if other is None:
         comparison = conclusion.of(seen.manifest, seen.arms, evidence.kernels())
     else:
         second = EvidenceDirectory(other)
         seen, comparison = tworuns.joined(seen, Run(second.manifest(), second.arms()))
+        memory = {}
     manifest = seen.manifest
-    message = written.written(run / "report.html", lambda: page.html(manifest, seen.arms, comparison))
+    message = written.written(run / "report.html", lambda: page.html(manifest, seen.arms, comparison, memory))
     text = f"{summary.markdown(manifest, comparison)}\n{analysis.markdown(manifest, comparison)}"
     app.out.result("report", _data(comparison, run), message or text)
 

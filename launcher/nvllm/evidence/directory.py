@@ -40,6 +40,8 @@ from nvllm.evidence.records import (
     LegVerdict,
     RunManifest,
 )
+from nvllm.serve import memoryseries, rundir
+from nvllm.serve.memoryseries import MemorySample
 from nvllm.serve.rundir import private_directory
 from nvllm.trials.answers import FORM_ANSWER, Answered, lines
 
@@ -136,6 +138,23 @@ class EvidenceDirectory:
     def log(self, leg: Path) -> str:
         """Return the engine's log of LEG. Raises Refused NV853 if it cannot be read."""
         return self._bytes(leg / "engine.log").decode("utf-8", "replace")
+
+    def series(self) -> dict[str, tuple[MemorySample, ...]]:
+        """Return the series of memory of every leg that has one, by arm and run. Raises Refused NV853."""
+        manifest = self.manifest()
+        legs = ((arm.name, run) for arm in manifest.arms for run in self._runs(arm.name, manifest.runs))
+        every = ((f"{arm}, {run}", self.memory(self.leg(arm, run))) for arm, run in legs)
+        return {name: samples for name, samples in every if samples}
+
+    def memory(self, leg: Path) -> tuple[MemorySample, ...]:
+        """Return the series of memory of LEG, empty without one. Raises Refused NV853 for another's file."""
+        path = leg / rundir.MEMORY
+        if not path.exists():
+            return ()
+        lines = self._bytes(path).splitlines()
+        return tuple(
+            self._structured(f"{path}:{number}", line, memoryseries.FORM) for number, line in enumerate(lines, 1)
+        )
 
     def finish(self, verdict: LegVerdict, answers: Iterable[Answered]) -> None:
         """Write the ANSWERS of a leg, then its VERDICT. Raises Refused NV920 if that fails."""

@@ -181,6 +181,8 @@ class LegVerdict:
     """Which run of its engine it is."""
     kv_usage: float | None = None
     """The share of the KV cache in use once the run was over and the engine at rest; None if nobody knows."""
+    memory: Mapping[str, Count] = field(default_factory=dict)
+    """Bytes while its engine ran, by figure of `serve/memoryseries.py`: the least available, the most of others."""
 
     @property
     def in_engine(self) -> int:
@@ -232,6 +234,8 @@ class ArmSummary:
     """The questions of all valid runs together."""
     timeouts: Count = 0
     """How many of them ran into their timeout. They count as wrong."""
+    memory: Mapping[str, Count] = field(default_factory=dict)
+    """Bytes, as in a leg, over all of them."""
 
 
 @dataclass(frozen=True, slots=True)

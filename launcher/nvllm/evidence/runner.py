@@ -35,7 +35,7 @@ from nvllm.evidence.records import (
     RunManifest,
 )
 from nvllm.image.identity import Build
-from nvllm.serve import fresh, health, planner, servehash, staged_cache
+from nvllm.serve import fresh, health, memoryseries, planner, servehash, staged_cache
 from nvllm.serve.examination import Depth
 from nvllm.serve.fresh import FreshInstances
 from nvllm.serve.rundir import RunDirectory, private_directory
@@ -117,7 +117,7 @@ class Runner:
                     self.trace(arm, self.traced, run)
         legs = self.directory.arms()
         comparison = conclusion.of(self.manifest, legs, self.directory.kernels())
-        drawn = page.html(self.manifest, legs, comparison)
+        drawn = page.html(self.manifest, legs, comparison, self.directory.series())
         text = analysis.markdown(self.manifest, comparison)
         self.directory.compared(comparison, text, summary.markdown(self.manifest, comparison), drawn)
         return comparison
@@ -322,6 +322,7 @@ class Runner:
             engine=engine + 1 if self.manifest.per_engine > 1 else 0,
             turn=earlier + 1,
             kv_usage=result.kv_usage,
+            memory=memoryseries.extremes(one.bytes for one in self.directory.memory(start.run.path)),
         )
 
     def _finish(self, verdict: LegVerdict, answers: Sequence[Answered]) -> LegVerdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from types import MappingProxyType
 
 from nvllm.core.refusal import Refusal
 from nvllm.evidence import arms, trace
@@ -13,6 +14,7 @@ from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.load import PRIMARY
 from nvllm.evidence.records import Comparison, KernelTable, RunManifest
 from nvllm.pages.page import printable
+from nvllm.serve.memoryseries import AVAILABLE, FIGURES
 
 
 def markdown(manifest: RunManifest, comparison: Comparison) -> str:
@@ -28,6 +30,8 @@ def _parts(manifest: RunManifest, comparison: Comparison) -> Iterator[str]:
         yield _table(("figure", *(arm.name for arm in comparison.arms)), figure_rows(comparison))
     if comparison.effects:
         yield _table(EFFECT_COLUMNS, effect_rows(comparison))
+    if rows := memory_rows(comparison):
+        yield _table(MEMORY_COLUMNS, rows)
     if comparison.traced:
         yield _table(TRACED_COLUMNS, traced_rows(comparison))
     for table in comparison.kernels:
@@ -286,6 +290,21 @@ def questions_table(comparison: Comparison) -> str:
     """Return every question in every run of the engines of COMPARISON, and what those runs show, as Markdown."""
     grid = _table(question_columns(comparison), question_rows(comparison))
     return f"{_table(ENGINE_COLUMNS, engine_rows(comparison))}\n\n{MARKS}\n\n{grid}"
+
+
+_MEMORY = MappingProxyType(
+    {AVAILABLE: "least available, GiB", **{name: f"most, {name}, GiB" for name in FIGURES if name != AVAILABLE}}
+)
+MEMORY_COLUMNS = ("arm", *_MEMORY.values())
+
+
+def memory_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each arm whose memory was looked at, for `MEMORY_COLUMNS`."""
+    return [
+        (one.name, *(f"{one.memory[name] / 2**30:.2f}" if name in one.memory else "" for name in _MEMORY))
+        for one in comparison.arms
+        if one.memory
+    ]
 
 
 TRACED_COLUMNS = ("arm", "traces", "kernels, ms a token", "interval, ms")
