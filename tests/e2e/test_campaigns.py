@@ -13,7 +13,7 @@ from docker import DockerClient
 
 from support import campaign_page
 from support.engine_world import IMAGE, Worlds
-from support.gate_samples import put_memtester
+from support.gate_samples import OK, put_memtester
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -24,7 +24,7 @@ def test_each_campaign_ends_with_what_the_page_promises(
     world = worlds.make()
     profiles = {"lower8": world.profile("compiled"), "phaseE-off": world.profile("ablation")}
     profiles |= {"all-beta": world.profile(), "piecewise": world.profile("compiled")}
-    put_memtester(tmp_path)
+    put_memtester(tmp_path, OK)
     path = {"PATH": f"{tmp_path}:{world.env['PATH']}"}
     results = dict[str, Any]()
     for words in campaign_page.lines():
