@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.bisect import journal
+from nvllm.bless import rejected
 from nvllm.cache import manifest
 from nvllm.cli import output
 from nvllm.core import fields, lock, spec
@@ -45,6 +46,7 @@ FORMS: tuple[Form[Any], ...] = (
     records.FORM_KERNELS,
     records.FORM_LEG,
     records.FORM_RUN,
+    rejected.FORM,
     series.FORM,
     spec.FORM,
     tasks.FORM_ANSWER,

@@ -197,6 +197,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--rebless": "replaces what is in force, after as many trials; without it NV902",
         "--extend": "adds to what is in force, after as many trials; without it NV902",
         "--artifacts": "how many compiles may fail; the one that is blessed passes as many trials",
+        "--keep-rejected": "how long a cache that failed stays; nothing serves it",
         "--candidate": "tries what was pulled instead of what it compiles, by as many trials",
         "--sign": "signs what is written",
         "--expires": "an earlier end; a later one than the profile's is refused",
