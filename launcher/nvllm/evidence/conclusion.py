@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from nvllm.evidence import alike, comparison, compiles, deciding, drift, looks, sidebyside, trace
+from nvllm.evidence import alike, comparison, compiles, deciding, drift, grid, looks, sidebyside, trace
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.deciding import CORRECT, LEVEL
 from nvllm.evidence.load import PRIMARY
@@ -19,7 +19,7 @@ def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTa
         described = comparison.compare(arms, manifest.margins, share)
         findings = (*described.findings, *_floors(manifest, described))
         described = replace(described, findings=findings, notes=(*described.notes, *_looked(share)))
-        described = drift.noted(described, arms, manifest.margins, share)
+        described = grid.noted(drift.noted(described, arms, manifest.margins, share), arms)
         if any(one.artifact for one in manifest.arms):
             described = compiles.noted(described, arms, manifest.arms, manifest.margins, share)
         drifting = {one.factor: arms[:1] for one in described.findings if one.factor not in manifest.ablated}
@@ -29,6 +29,7 @@ def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTa
     notes = (*compared.notes, *_looked(share), *_noise(manifest, compared), *_traces(tables))
     kernels, traced = [trace.together(one) for one in trace.by_arm(tables).values()], tuple(trace.per_token(tables))
     compared = replace(compared, notes=notes, kernels=tuple(kernels), common=trace.compared(kernels), traced=traced)
+    compared = grid.noted(compared, arms) if manifest.kind == "sweep" else compared
     return alike.noted(compared, arms, {sidebyside.factor_of(arms[0].name, one.name): (arms[0], one) for one in arms})
 
 

@@ -385,7 +385,7 @@ class EngineRuns:
 
 @dataclass(frozen=True, slots=True)
 class QuestionRuns:
-    """How the question ID was answered: for each of the comparison's engines a text with a mark for each run."""
+    """How the question ID was answered: for each engine of the comparison, or each arm, a mark for each run."""
 
     id: Count
     expected: str
@@ -444,7 +444,7 @@ class Comparison:
     engines: tuple[EngineRuns, ...] = ()
     """The engines that were asked several runs, with what each run shows."""
     questions: tuple[QuestionRuns, ...] = ()
-    """Every question in every run of these engines, if there are not too many."""
+    """Every question in every run of these engines, or of the arms if there are none, if there are not too many."""
     compiles: tuple[ArtifactResult, ...] = ()
     """The artifacts of one key, where they are what is compared."""
     spread: ArtifactSpread | None = None

@@ -272,14 +272,16 @@ def engine_rows(comparison: Comparison) -> list[tuple[str, ...]]:
 
 
 def question_columns(comparison: Comparison) -> tuple[str, ...]:
-    """Return the columns of `question_rows`: one for each engine."""
+    """Return the columns of `question_rows`: one for each engine that was asked several runs, else for each arm."""
+    if not comparison.engines:
+        return ("question", "expected", *(one.name for one in comparison.arms))
     arms_named = len({one.arm for one in comparison.engines}) > 1
     names = (f"{f'{one.arm}, ' if arms_named else ''}engine {one.engine}" for one in comparison.engines)
     return ("question", "expected", *names)
 
 
 def question_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each question: for each engine a mark for each of its runs, see `MARKS`."""
+    """Return a row of texts for each question: for each engine, or arm, a mark for each of its runs, see `MARKS`."""
     return [(str(one.id), one.expected, *one.marks) for one in comparison.questions]
 
 

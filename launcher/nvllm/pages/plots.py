@@ -219,8 +219,8 @@ def _curves(axes: Axes, drawn: Sequence[tuple[str, Sequence[Point]]]) -> None:
     lines = {}
     styles = zip([*_CURVES, *["c8"] * MOST], cycle(_DASHES), strict=False)
     for number, ((name, points), (colour, dashes)) in enumerate(zip(drawn, styles, strict=False)):
-        style = {"color": _paint(colour), "zorder": 2 + MOST - number, "gid": _title(name)}
-        (lines[name],) = axes.plot([x for x, _ in points], [y for _, y in points], dashes, **style)
+        across, up = [x for x, _ in points], [y for _, y in points]
+        (lines[name],) = axes.plot(across, up, dashes, color=_paint(colour), zorder=2 + MOST - number, gid=_title(name))
     axes.grid(axis="y")
     _key(axes, dict([*lines.items()][: len(_CURVES)]), columns=1)
 

@@ -31,7 +31,8 @@ def made(
 @pytest.mark.thorough
 @pytest.mark.usefixtures("undrawn")
 def test_each_campaign_ends_with_what_the_page_promises(made: Campaign, tmp_path: Path) -> None:
-    profiles, wrong = defaultdict(lambda: "eager"), dict[str, list[str]]()
+    profiles: defaultdict[str, str] = defaultdict(lambda: "eager")
+    wrong: dict[str, list[str]] = {}
     for words in campaign_page.lines():
         if words[0] in {"gate", "bless"}:  # they have worlds of their own
             continue

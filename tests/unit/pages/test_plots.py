@@ -172,7 +172,9 @@ def test_an_estimate_without_an_interval_is_a_dot_alone() -> None:
 
 def test_a_course_of_many_points_keeps_its_lowest_or_highest_one() -> None:
     points = [(float(at), 5.0 - 4.0 * (at == 777) + 4.0 * (at == 555)) for at in range(2000)]
-    for mark, extreme in (("lowest", "a: 1.00 GiB after 777 s"), ("highest", "a: 9.00 GiB after 555 s")):
+    marks: tuple[tuple[plots.Mark, str], ...]
+    marks = (("lowest", "a: 1.00 GiB after 777 s"), ("highest", "a: 9.00 GiB after 555 s"))
+    for mark, extreme in marks:
         drawn = plots.courses("Memory", [("a", points)], "seconds", "GiB", mark)
         assert drawn.count(f"<title>{extreme}</title>") == 2
         assert len(drawn) < 20_000
