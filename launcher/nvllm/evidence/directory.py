@@ -151,7 +151,7 @@ class EvidenceDirectory:
         path = leg / rundir.MEMORY
         if not path.exists():
             return ()
-        lines = self._bytes(path).splitlines()
+        *lines, _ = self._bytes(path).split(b"\n")  # a run that was killed may have left a part of a line
         return tuple(
             self._structured(f"{path}:{number}", line, memoryseries.FORM) for number, line in enumerate(lines, 1)
         )
