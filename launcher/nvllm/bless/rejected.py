@@ -5,6 +5,7 @@ Only a bless that was told so leaves one. No serve reads it. `nvllm gc` keeps tr
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,9 @@ def kept(blesses: Path, now: float) -> Iterator[tuple[Path, RejectedTree]]:
     for path in sorted(blesses.glob(f"*/*/{_NAME}")):
         try:
             content = reading.content(path, reading.STATE)
-            record = documents.parse(FORM, content, lambda _: (), code="NV907", label=str(path), cure=f"rm {path}")
+            record = documents.parse(
+                FORM, content, lambda _: (), code="NV907", label=str(path), cure=shlex.join(["rm", str(path)])
+            )
             ends = clock.seconds(record.until)
         except (OSError, ValueError, Refused):
             continue

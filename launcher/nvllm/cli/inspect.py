@@ -349,8 +349,8 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
         if restorable:
             names = ", ".join(one[:12] for one in restorable)
             app.out.line(f"kept for `nvllm manifest restore`: the caches before those in force: {names}")
-        for path, one in referred.rejected:
-            app.out.line(f"kept until {one.until}, rejected by the trials of {path}: {one.tree[:12]}")
+        for path, record in referred.rejected:
+            app.out.line(f"kept until {record.until}, rejected by the trials of {path}: {record.tree[:12]}")
 
     app.show("gc", data, text, referred.unknown)
 

@@ -58,7 +58,7 @@ def _traces(tables: Sequence[KernelTable]) -> Iterator[str]:
         legs = "one traced leg, and have no interval" if runs == 1 else f"{runs} traced legs"
         yield f"kernel times are of {legs}; each leg records {tables[0].steps} steps at most, and compiles for itself"
     if tables and not all(one.tokens for one in tables):
-        yield "a trace has as many steps as it may have, so nobody knows how many tokens are in it: --trace-steps"
+        yield "a trace whose tokens nobody knows has no ms a token: it has as many steps as --trace-steps lets it have"
 
 
 def _noise(manifest: RunManifest, compared: Comparison) -> Iterator[str]:

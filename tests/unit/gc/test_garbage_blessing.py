@@ -13,7 +13,7 @@ from nvllm.bless import rejected
 from nvllm.bless.preflight import BlessRequest
 from nvllm.cache.pins import Pins
 from nvllm.core.paths import Places
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refused
 from nvllm.gc import garbage
 from support import bless_world
 from support.bless_world import World
@@ -74,17 +74,6 @@ def test_a_rejected_tree_stays_for_the_days_that_were_asked_for(made: World, fro
         assert {tree, f"{made.work.evidence.parent.name}/{made.work.evidence.name}"} & gone == (
             set() if stays else {tree, f"{made.work.evidence.parent.name}/{made.work.evidence.name}"}
         )
-    if days:
-        ((_, record),) = rejected.kept(made.places.blessing, time.time())
-        assert record.reasons[0].startswith("NV912 ")
-        (made.work.evidence / "rejected.json").write_text("{}")
-        assert list(rejected.kept(made.places.blessing, time.time())) == []
-
-
-def test_the_hosts_fault_rejects_no_tree(made: World) -> None:
-    fault = Refused([Refusal("NV519", "/proc/meminfo", "memory", "none", "stop what uses memory")])
-    assert rejected.keep(made.work.evidence, "0" * 64, 3, fault, time.time()) is None
-    assert list(rejected.kept(made.places.blessing, time.time())) == []
 
 
 def test_a_tree_that_is_pinned_after_it_was_listed_stays(made: World) -> None:
