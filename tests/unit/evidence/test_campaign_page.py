@@ -36,6 +36,9 @@ def test_each_campaign_ends_with_what_the_page_promises(made: Campaign, tmp_path
     for words in campaign_page.lines():
         if words[0] in {"gate", "bless"}:  # they have worlds of their own
             continue
+        assert ("gsm8k" in words) == ("--length" in words), (
+            words
+        )  # the tiny model's context is shorter than the default
         line = campaign_page.fewer(words, "demo", profiles, "a", tmp_path)
         status, document = made.nvllm(line)
         assert status == 0, document
