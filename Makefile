@@ -59,7 +59,7 @@ test-engines: setup ## nvllm on each Docker and Podman that packages give, in bo
 
 .PHONY: test-gpu
 test-gpu: ## the patched engine on this machine's GPU; PLACE is what `python -m gpu.lay` laid out, see docs/gpu.md
-	PYTHONPATH=tests:. python3 -m gpu.run $(PLACE) --output $(or $(OUTPUT),gpu-results.json) --commit $(shell git rev-parse HEAD)
+	PYTHONPATH=launcher:tests:.:$(PLACE)/tool python3 -m gpu.run $(PLACE) --output $(or $(OUTPUT),gpu-results.json) --commit $(shell git rev-parse HEAD)
 
 .PHONY: test-gpu-containers
 test-gpu-containers: ## nvllm on Docker and Podman of packages with this GPU; PLACE and OUTPUT as for test-gpu; root

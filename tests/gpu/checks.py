@@ -181,6 +181,15 @@ def tampered(results: Results) -> Iterator[str]:
         yield f"mended: exit status {status}"
 
 
+def shapes(results: Results) -> Iterator[str]:
+    """No bless of a profile with other bounds is rejected, and what it blessed lacks no kernel for other prompts."""
+    for case, steps in results.get("shapes", {"no case": {}}).items():
+        yield from _blessed_by(case, steps, "bless")
+        yield from _served_by(case, steps, "serve")
+        if missing := steps.get("serve", {}).get("missing"):
+            yield f"{case}: lacked {missing}"
+
+
 def extension(results: Results) -> Iterator[str]:
     """`nvllm bless --extend` adds the kernels that a blessing lacks."""
     steps = results.get("blessing", {}).get("extended", {})
@@ -267,7 +276,7 @@ def _served_by(case: str, steps: Results, step: str) -> Iterator[str]:
 
 
 def torture(results: Results) -> Iterator[str]:
-    """No request of the torture ends a server, is answered with an error of the server, or changes another answer."""
+    """No request of the torture ends a server, gets an error of it, changes another answer, or lacks a kernel."""
     servers = results.get("torture", {})
     for name in ("eager", "blessed"):
         server = servers.get(name, {})
@@ -279,8 +288,11 @@ def torture(results: Results) -> Iterator[str]:
         if server["engine ended"] or not server["alive at the end"]:
             yield f"{name}: the server ended {server['engine ended']} times"
         yield from (f"{name}: {kind}: {request}" for kind, request in server["findings"].items())
-    if not servers.get("blessed", {}).get("cache unchanged"):
+    blessed = servers.get("blessed", {})
+    if not blessed.get("cache unchanged"):
         yield "blessed: the cache has changed"
+    if missing := blessed.get("kernels missing"):
+        yield f"blessed: lacked {missing}"
 
 
 def _sealed(starts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -296,6 +308,7 @@ PARTS: Mapping[str, tuple[Check, ...]] = {
     "probes": (answered, states, same_answers, one_token, switches, kernels),
     "serving": (blessed, survives, covered),
     "blessing": (by_nvllm, unseen, tampered, extension, gated_delta_net),
+    "shapes": (shapes,),
     "benching": (traced, series_kernel),
     "torture": (torture,),
     "throughput": (),

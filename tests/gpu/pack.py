@@ -23,16 +23,13 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.gpu import sources
 from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from gpu import serving
 from gpu.lay import MANIFEST
-from nvllm.core import workload
 from nvllm.core.lock import Lock, LockedWheel
 from nvllm.core.paths import find_project, places
 from nvllm.core.progress import Silent
@@ -198,9 +195,6 @@ def lay_code(place: Path, python: str) -> None:
     lay_repository(place / "repository")
     lay_kernels = ["benchmarks.gpu.first_fire", "lay", "--python", python, str(place / "kernels")]
     subprocess.run([sys.executable, "-m", *lay_kernels], cwd=ROOT, check=True)
-    bounds = workload.bounds({"max-num-seqs": serving.AT_ONCE}, serving.LONGEST)
-    asked = [[[asdict(one) for one in step] for step in workload.steps(bounds, at)] for at in range(serving.ROUNDS)]
-    (place / "workload.json").write_text(json.dumps(asked), encoding="utf-8")
     with tempfile.TemporaryDirectory(dir=place) as scratch:
         sources.lay(Path(scratch))
         (place / "trees").mkdir()

@@ -7,6 +7,7 @@ Python alone.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -81,6 +82,14 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
+    def _stream(self, count: int) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # whoever asked has seen enough
+            for _ in range(count):
+                self.wfile.write(b'data: {"choices": [{"text": "x"}]}\n\n')
+                time.sleep(0.002)
+
     def do_GET(self) -> None:
         models = json.dumps({"data": [{"max_model_len": LENGTH}]})
         metrics = "".join(
@@ -94,6 +103,9 @@ class Handler(BaseHTTPRequestHandler):
         prompt, count = asked["prompt"], asked["max_tokens"]
         with LOCK:
             kernel(len(prompt if isinstance(prompt, list) else prompt.split()))
+        if asked.get("stream"):
+            self._stream(count)
+            return
         choice = {"text": "x", "token_ids": list(range(count))}
         self._say(json.dumps({"choices": [choice], "usage": {"completion_tokens": count}}))
 

@@ -58,6 +58,20 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
             "additional-config.gdn_prefill_backend": "triton",
         },
     },
+    "tiny-512": {
+        "dev": True,
+        "arguments": {**GENERAL, "max-model-len": 512, "max-num-seqs": 16, "kv-cache-memory-bytes": 64 << 20},
+    },
+    "tiny-chunked": {
+        "dev": True,
+        "arguments": {
+            **GENERAL,
+            "max-model-len": 512,
+            "max-num-seqs": 64,
+            "max-num-batched-tokens": 128,
+            "kv-cache-memory-bytes": 512 << 20,
+        },
+    },
     EAGER: {"blessed": False, "arguments": TAKEN},
     SWITCHED_OFF: {"blessed": False, "arguments": TAKEN, "sentinels": []},
 }

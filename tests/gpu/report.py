@@ -156,7 +156,8 @@ def _came_to(one: Mapping[str, Any]) -> list[str]:
     manifest = one.get("manifest")
     if manifest is not None:
         starts = [sum(phase["seconds"] for phase in each["phases"]) for each in (manifest["cold"], *manifest["trials"])]
-        rounds = ", ".join(map(str, manifest["coverage"]["new"]))
+        unmet = manifest["coverage"].get("unmet", [])
+        rounds = ", ".join(map(str, manifest["coverage"]["new"])) + (f"; never met: {len(unmet)}" if unmet else "")
         made = f"{manifest['files']} files, good trials: {len(manifest['trials'])}"
         return [made, ", ".join(f"{seconds:.0f}" for seconds in starts), rounds, "", ""]
     if "alone" in one:
@@ -179,14 +180,15 @@ def held(found: Mapping[str, Any]) -> list[list[str]]:
 
 def tortured(servers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """Return the lines of the table of the torture: a heading, then a line for each of SERVERS that was asked."""
-    lines = [["server", "requests", "2xx", "4xx", "5xx", "hung up", "connections", "ended", "neighbour, s", "seconds"]]
+    columns = ["server", "requests", "2xx", "4xx", "5xx", "hung up", "connections", "ended", "neighbour, s", "seconds"]
+    lines = [[*columns, "kernels missing"]]
     for name in ("eager", "blessed"):
         server = servers.get(name, {})
         if "requests" in server:
             of = [sum(n for code, n in server["statuses"].items() if code[0] == first) for first in "245"]
             counts = [server["requests"], *of, server["statuses"].get("0", 0), server["connections"]]
             figures = [*counts, server["engine ended"], server["slowest answer of the neighbour"], server["seconds"]]
-            lines.append([name, *map(str, figures)])
+            lines.append([name, *map(str, figures), str(sum(server["kernels missing"].values()))])
     return lines
 
 
@@ -217,6 +219,8 @@ def document(found: Mapping[str, Any]) -> str:
         parts += ["### Blessed, and served from a read-only cache", markdown(servers(found.get("serving", {})))]
     if "blessing" in asked:
         parts += ["### By nvllm itself", markdown(commands(found.get("blessing", {})))]
+    if "shapes" in found:
+        parts += ["### Profiles with other bounds", markdown(commands(found["shapes"]))]
     if "benching" in found:
         parts += ["### Traces of a bench", *traces(found["benching"])]
     if "torture" in found:

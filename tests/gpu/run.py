@@ -95,7 +95,7 @@ def probes(place: Place, scratch: Path, arms: Mapping[str, Arm], save: Save) -> 
 def served(place: Place, scratch: Path, cases: Sequence[str], save: Save) -> None:
     """Bless and serve blessed: CASES of serving.py."""
     scratch.mkdir(parents=True)
-    path = place.path("patched")
+    path = os.pathsep.join([place.path("patched"), place.commands()])
     argv = machine.python("-m", "gpu.serving", str(place.root), str(scratch), *cases)
     followed(argv, path, scratch / "serving.log", lambda seen: save("serving", seen))
 
@@ -103,7 +103,7 @@ def served(place: Place, scratch: Path, cases: Sequence[str], save: Save) -> Non
 def tortured(place: Place, scratch: Path, count: int, save: Save) -> None:
     """Ask servers what no user means, and COUNT requests that are drawn: torturing.py."""
     scratch.mkdir(parents=True)
-    path = os.pathsep.join([place.path("patched"), str(place.root / "tool")])  # the tool has the HTTP client
+    path = os.pathsep.join([place.path("patched"), place.commands()])
     argv = machine.python("-m", "gpu.torturing", str(place.root), str(scratch), str(count))
     followed(argv, path, scratch / "torturing.log", lambda seen: save("torture", seen))
 
@@ -263,10 +263,13 @@ def parser() -> argparse.ArgumentParser:
 BLESSINGS = ("blessed", "extended", "gated delta net")
 """The cases of blessing.py, which needs what `nvllm` needs."""
 
+SHAPES = ("128 tokens and 2", "512 tokens and 16", "512 tokens and 64, in parts of 128")
+"""The cases of shapes.py, which needs what `nvllm` needs."""
+
 BENCHES = ("traced, switched off",)
 """The cases of benching.py, which needs what `nvllm` needs."""
 
-PARTS = ("probes", "serving", "blessing", "benching", "torture", "throughput")
+PARTS = ("probes", "serving", "blessing", "shapes", "benching", "torture", "throughput")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -294,6 +297,8 @@ def main(argv: Sequence[str]) -> int:
         served(place, scratch / "serving", chosen.cases, save)
     if "blessing" in chosen.only:
         by_nvllm(place, scratch / "blessing", "blessing", chosen.blessings, chosen.trials, save)
+    if "shapes" in chosen.only:
+        by_nvllm(place, scratch / "shapes", "shapes", SHAPES, chosen.trials, save)
     if "benching" in chosen.only:
         by_nvllm(place, scratch / "benching", "benching", chosen.benches, (), save)
     if "torture" in chosen.only:

@@ -27,6 +27,9 @@ from typing import Any
 
 from gpu import machine
 from gpu.machine import CACHE, SENTINELS, Place, Process
+from nvllm.bless import joint
+from nvllm.core import workload
+from nvllm.core.workload import Request
 
 LENGTHS = (1, 2, 15, 16, 17, 64, 111)
 """Tokens of the prompts: where Triton makes other variants of a kernel, which it does for 1 and for multiples of 16."""
@@ -79,8 +82,6 @@ CASES: dict[str, Case] = {
 }
 
 Answer = dict[str, Any]
-Workload = list[list[list[dict[str, Any]]]]
-"""Rounds of steps of requests, as `nvllm.core.workload` makes them; the requests of a step are sent together."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,22 @@ class Server:
     def ask(self, prompt: Sequence[int], answer: int = 8, settings: Answer | None = None) -> Answer:
         """Return the ANSWER tokens after PROMPT, or what went wrong."""
         return ask(self.port, prompt, answer, settings)
+
+    def stream(self, request: Request, more: Callable[[], bool]) -> bool:
+        """Ask REQUEST part by part until MORE returns false; return whether the server takes it."""
+        question = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/v1/completions",
+            data=json.dumps({"model": "model", **joint.fields(request), "stream": True}).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(question, timeout=ASKED) as answer:
+                for line in answer:
+                    if line.startswith(b"data: {") and not more():
+                        break
+        except urllib.error.HTTPError as error:
+            return error.code != 400
+        return True
 
     def stop(self) -> None:
         """End the server as `nvllm` does, by SIGTERM; its processes have half a minute."""
@@ -179,23 +196,26 @@ def marks(server: Server) -> Answer:
     }
 
 
-def rounds(server: Server, workload: Workload, quiet: int) -> list[Answer]:
-    """Ask rounds of WORKLOAD until QUIET of them in a row brought no new kernel; return what each brought."""
-    found: list[Answer] = []
-    for one in workload:
+def rounds(server: Server, most: int, quiet: int) -> list[Answer]:
+    """Ask MOST rounds of `nvllm bless`, or until QUIET in a row brought no new kernel; return what each brought."""
+    of = workload.bounds({"max-num-seqs": AT_ONCE}, LONGEST)
+    seen: list[Answer] = []
+    for number in range(most):
         began, before = time.monotonic(), len(server.missed())
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            said = [
-                answer["status"]
-                for step in one
-                for answer in pool.map(lambda ask: server.ask(ask["prompt"], ask["answer"], ask["settings"]), step)
-            ]
+            statuses = Counter(
+                str(answer["status"])
+                for step in workload.steps(of, number)
+                for answer in pool.map(lambda one: server.ask(one.prompt, one.answer, dict(one.settings)), step)
+            )
+        joint_steps = workload.joint_steps(of, number)
+        unmet = [step.name for step in joint_steps if not joint.ask(step, server.stream).met]
         new = len(server.missed()) - before
-        statuses = {str(status): count for status, count in Counter(said).items()}
-        found.append({"requests": statuses, "new": new, "seconds": round(time.monotonic() - began, 1)})
-        if not server.alive() or (len(found) >= quiet and not any(each["new"] for each in found[-quiet:])):
+        seconds = round(time.monotonic() - began, 1)
+        seen.append({"requests": statuses, "joint": len(joint_steps), "unmet": unmet, "new": new, "seconds": seconds})
+        if not server.alive() or (len(seen) >= quiet and not any(each["new"] for each in seen[-quiet:])):
             break
-    return found
+    return seen
 
 
 def asked(server: Server) -> Answer:
@@ -212,11 +232,10 @@ def asked(server: Server) -> Answer:
 
 @dataclass
 class Bench:
-    """Where the cases run: PLACE, SCRATCH for their files, their WORKLOAD, and all that was FOUND so far."""
+    """Where the cases run: PLACE, SCRATCH for their files, and all that was FOUND so far."""
 
     place: Place
     scratch: Path
-    workload: Workload
     say: Callable[[Answer], None]
     found: Answer = field(default_factory=dict)
     _ports: Any = field(default_factory=lambda: iter(range(8100, 8200)))
@@ -242,7 +261,7 @@ class Bench:
         process = Process("patched", self.argv(case, model), directory / "cold", SENTINELS, BLESSING, {}, cache)
         server, seconds = self.started(name, "cold", process)
         if seconds is not None and case.workload:
-            self.keep(name, "cold", {"rounds": rounds(server, self.workload, QUIET)})
+            self.keep(name, "cold", {"rounds": rounds(server, ROUNDS, QUIET)})
         server.stop()
         self.keep(name, "cold", marks(server))
         if seconds is None:
@@ -285,7 +304,7 @@ class Bench:
         if seconds is not None:
             self.keep(name, start, {"missed when ready": len(server.missed()), "written": self.written(server, cache)})
             if how.workload:
-                self.keep(name, start, {"rounds": rounds(server, self.workload[:2], 3)})
+                self.keep(name, start, {"rounds": rounds(server, 2, 3)})
                 self.keep(name, start, {"missed by the workload": len(server.missed())})
             self.keep(name, start, asked(server))
             if server.alive():
@@ -306,8 +325,7 @@ class Bench:
 
 def measure(place: Place, scratch: Path, names: Sequence[str], say: Callable[[Answer], None]) -> None:
     """Run the cases NAMES side by side, and SAY what was seen so far after each step."""
-    workload = json.loads((place.root / "workload.json").read_text(encoding="utf-8"))
-    bench = Bench(place, scratch, workload, say)
+    bench = Bench(place, scratch, say)
     with ThreadPoolExecutor(len(names)) as pool:
         done = [pool.submit(bench.case, name, CASES[name]) for name in names]
     for each in done:

@@ -74,8 +74,7 @@ class Torture:
     """Both campaigns, with what PLACE holds; files lie below SCRATCH."""
 
     def __init__(self, place: Place, scratch: Path, count: int) -> None:
-        workload = json.loads((place.root / "workload.json").read_text(encoding="utf-8"))
-        self._bench = Bench(place, scratch, workload, lambda _: None)
+        self._bench = Bench(place, scratch, lambda _: None)
         self._count = count
         self._seen: dict[str, Any] = {}
         self._lock = threading.Lock()
@@ -98,7 +97,7 @@ class Torture:
         argv = self._argv(())
         cold = Process("patched", argv, self._scratch("cold", 0), SENTINELS, serving.BLESSING, {}, cache)
         server = self._started("cold", cold)
-        rounds = serving.rounds(server, self._bench.workload, serving.QUIET)
+        rounds = serving.rounds(server, serving.ROUNDS, serving.QUIET)
         server.stop()
         self._keep("cold", {"rounds": rounds, **serving.marks(server)})
         fresh, before = serving.inductors(cache), serving.files(cache)

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -194,6 +194,15 @@ class FrontEnd:
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
 
+def _stream(write: Callable[[bytes], int], tokens: int, released: Event) -> None:
+    """Write an answer of so many TOKENS part by part."""
+    with suppress(BrokenPipeError, ConnectionResetError):  # whoever asked has seen enough
+        for _ in range(tokens):
+            write(b'data: {"choices": [{"text": "x"}]}\n\n')
+            released.wait(0.002)
+        write(b"data: [DONE]\n\n")
+
+
 @contextmanager
 def front_end() -> Iterator[FrontEnd]:
     """Serve what a `FrontEnd` says on a free port of 127.0.0.1, for the duration of the context."""
@@ -219,6 +228,12 @@ def front_end() -> Iterator[FrontEnd]:
             if said.at_request is not None:
                 said.at_request(said.asked[-1])
             released.wait(said.pause)
+            asked = json.loads(said.asked[-1])
+            if asked.get("stream") and said.status == 200:
+                self.send_response(200)
+                self.end_headers()
+                _stream(self.wfile.write, asked["max_tokens"], released)
+                return
             self._answer(said.status if self.path == "/v1/completions" else 404, said.body)
 
         def _answer(self, status: int, body: bytes) -> None:

@@ -146,12 +146,14 @@ class KernelVariants:
 class Coverage:
     """The rounds of requests of a bless: how many kernels were NEW in each, and the KERNELS of the tree.
 
-    On the CPU, NEW counts graphs, and there are no KERNELS. Each trial was asked the same REQUESTS.
+    On the CPU, NEW counts graphs, and there are no KERNELS. Each trial was asked the same REQUESTS. UNMET names what
+    was to be computed in one step and never was, so that a kernel for it may be missing.
     """
 
     new: Annotated[tuple[Count, ...], NOT_EMPTY]
     requests: Count
     kernels: tuple[KernelVariants, ...]
+    unmet: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,17 @@ a round of requests has prompts of every such length up to the longest, batches 
 prompts that are computed in several steps, prompts that begin as an earlier one did, and each sampling setting. Further
 rounds differ in lengths that are drawn at random, always the same ones for the same number.
 
+Other arguments depend on what else is in the step: a prompt that is computed while others generate finds its states
+behind theirs, at an address that 16 may not divide, and a grammar's mask has a row for each request that has a grammar.
+Requests that are sent together need not be computed together, so `joint_steps` says which ones must be.
+
 On the CPU no length matters, because there is no Triton. But vLLM compiles some functions of its sampler at the first
 request that needs them, such as one with ``logprobs``. So a round there has each sampling setting, and nothing else.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -30,6 +35,16 @@ _SEQUENCES = 256
 _DRAWN = 8
 """Lengths, and batches, that each round draws at random."""
 
+_LONG = 90
+"""Characters of an answer that a grammar asks for: so long that it is still generated when the last request is sent."""
+
+_LONG_JSON: Json = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "minLength": _LONG}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
 SETTINGS: tuple[Mapping[str, Json], ...] = (
     {"temperature": 0},
     {"temperature": 0.8},
@@ -47,16 +62,31 @@ SETTINGS: tuple[Mapping[str, Json], ...] = (
     {"temperature": 0, "bad_words": ["a", "the"]},
     {"temperature": 0, "min_tokens": 2, "stop": ["zz"]},
     # Whoever ignores the end of an answer goes on where its grammar allows nothing more, and vLLM 0.28.0 answers 500.
-    {"ignore_eos": False, "structured_outputs": {"json": {"type": "object", "properties": {"a": {"type": "integer"}}}}},
+    {"ignore_eos": False, "structured_outputs": {"json": _LONG_JSON}},
     {"ignore_eos": False, "structured_outputs": {"json_object": True}},
-    {"ignore_eos": False, "structured_outputs": {"regex": "[a-z]{1,30}"}},
-    {"ignore_eos": False, "structured_outputs": {"choice": ["yes", "no"]}},
-    {"ignore_eos": False, "structured_outputs": {"grammar": 'root ::= "a" root | "b"'}, "logprobs": 2},
+    {"ignore_eos": False, "structured_outputs": {"regex": f"[a-z]{{{_LONG}}}"}},
+    {"ignore_eos": False, "structured_outputs": {"choice": ["yes" * _LONG, "no" * _LONG]}},
+    {"ignore_eos": False, "structured_outputs": {"grammar": f"root ::= {'[ab] ' * _LONG}"}, "logprobs": 2},
     {"temperature": 0.8, "n": 2},
     {"temperature": 0.8, "n": 2, "logprobs": 2, "seed": 1},
     {},
 )
 """Sampling settings; each has code of its own in vLLM. The last ones are the engine's own."""
+
+UNSTREAMED = "prompt_logprobs"
+"""The setting that vLLM refuses for an answer that is streamed."""
+
+_GENERATING = 256
+"""Most tokens of an answer that goes on while others are computed; whoever asks hangs up when they are."""
+
+_LEAST = 16
+"""Tokens that an engine must take for answers to last long enough to meet."""
+
+_BESIDE = (1, 2, 3, 4, 8, 15, 16, 17)
+"""Requests that generate beside a prompt: around those whose addresses or number 16 divides, at four bytes each."""
+
+_CROWD = 32
+"""Most requests that are made to meet in a step; more of them end before the last one is sent."""
 
 _FEW = 3
 """Tokens of an answer where only the sampling settings matter: the first one is sampled otherwise than the next."""
@@ -86,6 +116,18 @@ class Request:
 
 Step: TypeAlias = tuple[Request, ...]
 """Requests that are sent at the same time. The next step begins when all of them are answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class JointStep:
+    """Requests that one step of the engine must hold: RUNNING generate already when REQUESTS are sent.
+
+    NAME tells a person which step it is.
+    """
+
+    name: str
+    running: tuple[Request, ...]
+    requests: tuple[Request, ...]
 
 
 def bounds(arguments: Mapping[str, bool | int | float | str], longest: int) -> Bounds:
@@ -136,6 +178,54 @@ def steps(of: Bounds, number: int) -> tuple[Step, ...]:
     return (*sequence, *_sampling(made, short, of.batch))
 
 
+def joint_steps(of: Bounds, number: int) -> tuple[JointStep, ...]:
+    """Return what must meet in a step in the round NUMBER for an engine with the bounds OF; the same ones each time.
+
+    The first round has each of the `SETTINGS` on 1, 2, 16 and 32 requests, or as many as the engine takes, alone and
+    beside a plain one.
+    """
+    if of.batch == 1 or of.longest < _LEAST:
+        return ()
+    drawn = random.Random(number)  # noqa: S311 - which lengths is no secret
+    made = _Prompts(of, _JOINT + number)
+    longest = of.longest - 1
+    short = min(longest, 4 * DIVISOR)
+    most = of.batch - 1
+    counts = sorted({*(count for count in _BESIDE if count <= most), min(most, _CROWD)})
+    sequence = [_prefill(made, (length,), 1) for length in lengths(of)]
+    sequence += [_prefill(made, (length,), count) for count in counts if count > 1 for length in (1, short)]
+    for _ in range(_DRAWN):
+        beside = drawn.randint(1, min(most, _DRAWN))
+        prompts = drawn.randint(1, min(of.batch - beside, 2))
+        sequence.append(_prefill(made, tuple(_drawn(drawn, longest) for _ in range(prompts)), beside))
+    return (*sequence, *(_joint_sampling(made, of.batch) if number == 0 else ()))
+
+
+_JOINT = 50
+"""The round whose prompts the joint steps of the first round have: rounds before it end long before."""
+
+
+def _prefill(made: _Prompts, prompts: tuple[int, ...], count: int) -> JointStep:
+    """Return the step in which prompts of so many tokens are computed while COUNT requests generate."""
+    name = f"prompts of {', '.join(map(str, prompts))} tokens beside {count} that generate"
+    return JointStep(name, made.generating(count), tuple(made.request(length) for length in prompts))
+
+
+def _joint_sampling(made: _Prompts, batch: int) -> list[JointStep]:
+    """Return each of the `SETTINGS` on several requests at once, alone and beside one that has none."""
+    sequence = []
+    for settings in SETTINGS:
+        if UNSTREAMED in settings:
+            continue
+        answers = int(str(settings.get("n", 1)))
+        for count, beside in itertools.product(sorted({1, 2, DIVISOR, min(batch, _CROWD)}), (0, 1)):
+            if count * answers + beside <= batch and count + beside > 1:
+                name = f"{count} requests with {json.dumps(settings, sort_keys=True)} beside {beside} without"
+                requests = made.lasting(count, settings)
+                sequence.append(JointStep(name, made.generating(beside), requests))
+    return sequence
+
+
 def sampling_steps(of: Bounds, number: int) -> tuple[Step, ...]:
     """Return the steps of the round NUMBER for an engine on the CPU with the bounds OF; the same ones each time."""
     return _sampling(_Prompts(of, number, _FEW), min(of.longest - 1, 2 * _FEW), of.batch)
@@ -170,6 +260,18 @@ class _Prompts:
 
     def request(self, length: int, settings: Mapping[str, Json] = SETTINGS[0]) -> Request:
         return self._asked(_tokens(next(self._salts), length), settings)
+
+    def generating(self, count: int) -> tuple[Request, ...]:
+        """Return COUNT requests that generate for as long as they can."""
+        prompts = [_tokens(next(self._salts), 1 + at % 2) for at in range(count)]
+        return tuple(
+            Request(prompt, min(_GENERATING, self._of.longest - len(prompt)), SETTINGS[0]) for prompt in prompts
+        )
+
+    def lasting(self, count: int, settings: Mapping[str, Json]) -> tuple[Request, ...]:
+        """Return COUNT requests with SETTINGS, the longer the more there are: the first waits for the last one."""
+        answer = min(self._answer + 2 * count, self._of.longest - _FEW)
+        return tuple(Request(_tokens(next(self._salts), _FEW), answer, settings) for _ in range(count))
 
     def repeated(self, longest: int) -> list[Step]:
         """Return steps whose prompts begin as an earlier one did: the same, a part of it, and more than it."""

@@ -182,6 +182,39 @@ def ask(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float) -> tuple[i
     return reply.status, reply.text
 
 
+def stream(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float, more: Callable[[], bool]) -> tuple[int, str]:
+    """Ask for a completion with FIELDS part by part; return the HTTP status, and the text if that is an error.
+
+    MORE is called when a part arrives, and the connection is closed once it returns false. All parts must arrive
+    within TIMEOUT seconds. Raises NotInTime if they do not, and NotReady if the engine ends the answer with an error.
+    """
+    import httpx2
+
+    question: dict[str, Json] = {"model": plan.request_name, **fields, "stream": True}
+    headers = {"Accept-Encoding": "identity", **access.header(plan.access)}
+    client = httpx2.Client(timeout=timeout, trust_env=False, verify=False, headers=headers)
+    began = time.monotonic()
+    try:
+        with client, client.stream("POST", url(LOOPBACK, plan.port, _COMPLETIONS), json=question) as response:
+            if response.status_code != _OK:
+                return response.status_code, response.read()[:_ERROR].decode(errors="replace")
+            for line in response.iter_lines():
+                if line.startswith('data: {"error"'):
+                    raise NotReady(line[:_ERROR], final=True)
+                if line.startswith("data: {") and not more():
+                    break
+                if time.monotonic() - began > timeout:
+                    raise httpx2.ReadTimeout(f"no whole answer within {timeout:.0f} s")
+            return _OK, ""
+    except httpx2.TimeoutException as error:
+        raise NotInTime(f"no answer within {timeout:g} s", final=True) from error
+    except httpx2.HTTPError as error:
+        raise NotReady(str(error) or type(error).__name__, final=True) from error
+
+
+_ERROR = 4096
+"""Most characters of an error that are kept."""
+
 REFUSED = "HTTP 401"
 """How an engine answers a request that lacks its key."""
 

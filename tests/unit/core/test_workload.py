@@ -87,3 +87,33 @@ def test_the_bounds_of_a_profile() -> None:
     default = workload.bounds({}, 128)
     assert (default.batch, default.chunk) == (256, None)
     assert default.graphs[:5] == (1, 2, 4, 8, 16)
+
+
+@settings(max_examples=60)
+@given(bounds, st.integers(0, 3))
+def test_joint_steps_are_what_the_engine_takes_at_once(of: Bounds, number: int) -> None:
+    for step in workload.joint_steps(of, number):
+        answers = [int(str(one.settings.get("n", 1))) for one in (*step.running, *step.requests)]
+        assert len(step.running) + len(step.requests) >= 2
+        assert sum(answers) <= of.batch
+        for one in (*step.running, *step.requests):
+            assert one.prompt
+            assert one.answer >= 1
+            assert len(one.prompt) + one.answer <= of.longest
+            assert workload.UNSTREAMED not in one.settings
+
+
+def test_prompts_are_computed_behind_states_that_16_divides_and_others() -> None:
+    of = Bounds(512, 32, None, (1, 2, 4))
+    first, second = (workload.joint_steps(of, number) for number in (0, 1))
+    assert {len(step.running) % 4 for step in first} == {0, 1, 2, 3}  # a state's index has four bytes
+    assert {len(one.prompt) for step in first for one in step.requests} >= set(workload.lengths(of))
+    guided = {
+        (len(step.requests), len(step.running))
+        for step in first
+        if any("structured_outputs" in one.settings for one in step.requests)
+    }
+    assert guided == {(1, 1), (2, 0), (2, 1), (16, 0), (16, 1), (32, 0)}
+    assert [step.name for step in first] != [step.name for step in second]
+    assert workload.joint_steps(of, 1) == second
+    assert workload.joint_steps(Bounds(512, 1, None, ()), 0) == ()
