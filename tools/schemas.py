@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.bisect import journal
+from nvllm.bless import rejected
 from nvllm.cache import manifest
 from nvllm.cli import output
 from nvllm.core import fields, lock, spec
@@ -24,6 +25,7 @@ from nvllm.host import gates
 from nvllm.image import digests
 from nvllm.patches import proved, series
 from nvllm.port import devrecord
+from nvllm.serve import memoryseries
 from nvllm.spec import projectfile
 from nvllm.trials import answers
 
@@ -34,6 +36,7 @@ FORMS: tuple[Form[Any], ...] = (
     journal.FORM,
     lock.FORM,
     manifest.FORM,
+    memoryseries.FORM,
     output.FORM,
     projectfile.FORM,
     proved.FORM,
@@ -43,6 +46,7 @@ FORMS: tuple[Form[Any], ...] = (
     records.FORM_KERNELS,
     records.FORM_LEG,
     records.FORM_RUN,
+    rejected.FORM,
     series.FORM,
     spec.FORM,
     tasks.FORM_ANSWER,

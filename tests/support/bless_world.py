@@ -28,7 +28,7 @@ from nvllm.core.progress import Silent
 from nvllm.core.spec import BlessRules, GpuNeed
 from nvllm.engine.engine import Engine
 from nvllm.host import locks
-from nvllm.host.facts import ContainerFact, ContainerState, EngineFacts, Usage
+from nvllm.host.facts import ContainerFact, ContainerState, EngineFacts, MemoryInUse, Usage
 from nvllm.host.locks import Holder
 from nvllm.serve import planner, supervisor
 from nvllm.serve.examination import Examination
@@ -120,6 +120,9 @@ class FakeEngine:
 
     def usage(self, container_id: str) -> Usage:
         return Usage(1 << 30, self.used[1] if self.plans else self.used[0])
+
+    def memory_in_use(self, container_id: str) -> MemoryInUse:
+        return MemoryInUse(1 << 30, 1 << 29)
 
     def scratch_files(self, container_id: str, interpreter: str) -> list[str]:
         return list(self.scratch)

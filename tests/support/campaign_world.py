@@ -26,7 +26,7 @@ from nvllm.host.facts import ContainerFact, ContainerState, DiskFacts, EngineFac
 from nvllm.image import buildrecord, identity, presence
 from nvllm.image.buildrecord import Record, RecordedLayer
 from nvllm.patches import patchset
-from nvllm.serve import fresh, startup, watchdog
+from nvllm.serve import fresh, memoryseries, startup, watchdog
 from support import bless_world, blessings_world, question_samples
 from support.evidence_world import IDLE, SwitchedEngine
 from support.gate_samples import FACTS
@@ -43,6 +43,8 @@ class CampaignEngine(SwitchedEngine):
 
     at_load: Callable[[], None] = bless_world.nothing
     """What happens while the load runs."""
+    requests: int = 0
+    """How many the last load had."""
 
     def start_workbench(self, bench: Workbench, labels: Mapping[str, str]) -> str:
         container = super().start_workbench(bench, labels)
@@ -77,11 +79,15 @@ class CampaignEngine(SwitchedEngine):
 
     def run_in(self, container_id: str, command: Sequence[str]) -> tuple[int, str]:
         self.at_load()
+        if "-c" in command:  # what adds up a trace
+            rows = [["gemm", 64, 1280.0 + len(self.plans)], ["norm", 32, 320.0]]
+            return 0, json.dumps({"gpu": True, "kernels": rows, "sizes": [2], "steps": 20, "trace": ""})
+        self.requests = int(command[command.index("--num-prompts") + 1])
         return (0, "") if self.running else (137, "killed")
 
     def read_in(self, container_id: str, path: str) -> str | None:
         shares = {f"p{share}_{one}_ms": 5.5 for share in (50, 95, 99) for one in ("ttft", "tpot", "itl", "e2el")}
-        said = {"completed": 4, "total_output_tokens": 64, "duration": 1.5, "output_throughput": 42.5}
+        said = {"completed": self.requests, "total_output_tokens": 64, "duration": 1.5, "output_throughput": 42.5}
         return json.dumps({**said, "request_throughput": 2.5, **shares})
 
 
@@ -176,6 +182,7 @@ def campaign(
     monkeypatch.setattr(fresh, "free_port", lambda: front.port)
     monkeypatch.setattr(startup, "POLL", 0.005)
     monkeypatch.setattr(watchdog, "INTERVAL", 0.002)
+    monkeypatch.setattr(memoryseries, "INTERVAL", 0.002)
     monkeypatch.setattr(runner, "REST", 0.1)
     return Campaign(
         found, where, engine, front, tmp_path / "run", question_samples.write(tmp_path / "q.jsonl", 4), capsys

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -43,10 +43,11 @@ class FakeNvml(ModuleType):
         slowdown: int | None = None,
         error: Exception | None = None,
         broken: bool = False,
+        memory: int | None = None,
     ) -> None:
         super().__init__("pynvml")
         self.degrees, self.reasons, self.slowdown, self.error, self.broken = degrees, reasons, slowdown, error, broken
-        self.open = 0
+        self.memory, self.open = memory, 0
 
     def nvmlInit(self) -> None:  # noqa: N802
         if self.error is not None:
@@ -89,6 +90,9 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:  # noqa: N802
         return 2418
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(used=self._told(self.memory))
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:  # noqa: N802
         return self._told(self.reasons)

@@ -15,6 +15,7 @@ from nvllm.evidence import analysis, conclusion, harness, lmeval, page, summary,
 from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.load import LoadProbe
 from nvllm.evidence.records import FORM_COMPARISON, FORM_KERNELS, KERNELS_SCHEMA, KernelTable, KernelTime
+from nvllm.evidence.trace import Taken
 from nvllm.serve import health
 from nvllm.serve.startup import EngineStart
 from nvllm.trials import probing, questions
@@ -137,7 +138,7 @@ def _kernels(path: Path) -> None:
 def _trace(path: Path) -> None:
     """Read PATH as what `runtime.kernel_times` prints, write it as the trace of a leg, and read that again."""
     try:
-        taken = trace.read(path.read_bytes().decode(errors="replace"), "none", 2)
+        taken = trace.read(path.read_bytes().decode(errors="replace"), Taken("none", 1, 2, 32, 32))
     except (ValueError, KeyError, TypeError):  # what `trace.take` refuses
         return
     with tempfile.TemporaryDirectory() as directory:
@@ -176,7 +177,9 @@ READERS: Mapping[str, Reader] = {
     "evidence kernels": Reader("kernels.json", lambda: documents.encode(FORM_KERNELS, _KERNELS), _kernels),
     "trace": Reader(
         "trace.json",
-        lambda: json.dumps({"gpu": True, "kernels": [["gemm", 7, 600.5]], "sizes": [3], "trace": "YWJj"}).encode(),
+        lambda: json.dumps(
+            {"gpu": True, "kernels": [["gemm", 7, 600.5]], "sizes": [3], "steps": 7, "trace": "YWJj"}
+        ).encode(),
         _trace,
     ),
     "lm-eval samples": Reader("samples.jsonl", lambda: json.dumps(_SAMPLE).encode() + b"\n", _samples),

@@ -40,6 +40,10 @@ _EVIDENCE = {
     "--dry-run": _LESS,
     "--until-decided": "how many runs there are: the report says it, and corrects for it",
 }
+_TRACES = {
+    **dict.fromkeys(("--trace", "--trace-runs"), "adds legs that no other figure comes from"),
+    "--trace-steps": "what is measured: the report says it",
+}
 _LOAD = {
     "--requests": "what is measured: the report says it",
     "--prompt-len": "what is measured: the report says it",
@@ -147,8 +151,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "bench": {
         "--profile": _WHICH,
         "--vs": _WHICH,
-        "--trace": "adds a leg that no figure comes from",
         "--cold": _COLD,
+        **_TRACES,
         **_LOAD,
         **_MARGIN,
         "--concurrency": "what is measured: the report says it",
@@ -164,7 +168,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         **_EVIDENCE,
         **_QUESTIONS,
     },
-    "sweep": {"--profiles": _WHICH, "--cold": _COLD, **_EVIDENCE, **_LOAD, **_QUESTIONS, **_MARGINS},
+    "sweep": {"--profiles": _WHICH, "--cold": _COLD, **_TRACES, **_EVIDENCE, **_LOAD, **_QUESTIONS, **_MARGINS},
     "report": {"--html": _WRITES, "--open": _SHOWN},
     "sbom": {"--format": _SHOWN, "--output": _WRITES, "--patches": _PATCHES},
     "provenance": {
@@ -194,6 +198,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--rebless": "replaces what is in force, after as many trials; without it NV902",
         "--extend": "adds to what is in force, after as many trials; without it NV902",
         "--artifacts": "how many compiles may fail; the one that is blessed passes as many trials",
+        "--keep-rejected": "how long a cache that failed stays; nothing serves it",
         "--candidate": "tries what was pulled instead of what it compiles, by as many trials",
         "--sign": "signs what is written",
         "--expires": "an earlier end; a later one than the profile's is refused",

@@ -12,11 +12,12 @@ import os
 import shlex
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nvllm.bless import coverage, evidence, replay
+from nvllm.bless import coverage, evidence, rejected, replay
 from nvllm.bless.coverage import Covered, Rounds
 from nvllm.bless.evaluation import ANSWERS, Asker
 from nvllm.bless.preflight import BlessRequest
@@ -136,7 +137,7 @@ class Bless:
 
     It holds PIN too, until the manifest is in force: until then nothing else keeps tree and evidence from `gc`.
     ASKER asks the evaluation that the profile demands. KEEPING is where tree and logs go, if that is not the tree store
-    and the state, as for a run of evidence.
+    and the state, as for a run of evidence. A tree that a trial rejects stays for KEEP_DAYS.
     """
 
     def __init__(
@@ -148,6 +149,7 @@ class Bless:
         pin: Pin,
         asker: Asker | None = None,
         keeping: Keeping | None = None,
+        keep_days: int = 0,
     ) -> None:
         assert examination.engine is not None  # without an engine the examination was refused
         self.engine = examination.engine
@@ -159,6 +161,7 @@ class Bless:
         self.places = places
         self.pin = pin
         self.asker = asker
+        self.keep_days = keep_days
         if keeping is None:
             keeping = _of_state(self.plan, places)
             pin.keep(f"{keeping.evidence.parent.name}/{keeping.evidence.name}")
@@ -199,12 +202,24 @@ class Bless:
         trials: list[TrialRecord] = []
         with staging.discarding(copy.path.parent):
             for number in range(1, here + 1):
-                with _table_row(table, f"trial {number} of {boots}") as row:
+                with _table_row(table, f"trial {number} of {boots}") as row, self._keeping(made.tree):
                     trial, answer = self._tried(number, made, copy, row, first)
                     made = replace(made, answer=answer)
                     trials.append(trial)
                     row.good(trial)
         return tuple(trials)
+
+    @contextlib.contextmanager
+    def _keeping(self, tree: Tree) -> Iterator[None]:
+        """Record that TREE stays for study, if that is asked for and a trial in the context rejects it."""
+        try:
+            yield
+        except Refused as refused:
+            if self.keep_days:
+                record = rejected.keep(self.evidence, tree.hash, self.keep_days, refused, time.time())
+                if record is not None:
+                    self.progress.note(f"kept until {record.until}: {self.store.path(tree.hash)}")
+            raise
 
     def result(self, made: Compiled, trials: tuple[TrialRecord, ...]) -> BlessResult:
         """Return the result of a bless that MADE a tree and whose TRIALS passed. Raises NV907 if the tree changed."""
@@ -316,10 +331,10 @@ class Bless:
         again = slow_start.compiled_again(warm, made.cold)
         problems += [again] if again is not None else []
         touched = self._touched(tree, copy)
-        rejected = [self._rejected(f"trial {number}", *one) for one in problems]
+        failures = [self._rejected(f"trial {number}", *one) for one in problems]
         if evaluated is not None and not evaluated.passed:
-            rejected.append(self._wrong_answers(evaluated, run))
-        refuse_any([*rejected, *touched])
+            failures.append(self._wrong_answers(evaluated, run))
+        refuse_any([*failures, *touched])
         trial = TrialRecord(
             number=number,
             boot=start.container,

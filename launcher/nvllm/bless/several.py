@@ -5,17 +5,14 @@ One compile that is rejected may be bad luck of the compiler. How many are is wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nvllm.bless.blessing import Bless, BlessResult
 from nvllm.bless.preflight import BlessRequest
-from nvllm.core.catalogue import Blame
+from nvllm.bless.rejected import OF_THE_COMPILE
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused
-
-_OF_THE_COMPILE: Collection[Blame | None] = frozenset({"compile", "engine", "cache"})
-"""The blame of a compile that does not pass. Any other is the host's fault, and ends the bless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ def run(work: Callable[[], Bless], request: BlessRequest, compiles: int, progres
         try:
             result = work().run(request)
         except Refused as refused:
-            if any(refusal.blame not in _OF_THE_COMPILE for refusal in refused.refusals):
+            if any(refusal.blame not in OF_THE_COMPILE for refusal in refused.refusals):
                 raise
             rejected.append(number)
             refusals += refused.refusals

@@ -43,6 +43,7 @@ Examples:
   nvllm bless cpu --profile tiny-blessed               compile, run 5 trials, write the manifest
   nvllm bless cpu --profile tiny-blessed --claim 0.90  run 29 trials, which that claim needs
   nvllm bless cpu --profile tiny-blessed --artifacts 3  compile 3 times, bless one that passes
+  nvllm bless cpu --profile tiny-blessed --keep-rejected 30  a cache that fails stays for 30 days, for study
   nvllm bless cpu --profile tiny-blessed --rebless     replace the blessing in force
   nvllm bless --profile qwen35-27b --extend            add the kernels that requests needed and it lacks
   nvllm bless cpu --profile tiny-blessed --candidate 0123456789ab   try what `nvllm pull` brought, compile nothing
@@ -63,6 +64,7 @@ class BlessOptions:
     extend: bool
     candidate: str | None
     artifacts: int | None
+    keep_rejected: int
     sign: Path | None
     expires: str | None
     addresses: tuple[str, ...]
@@ -102,6 +104,13 @@ _OPTIONS = (
     ),
     click.option(
         "--artifacts", type=click.IntRange(2, 50), metavar="K", help="Compile K times, and bless one that passes."
+    ),
+    click.option(
+        "--keep-rejected",
+        type=click.IntRange(0, 3650),
+        default=0,
+        metavar="DAYS",
+        help="Keep a cache that a trial rejects for so many days, to look into it.",
     ),
     click.option("--sign", type=PATH, metavar="KEY", help="Sign the manifest with this SSH key."),
     click.option(
@@ -159,7 +168,9 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
         if pool is None or given.registry is None:
             held_locks = stack.enter_context(supervisor.hold_locks(examination, app.places, _command(examination)))
             # By each call: the logs of each compile and its trials have a directory of their own.
-            work = partial(Bless, examination, app.places, held_locks, app.progress, pin, asker)
+            work = partial(
+                Bless, examination, app.places, held_locks, app.progress, pin, asker, keep_days=given.keep_rejected
+            )
             if given.artifacts is not None:
                 compiled = several.run(work, asked, given.artifacts, app.progress)
             result = compiled.result if compiled is not None else _compiled(work(), asked, base, candidate)
@@ -198,6 +209,8 @@ def _refuse_pairs(given: BlessOptions) -> None:
     if given.candidate is not None and (given.extend or given.addresses):
         other = "--extend" if given.extend else "--on"
         raise refuse("NV108", "nvllm bless", f"--candidate or {other}", "both", "a candidate is tried whole, and here")
+    if given.keep_rejected and given.addresses:
+        raise refuse("NV108", "nvllm bless --keep-rejected", "trials here", "--on", "leave --on out")
     if given.artifacts is not None and (given.extend or given.candidate is not None or given.addresses):
         other = "--extend" if given.extend else "--candidate" if given.candidate is not None else "--on"
         expected = "compiles from nothing, here"

@@ -24,12 +24,14 @@ from nvllm.cli.evidence_options import (
     QUESTIONS,
     RUN,
     SEED,
+    TRACE,
     ComparedOptions,
     EngineOptions,
     LoadOptions,
     MarginOptions,
     QuestionOptions,
     RunOptions,
+    TraceOptions,
     counted,
     runs_option,
 )
@@ -45,7 +47,16 @@ from nvllm.evidence import artifacts as artifacts_of_run
 from nvllm.evidence.arms import Design
 from nvllm.evidence.directory import EvidenceDirectory, document
 from nvllm.evidence.load import LoadProbe, LoadThenQuestions
-from nvllm.evidence.records import FORM_COMPARISON, MARGINS, ArmState, Comparison, Kind, Margins, RunManifest
+from nvllm.evidence.records import (
+    FORM_COMPARISON,
+    MARGINS,
+    ArmState,
+    Comparison,
+    Kind,
+    Margins,
+    RunManifest,
+    TraceRules,
+)
 from nvllm.evidence.runner import Runner
 from nvllm.evidence.tworuns import Run
 from nvllm.host import locks
@@ -85,7 +96,7 @@ Examples:
 """
 SWEEP_EXAMPLES = """
 Examples:
-  nvllm sweep --profiles lower8,phaseE-off,all-beta --probe gsm8k --data test.jsonl --n 50
+  nvllm sweep --profiles lower8,phaseE-off,all-beta --probe gsm8k --data test.jsonl --n 50 --trace --trace-runs 5
   nvllm sweep cpu --profiles tiny-eager,tiny-ablation --probe ./probe.sh --runs 3 --dry-run
 """
 REPORT_EXAMPLES = """
@@ -98,10 +109,18 @@ Examples:
 
 
 @dataclass(frozen=True, slots=True)
+class TracedLoad:
+    """The LOAD of traces, and the RULES by which they are taken."""
+
+    load: LoadProbe
+    rules: TraceRules
+
+
+@dataclass(frozen=True, slots=True)
 class Campaign:
     """The legs of ARMS, each on BUILD and asked by PROBE, as the options of RUN say.
 
-    With TRACED each arm has one more leg, under a profiler. Unless it is COLD, its legs load what was compiled once.
+    With TRACED each arm has further legs, under a profiler. Unless it is COLD, its legs load what was compiled once.
     One container is asked PER_ENGINE runs.
     """
 
@@ -111,7 +130,7 @@ class Campaign:
     probe: LegProbe
     run: RunOptions
     margins: Margins = MARGINS
-    traced: LoadProbe | None = None
+    traced: TracedLoad | None = None
     cold: bool = True
     per_engine: int = 1
 
@@ -227,9 +246,7 @@ def eval_command(
     "--margin", type=PART, metavar="PART", default=0.03, help="Figures this close are the same.  [default: 3%]"
 )
 @packed("run", ComparedOptions, (runs_option(5, "Fresh containers for each profile."), *COMPARED))
-@click.option(
-    "--trace", is_flag=True, help="Run each profile once more under PyTorch's profiler, and list its kernels."
-)
+@packed("traces", TraceOptions, TRACE)
 @with_image()
 def bench(
     app: App,
@@ -241,7 +258,7 @@ def bench(
     seed: int,
     margin: float,
     run: ComparedOptions,
-    trace: bool,
+    traces: TraceOptions,
 ) -> None:
     """The load is that of `vllm bench serve` from the image itself. With --vs, ratios have intervals over runs."""
     build = _build(app, image, profile)
@@ -249,7 +266,8 @@ def bench(
         named_profile(app.project, build.spec, vs)
     states = circumstances.profile_arms(build, [profile] if vs is None else [profile, vs])
     leg = _load(build, load, concurrency, seed)
-    _campaign(app, Campaign("bench", build, states, leg, run, Margins(margin), leg if trace else None, run.cold))
+    traced = _traced(leg, traces)
+    _campaign(app, Campaign("bench", build, states, leg, run, Margins(margin), traced, run.cold))
 
 
 @click.command("sweep", cls=Command, epilog=SWEEP_EXAMPLES)
@@ -269,6 +287,7 @@ def bench(
 @packed("asked", QuestionOptions, QUESTIONS)
 @packed("margins", MarginOptions, MARGIN_OPTIONS)
 @packed("run", ComparedOptions, (runs_option(5, "Fresh containers for each profile."), *COMPARED))
+@packed("traces", TraceOptions, TRACE)
 @with_image()
 def sweep(
     app: App,
@@ -279,6 +298,7 @@ def sweep(
     asked: QuestionOptions,
     margins: MarginOptions,
     run: ComparedOptions,
+    traces: TraceOptions,
 ) -> None:
     """A leg is a bench and then an evaluation of a profile. The first profile has two arms: that shows the noise."""
     names = list(dict.fromkeys(one.strip() for one in listed.split(",")))
@@ -287,8 +307,9 @@ def sweep(
         named_profile(app.project, build.spec, name)
     states = circumstances.profile_arms(build, [*names, names[0]])
     questions_asked = _probe(app, build, names[0], probe, asked)
-    leg = LoadThenQuestions(_load(build, load, asked.concurrency, asked.seed), questions_asked)
-    _campaign(app, Campaign("sweep", build, states, leg, run, margins.chosen, cold=run.cold))
+    loaded = _load(build, load, asked.concurrency, asked.seed)
+    leg, traced = LoadThenQuestions(loaded, questions_asked), _traced(loaded, traces)
+    _campaign(app, Campaign("sweep", build, states, leg, run, margins.chosen, traced, run.cold))
 
 
 @click.command("report", cls=Command, epilog=REPORT_EXAMPLES)
@@ -299,14 +320,15 @@ def sweep(
 def report(app: App, run: Path, other: Path | None, written: WebPage) -> None:
     """A run that is not finished is shown as far as it is. Of two runs, arms of one name are compared."""
     evidence = EvidenceDirectory(run)
-    seen = Run(evidence.manifest(), evidence.arms())
+    seen, memory = Run(evidence.manifest(), evidence.arms()), evidence.series()
     if other is None:
         comparison = conclusion.of(seen.manifest, seen.arms, evidence.kernels())
     else:
         second = EvidenceDirectory(other)
         seen, comparison = tworuns.joined(seen, Run(second.manifest(), second.arms()))
+        memory = {}
     manifest = seen.manifest
-    message = written.written(run / "report.html", lambda: page.html(manifest, seen.arms, comparison))
+    message = written.written(run / "report.html", lambda: page.html(manifest, seen.arms, comparison, memory))
     text = f"{summary.markdown(manifest, comparison)}\n{analysis.markdown(manifest, comparison)}"
     app.out.result("report", _data(comparison, run), message or text)
 
@@ -377,6 +399,11 @@ def _load(build: Build, load: LoadOptions, concurrency: int, seed: int) -> LoadP
     return LoadProbe(program, load.requests, concurrency, load.prompt_len, load.output_len, seed)
 
 
+def _traced(load: LoadProbe, traces: TraceOptions) -> TracedLoad | None:
+    rules = traces.rules
+    return None if rules is None else TracedLoad(load, rules)
+
+
 def _campaign(app: App, campaign: Campaign) -> None:
     """Run the legs of CAMPAIGN and say what they show, or say which they would be."""
     if campaign.run.dry_run:
@@ -402,7 +429,9 @@ def _plan(app: App, campaign: Campaign) -> None:
         rows = [(str(place), *(str(one[name]) for name in one)) for place, one in enumerate(legs, 1)]
         app.out.table(("leg", "arm", "profile", "run"), rows)
         if traced is not None:
-            app.out.line(f"then each under a profiler: {', '.join(one.name for one in states)}")
+            names = ", ".join(one.name for one in states)
+            often = "" if traced.rules.runs == 1 else f" {traced.rules.runs} times"
+            app.out.line(f"then each{often} under a profiler: {names}")
 
     app.show(campaign.kind, {"probe": probe.state.name, "legs": [*legs], "trace": traced is not None}, text, [])
 
@@ -424,7 +453,7 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
         app.project,
         app.places,
         campaign.margins,
-        traced=traced is not None,
+        trace=None if traced is None else traced.rules,
         until_decided=campaign.run.until_decided,
         cold=campaign.cold,
         per_engine=campaign.per_engine,
@@ -444,7 +473,8 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
             asked.programs.end_left()  # what a killed run has left
         manifest = evidence.begin(planned, force=campaign.run.force, anyway=campaign.run.anyway)
         app.progress.note(f"evidence: {evidence.path}")
-        return manifest, Runner(evidence, manifest, build, probe, instances, app.progress, traced).run(), evidence.path
+        load = None if traced is None else traced.load
+        return manifest, Runner(evidence, manifest, build, probe, instances, app.progress, load).run(), evidence.path
 
 
 def locked_keys(image: str, states: Sequence[ArmState], output: Path) -> list[Key]:
@@ -460,21 +490,26 @@ def _say(app: App, manifest: RunManifest, comparison: Comparison, where: Path) -
     Raises Refused NV854 for invalid arms, NV855 for failed ones.
     """
 
+    def tables(*shown_if_filled: tuple[Sequence[str], list[tuple[str, ...]]]) -> None:
+        for columns, rows in shown_if_filled:
+            if rows:
+                app.out.table(columns, rows)
+
     def text() -> None:
-        app.out.table(summary.arm_columns(manifest), summary.arm_rows(manifest, comparison))
-        if figures := summary.figure_rows(comparison):
-            app.out.table(("figure", *(one.name for one in comparison.arms)), figures)
-        if comparison.effects:
-            app.out.table(summary.EFFECT_COLUMNS, summary.effect_rows(comparison))
+        tables(
+            (summary.arm_columns(manifest), summary.arm_rows(manifest, comparison)),
+            (("figure", *(one.name for one in comparison.arms)), summary.figure_rows(comparison)),
+            (summary.EFFECT_COLUMNS, summary.effect_rows(comparison)),
+            (summary.TRACED_COLUMNS, summary.traced_rows(comparison)),
+        )
         for table in comparison.kernels:
             app.out.line(summary.kernels_title(table))
             app.out.table(summary.KERNEL_COLUMNS, summary.kernel_rows(table)[:_SHOWN_KERNELS])
-        if comparison.common:
-            app.out.table(summary.COMMON_COLUMNS, summary.common_rows(comparison)[:_SHOWN_KERNELS])
-        if comparison.compiles:
-            app.out.table(summary.COMPILE_COLUMNS, summary.compile_rows(comparison))
-        if comparison.engines:
-            app.out.table(summary.ENGINE_COLUMNS, summary.engine_rows(comparison))
+        tables(
+            (summary.COMMON_COLUMNS, summary.common_rows(comparison)[:_SHOWN_KERNELS]),
+            (summary.COMPILE_COLUMNS, summary.compile_rows(comparison)),
+            (summary.ENGINE_COLUMNS, summary.engine_rows(comparison)),
+        )
         for finding in comparison.findings:
             app.out.line(f"{finding.factor}: {finding.finding}: {finding.text}")
             if finding.artifacts:

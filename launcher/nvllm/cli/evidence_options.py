@@ -13,8 +13,8 @@ from click.core import ParameterSource
 from nvllm.cli.frame import PATH, FiniteRange
 from nvllm.core import parts
 from nvllm.core.evaluation import PROMPT, Extraction
-from nvllm.core.refusal import refuse
-from nvllm.evidence.records import Margins
+from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.evidence.records import TRACE_RULES, Margins, TraceRules
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -79,6 +79,28 @@ class EngineOptions:
 
     per_engine: int
     engines: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """The options of traces: whether there are any, so many of each arm, and of how many steps at most."""
+
+    trace: bool
+    trace_runs: int
+    trace_steps: int
+
+    @property
+    def rules(self) -> TraceRules | None:
+        """How traces are taken; None without any. Raises Refused NV108 for numbers of what is not taken."""
+        if self.trace:
+            return TraceRules(self.trace_runs, self.trace_steps)
+        options = {"trace_runs": "--trace-runs", "trace_steps": "--trace-steps"}
+        refuse_any(
+            Refusal("NV108", option, "--trace beside it", "no --trace", "add --trace")
+            for name, option in options.items()
+            if _was_given(name)
+        )
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +212,31 @@ ENGINES = (
     ),
     click.option("--engines", type=_RUNS, metavar="M", help="Fresh containers, in the place of --runs."),
 )
+TRACE = (
+    click.option(
+        "--trace", is_flag=True, help="Run each profile once more under PyTorch's profiler, and list its kernels."
+    ),
+    click.option(
+        "--trace-runs", type=_RUNS, default=TRACE_RULES.runs, show_default=True, help="Traces of each profile."
+    ),
+    click.option(
+        "--trace-steps",
+        type=click.IntRange(2, 10_000),
+        default=TRACE_RULES.steps,
+        show_default=True,
+        help="Steps of the engine in one, at most.",
+    ),
+)
 COMPARED = (*RUN, click.option("--cold", is_flag=True, help="Each leg compiles for itself, unless it is blessed."))
 
 
 def runs_option(default: int, what: str) -> Callable[[F], F]:
     return click.option("--runs", type=_RUNS, default=default, show_default=True, help=what)
+
+
+def _was_given(name: str) -> bool:
+    """Return whether the option with the parameter NAME stands on the command line."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 R = TypeVar("R", bound=RunOptions)
@@ -205,8 +247,7 @@ def counted(run: R, engines: EngineOptions) -> tuple[R, int]:
 
     Raises Refused NV108 if the engines are counted twice.
     """
-    given = click.get_current_context().get_parameter_source("runs") is ParameterSource.COMMANDLINE
-    if engines.engines is not None and given:
+    if engines.engines is not None and _was_given("runs"):
         told = f"--runs {run.runs} and --engines {engines.engines}"
         raise refuse("NV108", "--engines", "--engines M or --runs M, the fresh containers", told, "name one of them")
     return replace(run, runs=(engines.engines or run.runs) * engines.per_engine), engines.per_engine

@@ -222,7 +222,9 @@ def _alone(app: App, name: GateName) -> Iterator[None]:
 
 def _say(app: App, command: str, records: Sequence[Kept], refusals: Sequence[Refusal]) -> None:
     """Show what RECORDS say, and where each lies. Raises `Seen` with REFUSALS."""
-    data: list[Json] = [{**_document(record), "file": str(path)} for record, path in records]
+    data: list[Json] = [
+        {**_document(record), "file": str(path), "not_shown": gates.not_shown(record)} for record, path in records
+    ]
 
     def text() -> None:
         rows = [
@@ -231,6 +233,8 @@ def _say(app: App, command: str, records: Sequence[Kept], refusals: Sequence[Ref
         app.out.table(["gate", "check", "", "limit", "found"], rows)
         for record, path in records:
             app.out.line(f"{record.gate} gate: {record.outcome}, {record.measured}: {path}")
+            if open_question := gates.not_shown(record):
+                app.out.line(f"  This does not show {open_question}")
             for band in record.bands:
                 for fault in band.listed:
                     app.out.line(f"  {gates.size_text(band.bytes)}  {fault.test}  {fault.address}  {fault.found}")

@@ -344,6 +344,7 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
             {"kind": piece.kind, "name": piece.name, "bytes": piece.size, "note": piece.note} for piece in pieces
         ],
         "restorable": [*restorable],
+        "rejected": [{"tree": one.tree, "until": one.until, "bless": str(path)} for path, one in referred.rejected],
     }
 
     def text() -> None:
@@ -351,6 +352,8 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
         if restorable:
             names = ", ".join(one[:12] for one in restorable)
             app.out.line(f"kept for `nvllm manifest restore`: the caches before those in force: {names}")
+        for path, record in referred.rejected:
+            app.out.line(f"kept until {record.until}, rejected by the trials of {path}: {record.tree[:12]}")
 
     app.show("gc", data, text, referred.unknown)
 

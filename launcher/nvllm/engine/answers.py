@@ -13,7 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from nvllm.core import archives
-from nvllm.host.facts import ContainerFact, ContainerState, EngineFacts, ImageFacts, ImageStore, Product, StoredImage
+from nvllm.host.facts import (
+    ContainerFact,
+    ContainerState,
+    EngineFacts,
+    ImageFacts,
+    ImageStore,
+    MemoryInUse,
+    Product,
+    StoredImage,
+)
 from nvllm.layers import archive
 
 Object: TypeAlias = Mapping[str, Any]
@@ -174,6 +183,14 @@ def state(answer: Object, ended: frozenset[str]) -> ContainerState:
 def memory(answer: Object) -> int | None:
     """Return the peak of memory in ANSWER, statistics of a container, in bytes; None if it is not there."""
     return _number(_object(answer, "memory_stats"), "max_usage") or None
+
+
+def memory_in_use(answer: Object) -> MemoryInUse:
+    """Return the memory in ANSWER, statistics of a container, that is in use now."""
+    statistics = _object(answer, "memory_stats")
+    parts = _object(statistics, "stats")
+    own = _number(parts, "anon") or _number(parts, "total_rss")  # cgroups v2, v1
+    return MemoryInUse(_number(statistics, "usage") or None, own or None)
 
 
 def processor(answer: Object) -> float:

@@ -27,7 +27,7 @@ from nvllm.engine.client import (
     patient_client,
 )
 from nvllm.engine.container import Container
-from nvllm.host.facts import HOME_LABEL, ContainerFact, ContainerState, Product, Usage
+from nvllm.host.facts import HOME_LABEL, ContainerFact, ContainerState, MemoryInUse, Product, Usage
 
 _ENDED = frozenset({"exited", "dead", "removing", "stopped"})
 """The statuses of a container that no longer runs; the last is Podman's."""
@@ -132,6 +132,11 @@ class Containers(Connection):
         statistics = self._client.api.stats(container_id, stream=False, one_shot=True)
         peak = answers.memory(statistics) or self._output(container_id, ["cat", "/sys/fs/cgroup/memory.peak"])
         return Usage(int(peak) if peak is not None else None, answers.processor(statistics))
+
+    @engine_errors
+    def memory_in_use(self, container_id: str) -> MemoryInUse:
+        """Return the memory that the container uses now."""
+        return answers.memory_in_use(self._client.api.stats(container_id, stream=False, one_shot=True))
 
     @engine_errors
     def scratch_files(self, container_id: str, interpreter: str) -> list[str] | None:

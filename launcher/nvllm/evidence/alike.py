@@ -16,7 +16,8 @@ def noted(compared: Comparison, arms: Sequence[ArmLegs], pairs: Mapping[str, Seq
     """
     findings = [replace(one, artifacts=text(pairs.get(one.factor, arms))) for one in compared.findings]
     loaded = tuple(artifact(arm) for arm in arms)
-    return replace(compared, findings=tuple(findings), artifacts=loaded, notes=(*compared.notes, *_cold(arms)))
+    notes = (*compared.notes, *_blessed(arms), *_cold(arms))
+    return replace(compared, findings=tuple(findings), artifacts=loaded, notes=notes)
 
 
 def artifact(arm: ArmLegs) -> ArmArtifact:
@@ -42,6 +43,16 @@ def text(arms: Sequence[ArmLegs]) -> str:
     if len(keys) > 1:
         return f"their compile keys differ, so what was compiled is a part of the difference: trees {each}"
     return f"they loaded different artifacts of one compile key: trees {each}"
+
+
+def _blessed(arms: Sequence[ArmLegs]) -> Iterator[str]:
+    """Yield which of ARMS ran what is blessed, and which did not, if that is not the same for all of them."""
+    legs = [(arm.name, verdict) for arm in arms for verdict, _ in arm.valid]
+    trees = {verdict.tree for _, verdict in legs if verdict.tree and not verdict.dev}
+    blessed = dict.fromkeys(name for name, verdict in legs if verdict.tree in trees)
+    others = dict.fromkeys(name for name, verdict in legs if verdict.tree not in trees)
+    if blessed and others:
+        yield f"blessed: {', '.join(blessed)}; not blessed: {', '.join(others)}; that is a part of their difference"
 
 
 def _cold(arms: Sequence[ArmLegs]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
 from nvllm.evidence import arms
 from nvllm.evidence.arms import Arm
-from nvllm.evidence.records import RUN_SCHEMA, ArmState, HostState, Kind, Margins, RunManifest
+from nvllm.evidence.records import RUN_SCHEMA, TRACE_RULES, ArmState, HostState, Kind, Margins, RunManifest, TraceRules
 from nvllm.host import survey
 from nvllm.image import presence
 from nvllm.image.identity import Build
@@ -36,7 +36,7 @@ def manifest(
     places: Places,
     margins: Margins,
     *,
-    traced: bool = False,
+    trace: TraceRules | None = None,
     until_decided: bool = False,
     cold: bool = True,
     per_engine: int = 1,
@@ -60,7 +60,8 @@ def manifest(
         runs=runs,
         probe=probe,
         host=host,
-        traced=traced,
+        traced=trace is not None,
+        trace=trace or TRACE_RULES,
         margins=margins,
         until_decided=until_decided,
         cold=cold,

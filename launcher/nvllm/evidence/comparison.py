@@ -30,6 +30,7 @@ from nvllm.evidence.records import (
     Outcome,
 )
 from nvllm.pages.page import printable
+from nvllm.serve import memoryseries
 from nvllm.trials.answers import Answered
 
 _UNITS = {CORRECT: "question", LENGTH: "question", SPEED: "run"}
@@ -132,6 +133,7 @@ def summary(arm: ArmLegs) -> ArmSummary:
         figures=_figures(arm),
         asked=asked,
         timeouts=sum(one.timed_out for _, answers in arm.valid for one in answers),
+        memory=memoryseries.extremes(verdict.memory for verdict, _ in arm.legs),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from nvllm.evidence import alike, comparison, compiles, deciding, drift, looks, sidebyside, trace
+from nvllm.evidence import alike, comparison, compiles, deciding, drift, grid, looks, sidebyside, trace
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.deciding import CORRECT, LEVEL
 from nvllm.evidence.load import PRIMARY
@@ -19,7 +19,7 @@ def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTa
         described = comparison.compare(arms, manifest.margins, share)
         findings = (*described.findings, *_floors(manifest, described))
         described = replace(described, findings=findings, notes=(*described.notes, *_looked(share)))
-        described = drift.noted(described, arms, manifest.margins, share)
+        described = grid.noted(drift.noted(described, arms, manifest.margins, share), arms)
         if any(one.artifact for one in manifest.arms):
             described = compiles.noted(described, arms, manifest.arms, manifest.margins, share)
         drifting = {one.factor: arms[:1] for one in described.findings if one.factor not in manifest.ablated}
@@ -27,7 +27,9 @@ def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTa
     measures = (*PRIMARY, CORRECT) if manifest.kind == "sweep" else tuple(PRIMARY)
     compared = sidebyside.compare(arms, manifest.margins, measures, share)
     notes = (*compared.notes, *_looked(share), *_noise(manifest, compared), *_traces(tables))
-    compared = replace(compared, notes=notes, kernels=tuple(tables), common=trace.compared(tables))
+    kernels, traced = [trace.together(one) for one in trace.by_arm(tables).values()], tuple(trace.per_token(tables))
+    compared = replace(compared, notes=notes, kernels=tuple(kernels), common=trace.compared(kernels), traced=traced)
+    compared = grid.noted(compared, arms) if manifest.kind == "sweep" else compared
     return alike.noted(compared, arms, {sidebyside.factor_of(arms[0].name, one.name): (arms[0], one) for one in arms})
 
 
@@ -52,7 +54,11 @@ def _traces(tables: Sequence[KernelTable]) -> Iterator[str]:
     if any(one.on == "cpu" for one in tables):
         yield "the trace has operators of the processor, not kernels of a GPU: there is none here"
     if tables:
-        yield f"kernel times are of one traced leg of {tables[0].steps} steps at most; they have no interval"
+        runs = max(len(one) for one in trace.by_arm(tables).values())
+        legs = "one traced leg, and have no interval" if runs == 1 else f"{runs} traced legs"
+        yield f"kernel times are of {legs}; each leg records {tables[0].steps} steps at most, and compiles for itself"
+    if tables and not all(one.tokens for one in tables):
+        yield "a trace whose tokens nobody knows has no ms a token: it has as many steps as --trace-steps lets it have"
 
 
 def _noise(manifest: RunManifest, compared: Comparison) -> Iterator[str]:

@@ -9,7 +9,7 @@
         perq.jsonl                     every answer
         verdict.json                   written last: a leg with a verdict is complete
     artifacts/<compile key>/           what legs load, see `artifacts.py`; <compile key>-<n>/ if there are several
-    arms/<arm>/trace/                  the leg under a profiler, if there is one: kernels.json, trace.json.gz
+    arms/<arm>/trace/, trace-2/ ...    the legs under a profiler, if there are any: kernels.json, trace.json.gz
     comparison.json, ANALYSIS.md, summary.md, report.html       once every leg is complete
 """
 
@@ -42,6 +42,8 @@ from nvllm.evidence.records import (
     LegVerdict,
     RunManifest,
 )
+from nvllm.serve import memoryseries, rundir
+from nvllm.serve.memoryseries import MemorySample
 from nvllm.serve.rundir import private_directory
 from nvllm.trials.answers import FORM_ANSWER, Answered, lines
 
@@ -156,6 +158,23 @@ class EvidenceDirectory:
         """Return the engine's log of LEG. Raises Refused NV853 if it cannot be read."""
         return self._bytes(leg / "engine.log").decode("utf-8", "replace")
 
+    def series(self) -> dict[str, tuple[MemorySample, ...]]:
+        """Return the series of memory of every leg that has one, by arm and run. Raises Refused NV853."""
+        manifest = self.manifest()
+        legs = ((arm.name, run) for arm in manifest.arms for run in self._runs(arm.name, manifest.runs))
+        every = ((f"{arm}, {run}", self.memory(self.leg(arm, run))) for arm, run in legs)
+        return {name: samples for name, samples in every if samples}
+
+    def memory(self, leg: Path) -> tuple[MemorySample, ...]:
+        """Return the series of memory of LEG, empty without one. Raises Refused NV853 for another's file."""
+        path = leg / rundir.MEMORY
+        if not path.exists():
+            return ()
+        *lines, _ = self._bytes(path).split(b"\n")  # a run that was killed may have left a part of a line
+        return tuple(
+            self._structured(f"{path}:{number}", line, memoryseries.FORM) for number, line in enumerate(lines, 1)
+        )
+
     def finish(self, verdict: LegVerdict, answers: Iterable[Answered]) -> None:
         """Write the ANSWERS of a leg, then its VERDICT. Raises Refused NV920 if that fails."""
         leg = self.leg(verdict.arm, verdict.run)
@@ -181,17 +200,19 @@ class EvidenceDirectory:
         numbers = {int(one) for one in names if re.fullmatch("[1-9][0-9]{0,8}", one)}
         return sorted(one for one in numbers if one <= most)
 
-    def trace(self, arm: str) -> Path:
-        return self.path / "arms" / arm / "trace"
+    def trace(self, arm: str, run: int = 1) -> Path:
+        return self.path / "arms" / arm / ("trace" if run == 1 else f"trace-{run}")
 
     def kernels(self) -> tuple[KernelTable, ...]:
         """Return what the traces of the arms add up to, of those that were taken."""
-        paths = [self.trace(one.name) / "kernels.json" for one in self.manifest().arms]
+        manifest = self.manifest()
+        runs = range(1, manifest.trace.runs + 1)
+        paths = [self.trace(one.name, run) / "kernels.json" for one in manifest.arms for run in runs]
         return tuple(self._read(one, FORM_KERNELS) for one in paths if one.exists())
 
     def keep_trace(self, table: KernelTable, trace: bytes) -> None:
         """Write TRACE, if it is not empty, and then what it adds up to. Raises Refused NV920 if that fails."""
-        directory = self.trace(table.arm)
+        directory = self.trace(table.arm, table.run)
         if table.trace:
             durable.replace(directory / table.trace, trace, 0o600, code="NV920")
         self.keep(directory, "kernels.json", documents.encode(FORM_KERNELS, table).decode())

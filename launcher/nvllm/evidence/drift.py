@@ -16,11 +16,7 @@ from dataclasses import dataclass, replace
 
 from nvllm.evidence import comparison, deciding
 from nvllm.evidence.comparison import ArmLegs, Leg
-from nvllm.evidence.records import Comparison, EngineRuns, LegVerdict, Margins, QuestionRuns, RunFigures
-from nvllm.trials.answers import Answered
-
-MOST_QUESTIONS = 1000
-"""Questions of which every run is listed."""
+from nvllm.evidence.records import Comparison, EngineRuns, LegVerdict, Margins, RunFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +49,12 @@ def noted(compared: Comparison, arms: Sequence[ArmLegs], margins: Margins, error
         findings.append(replace(decided, text=f"{series}; {decided.text}"))
     notes = [f"runs in one engine: {len(pairs)} pairs, each later run against the first one, corrected by themselves"]
     engines = tuple(_engines(arms))
-    questions = tuple(_questions(arms)) if engines else ()
-    if len(questions) > MOST_QUESTIONS:
-        notes.append(f"runs in one engine: the first {MOST_QUESTIONS} of {len(questions)} questions are listed")
     return replace(
         compared,
         effects=(*compared.effects, *effects),
         findings=(*compared.findings, *findings),
         notes=(*compared.notes, *(notes if pairs else [])),
         engines=engines,
-        questions=questions[:MOST_QUESTIONS],
     )
 
 
@@ -131,26 +123,3 @@ def _figures(verdict: LegVerdict) -> RunFigures:
         kv_usage=verdict.kv_usage,
         peak_memory=verdict.peak_memory,
     )
-
-
-RIGHT, WRONG, LATE, NONE = "+x-."
-"""The marks of an answer: it is right, wrong, ran into its timeout, or is missing."""
-
-
-def _questions(arms: Sequence[ArmLegs]) -> Iterator[QuestionRuns]:
-    """Yield each question with its marks in every engine of ARMS."""
-    runs = [
-        [{one.id: one for one in legs[turn][1]} for turn in sorted(legs)]
-        for arm in arms
-        for legs in _by_turn(arm).values()
-    ]
-    expected = {one.id: one.expected for engine in runs for answers in engine for one in answers.values()}
-    for question in sorted(expected):
-        marks = tuple("".join(_mark(answers.get(question)) for answers in engine) for engine in runs)
-        yield QuestionRuns(question, expected[question], marks)
-
-
-def _mark(answer: Answered | None) -> str:
-    if answer is None or (answer.problem and not answer.timed_out):
-        return NONE
-    return RIGHT if answer.correct else LATE if answer.timed_out else WRONG

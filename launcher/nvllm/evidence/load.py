@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -66,7 +66,14 @@ class LoadProbe:
 
     def measure(self, start: EngineStart, run: int) -> Asked:
         """Put the load of RUN on the engine of START, and return the figures of vLLM."""
-        status, output = start.engine.run_in(start.container, self.command(start.plan, run))
+        return self._measured(start, self.command(start.plan, run), run)
+
+    def profiled(self, start: EngineStart) -> Asked:
+        """Put the load of run 0 on the engine of START while its profiler records, and return the figures of vLLM."""
+        return self._measured(start, [*self.command(start.plan, 0), "--profile"], 0)
+
+    def _measured(self, start: EngineStart, command: Sequence[str], run: int) -> Asked:
+        status, output = start.engine.run_in(start.container, command)
         text = start.engine.read_in(start.container, _RESULT) if status == 0 else None
         if text is None:
             problem = f"vllm bench serve: exit status {status}: {output[-_SHOWN:]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from nvllm.evidence.records import Comparison, Effect, Finding, LegVerdict, Outc
 from nvllm.pages import plots
 from nvllm.pages.page import rendered
 from nvllm.pages.plots import Interval, Spread, Start
+from nvllm.serve.memoryseries import AVAILABLE, FIGURES, MemorySample
 
 _TITLES = {CORRECT: "points of correct answers", LENGTH: "tokens of an answer"}
 _RATIOS = "ratios"
@@ -59,8 +60,15 @@ class PlottedTable:
     rows: tuple[tuple[str, ...], ...]
 
 
-def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison) -> str:
-    """Return the run of MANIFEST with its ARMS and their COMPARISON, as one HTML page without external resources."""
+Memory = Mapping[str, Sequence[MemorySample]]
+"""The series of memory of engines, by the names that plots give them."""
+
+
+def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison, memory: Memory | None = None) -> str:
+    """Return the run of MANIFEST with its ARMS and their COMPARISON, as one HTML page without external resources.
+
+    MEMORY has the series of its engines.
+    """
     legs = [verdict for arm in arms for verdict, _ in arm.legs]
     started = [
         Start(f"{leg.arm}, {leg.run}", tuple((one.name, one.seconds, one.ended) for one in leg.phases))
@@ -94,6 +102,11 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison)
         figure_columns=("figure", *(one.name for one in comparison.arms)),
         figure_rows=summary.figure_rows(comparison),
         kernel_tables=[(summary.kernels_title(one), summary.kernel_rows(one)) for one in comparison.kernels],
+        memory_columns=summary.MEMORY_COLUMNS,
+        memory_rows=summary.memory_rows(comparison),
+        memory_plots=[*_memory(memory or {})],
+        traced_columns=summary.TRACED_COLUMNS,
+        traced_rows=summary.traced_rows(comparison),
         kernel_columns=summary.KERNEL_COLUMNS,
         common_columns=summary.COMMON_COLUMNS,
         common_rows=summary.common_rows(comparison),
@@ -122,6 +135,18 @@ def _by_run(comparison: Comparison) -> str:
         for one in comparison.engines
     ]
     return plots.curves("Right answers, run after run in one engine", rows, "runs before, in the same engine", "right")
+
+
+def _memory(memory: Memory) -> Iterator[tuple[str, str]]:
+    """Yield for each figure of MEMORY what it is, and its plot."""
+    for name, what in FIGURES.items():
+        rows = {
+            engine: [(sample.at, sample.bytes[name] / 2**30) for sample in series if name in sample.bytes]
+            for engine, series in memory.items()
+        }
+        if drawn := [(engine, points) for engine, points in rows.items() if points]:
+            marked: plots.Mark = "lowest" if name == AVAILABLE else "highest"
+            yield f"{name}: {what}", plots.courses(f"Memory, {name}", drawn, "seconds since the start", "GiB", marked)
 
 
 def rate(leg: LegVerdict) -> float:

@@ -66,6 +66,18 @@ MARGINS = Margins()
 
 
 @dataclass(frozen=True, slots=True)
+class TraceRules:
+    """How traces are taken: so many RUNS of each arm, each in a fresh container, of at most STEPS of the engine."""
+
+    runs: Positive = 1
+    steps: Positive = 32
+
+
+TRACE_RULES = TraceRules()
+"""Those of a run that names none, and of every run before there were any."""
+
+
+@dataclass(frozen=True, slots=True)
 class ArmState:
     """An arm: its NAME, its PROFILE, the sentinels that are PRESENT, and those of them that the arms differ in, ON."""
 
@@ -95,7 +107,8 @@ class RunManifest:
     created: Word
     """UTC."""
     traced: bool = False
-    """Whether each arm has one more leg, under PyTorch's profiler, that no figure comes from."""
+    """Whether each arm has further legs, under PyTorch's profiler, that no other figure comes from."""
+    trace: TraceRules = TRACE_RULES
     margins: Margins = MARGINS
     until_decided: bool = False
     """Whether the run ends before RUNS if all is found."""
@@ -170,6 +183,8 @@ class LegVerdict:
     """Which run of its engine it is."""
     kv_usage: float | None = None
     """The share of the KV cache in use once the run was over and the engine at rest; None if nobody knows."""
+    memory: Mapping[str, Count] = field(default_factory=dict)
+    """Bytes while its engine ran, by figure of `serve/memoryseries.py`: the least available, the most of others."""
 
     @property
     def in_engine(self) -> int:
@@ -221,6 +236,8 @@ class ArmSummary:
     """The questions of all valid runs together."""
     timeouts: Count = 0
     """How many of them ran into their timeout. They count as wrong."""
+    memory: Mapping[str, Count] = field(default_factory=dict)
+    """Bytes, as in a leg, over all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +278,7 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class KernelTable:
-    """kernels.json of an arm: what its trace adds up to. ON is where the time was spent.
+    """kernels.json of an arm: what its trace adds up to, or all its traces. ON is where the time was spent.
 
     TRACE is the file beside it that PyTorch's profiler wrote, empty if it was too large to keep.
     """
@@ -278,6 +295,24 @@ class KernelTable:
     others: Count
     """How many more there are, whose time is in MICROSECONDS alone."""
     trace: str
+    run: Positive = 1
+    """Which trace of the arm it is; of all together, how many they are."""
+    tokens: Count = 0
+    """The tokens that were generated meanwhile; 0 if the load did not end within the steps, or nobody counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedArm:
+    """The milliseconds of all kernels for a generated token in ARM: those of each trace, in RUNS, and their MEAN.
+
+    LOW and HIGH are Student's interval at 95 %; None if there are too few traces.
+    """
+
+    arm: Word
+    runs: tuple[float, ...]
+    mean: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +387,7 @@ class EngineRuns:
 
 @dataclass(frozen=True, slots=True)
 class QuestionRuns:
-    """How the question ID was answered: for each of the comparison's engines a text with a mark for each run."""
+    """How the question ID was answered: for each engine of the comparison, or each arm, a mark for each run."""
 
     id: Count
     expected: str
@@ -395,9 +430,11 @@ class Comparison:
     findings: tuple[FactorFinding, ...]
     notes: tuple[str, ...]
     kernels: tuple[KernelTable, ...] = ()
-    """What the traces of the arms add up to, in a bench with a trace."""
+    """What the traces of each arm add up to, in a bench or a sweep with traces."""
     common: tuple[KernelCompared, ...] = ()
     """The kernels that the first arm and another one have."""
+    traced: tuple[TracedArm, ...] = ()
+    """The time of the kernels for a token, of the arms whose tokens were counted."""
     flipped: tuple[Flipped, ...] = ()
     """The questions that two arms do not answer equally well."""
     unlisted: Count = 0
@@ -409,7 +446,7 @@ class Comparison:
     engines: tuple[EngineRuns, ...] = ()
     """The engines that were asked several runs, with what each run shows."""
     questions: tuple[QuestionRuns, ...] = ()
-    """Every question in every run of these engines, if there are not too many."""
+    """Every question in every run of these engines, or of the arms if there are none, if there are not too many."""
     compiles: tuple[ArtifactResult, ...] = ()
     """The artifacts of one key, where they are what is compared."""
     spread: ArtifactSpread | None = None

@@ -35,7 +35,7 @@ from nvllm.evidence.records import (
     RunManifest,
 )
 from nvllm.image.identity import Build
-from nvllm.serve import fresh, health, planner, servehash, staged_cache
+from nvllm.serve import fresh, health, memoryseries, planner, servehash, staged_cache
 from nvllm.serve.examination import Depth
 from nvllm.serve.fresh import FreshInstances
 from nvllm.serve.rundir import RunDirectory, private_directory
@@ -109,14 +109,15 @@ class Runner:
             if self.manifest.until_decided and number in ends and self._settled():
                 break
         if self.traced is not None:
-            taken = {one.arm for one in self.directory.kernels()}
-            for arm in self.manifest.arms:
-                if arm.name not in taken:
-                    self.progress.note(f"trace: {arm.name}")
-                    self.trace(arm, self.traced)
+            taken = {(one.arm, one.run) for one in self.directory.kernels()}
+            for index, run in arms.schedule(len(self.manifest.arms), self.manifest.trace.runs):
+                arm = self.manifest.arms[index]
+                if (arm.name, run) not in taken:
+                    self.progress.note(f"trace {run} of {self.manifest.trace.runs}: {arm.name}")
+                    self.trace(arm, self.traced, run)
         legs = self.directory.arms()
         comparison = conclusion.of(self.manifest, legs, self.directory.kernels())
-        drawn = page.html(self.manifest, legs, comparison)
+        drawn = page.html(self.manifest, legs, comparison, self.directory.series())
         text = analysis.markdown(self.manifest, comparison)
         self.directory.compared(comparison, text, summary.markdown(self.manifest, comparison), drawn)
         return comparison
@@ -179,14 +180,16 @@ class Runner:
             for run, result in zip(runs, results, strict=True)
         ]
 
-    def trace(self, arm: ArmState, load: LoadProbe) -> None:
-        """Take a trace of ARM under a part of LOAD, and keep what it adds up to.
+    def trace(self, arm: ArmState, load: LoadProbe, run: int) -> None:
+        """Take trace RUN of ARM under a part of LOAD, and keep what it adds up to.
 
         Raises Refused NV858 if there is none, and as a serve does if the engine does not start.
         """
-        build = fresh.with_profile(self.build, arm.profile, trace.profiled(self.build.spec.profiles[arm.profile]))
-        with self._start(build, arm, self.directory.trace(arm.name)) as leg, leg.start.running("the trace is taken"):
-            traced = trace.take(leg.start, load, arm.name)
+        profile, steps = self.build.spec.profiles[arm.profile], self.manifest.trace.steps
+        build = fresh.with_profile(self.build, arm.profile, trace.profiled(profile, steps))
+        directory = self.directory.trace(arm.name, run)
+        with self._start(build, arm, directory) as leg, leg.start.running("the trace is taken"):
+            traced = trace.take(leg.start, load, arm.name, run, steps)
         self.directory.keep_trace(traced.table, traced.trace)
 
     @contextlib.contextmanager
@@ -319,6 +322,7 @@ class Runner:
             engine=engine + 1 if self.manifest.per_engine > 1 else 0,
             turn=earlier + 1,
             kv_usage=result.kv_usage,
+            memory=memoryseries.extremes(one.bytes for one in self.directory.memory(start.run.path)),
         )
 
     def _finish(self, verdict: LegVerdict, answers: Sequence[Answered]) -> LegVerdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from types import MappingProxyType
 
 from nvllm.core.refusal import Refusal
 from nvllm.evidence import arms, trace
@@ -13,6 +14,7 @@ from nvllm.evidence.directory import EvidenceDirectory
 from nvllm.evidence.load import PRIMARY
 from nvllm.evidence.records import Comparison, KernelTable, RunManifest
 from nvllm.pages.page import printable
+from nvllm.serve.memoryseries import AVAILABLE, FIGURES
 
 
 def markdown(manifest: RunManifest, comparison: Comparison) -> str:
@@ -28,6 +30,10 @@ def _parts(manifest: RunManifest, comparison: Comparison) -> Iterator[str]:
         yield _table(("figure", *(arm.name for arm in comparison.arms)), figure_rows(comparison))
     if comparison.effects:
         yield _table(EFFECT_COLUMNS, effect_rows(comparison))
+    if rows := memory_rows(comparison):
+        yield _table(MEMORY_COLUMNS, rows)
+    if comparison.traced:
+        yield _table(TRACED_COLUMNS, traced_rows(comparison))
     for table in comparison.kernels:
         yield f"{kernels_title(table)}\n\n{_table(KERNEL_COLUMNS, kernel_rows(table))}"
     if comparison.common:
@@ -78,11 +84,7 @@ def facts(manifest: RunManifest) -> list[tuple[str, str]]:
         *([("margins", _margins(manifest))] if len(manifest.arms) > 1 else []),
         *([("order", _order(manifest))] if len(manifest.arms) > 1 else []),
         *([("compiled code", _compiled(manifest))] if manifest.kind != "eval" else []),
-        *(
-            [("trace", f"a leg of each arm, {trace.STEPS} steps at most; no figure comes from it")]
-            if manifest.traced
-            else []
-        ),
+        *([("trace", _traced(manifest))] if manifest.traced else []),
         ("host", ", ".join([host.machine, host.processor, *host.gpus, f"kernel {host.kernel}", host.engine])),
         ("project", commit),
         *([("mixed", mixed_text(manifest))] if manifest.other_hosts else []),
@@ -97,6 +99,12 @@ def mixed_text(manifest: RunManifest) -> str:
         for host in (manifest.host, *manifest.other_hosts)
     )
     return f"Begun on {first}; went on, by --anyway, on {'; and on '.join(others)}"
+
+
+def _traced(manifest: RunManifest) -> str:
+    rules = manifest.trace
+    legs = "a leg of each arm" if rules.runs == 1 else f"{rules.runs} legs of each arm"
+    return f"{legs}, {rules.steps} steps at most; no other figure comes from it"
 
 
 def _runs(manifest: RunManifest) -> str:
@@ -274,14 +282,16 @@ def engine_rows(comparison: Comparison) -> list[tuple[str, ...]]:
 
 
 def question_columns(comparison: Comparison) -> tuple[str, ...]:
-    """Return the columns of `question_rows`: one for each engine."""
+    """Return the columns of `question_rows`: one for each engine that was asked several runs, else for each arm."""
+    if not comparison.engines:
+        return ("question", "expected", *(one.name for one in comparison.arms))
     arms_named = len({one.arm for one in comparison.engines}) > 1
     names = (f"{f'{one.arm}, ' if arms_named else ''}engine {one.engine}" for one in comparison.engines)
     return ("question", "expected", *names)
 
 
 def question_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each question: for each engine a mark for each of its runs, see `MARKS`."""
+    """Return a row of texts for each question: for each engine, or arm, a mark for each of its runs, see `MARKS`."""
     return [(str(one.id), one.expected, *one.marks) for one in comparison.questions]
 
 
@@ -294,20 +304,58 @@ def questions_table(comparison: Comparison) -> str:
     return f"{_table(ENGINE_COLUMNS, engine_rows(comparison))}\n\n{MARKS}\n\n{grid}"
 
 
-KERNEL_COLUMNS = ("kernel", "calls", "ms", "share, %")
+_MEMORY = MappingProxyType(
+    {AVAILABLE: "least available, GiB", **{name: f"most, {name}, GiB" for name in FIGURES if name != AVAILABLE}}
+)
+MEMORY_COLUMNS = ("arm", *_MEMORY.values())
+
+
+def memory_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each arm whose memory was looked at, for `MEMORY_COLUMNS`."""
+    return [
+        (one.name, *(f"{one.memory[name] / 2**30:.2f}" if name in one.memory else "" for name in _MEMORY))
+        for one in comparison.arms
+        if one.memory
+    ]
+
+
+TRACED_COLUMNS = ("arm", "traces", "kernels, ms a token", "interval, ms")
+
+
+def traced_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for each arm with traces whose tokens were counted, for `TRACED_COLUMNS`."""
+    return [
+        (
+            one.arm,
+            str(len(one.runs)),
+            f"{one.mean:.3f}",
+            "" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}",
+        )
+        for one in comparison.traced
+    ]
+
+
+KERNEL_COLUMNS = ("kernel", "calls", "mean, us", "ms", "share, %")
 
 
 def kernels_title(table: KernelTable) -> str:
     """Return the title of TABLE, which says what its rows are."""
     what = "kernels of the GPU" if table.on == "gpu" else "operators of the processor, without those that each calls"
     more = f"; {table.others} shorter ones are in the sum alone" if table.others else ""
-    return f"Trace of {table.arm}: {what}, {table.microseconds / 1000:.3f} ms in all{more}"
+    of = table.arm if table.run == 1 else f"{table.arm}, {table.run} together"
+    return f"Trace of {of}: {what}, {table.microseconds / 1000:.3f} ms in all{more}"
 
 
 def kernel_rows(table: KernelTable) -> list[tuple[str, ...]]:
     """Return a row of texts for each kernel of TABLE, for `KERNEL_COLUMNS`."""
     return [
-        (one.name, str(one.calls), f"{one.microseconds / 1000:.3f}", f"{100 * trace.share(one, table):.1f}")
+        (
+            one.name,
+            str(one.calls),
+            f"{trace.mean(one):.2f}",
+            f"{one.microseconds / 1000:.3f}",
+            f"{100 * trace.share(one, table):.1f}",
+        )
         for one in table.kernels
     ]
 

@@ -1,14 +1,14 @@
-"""A trace of an arm by vLLM's own profiler, PyTorch's: which kernels ran, how often, and for how long.
+"""Traces of an arm by vLLM's own profiler, PyTorch's: which kernels ran, how often, and for how long.
 
-It is bounded twice: by the requests, and by the steps of the engine after which vLLM ends it. No figure of a bench
-comes from a leg with a trace, because the profiler slows the engine down.
+Each is bounded twice: by the requests, and by the steps of the engine after which vLLM ends it. No figure of a load
+comes from a leg with a trace, because the profiler slows the engine down; the kernels' own times do.
 """
 
 from __future__ import annotations
 
 import base64
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,16 +18,15 @@ from nvllm.core import canonical, reading
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.core.spec import Profile
+from nvllm.evidence import intervals
+from nvllm.evidence.deciding import LEVEL
 from nvllm.evidence.load import LoadProbe
-from nvllm.evidence.records import KERNELS_SCHEMA, KernelCompared, KernelTable, KernelTime
+from nvllm.evidence.records import KERNELS_SCHEMA, KernelCompared, KernelTable, KernelTime, TracedArm
 from nvllm.runtime import kernel_times
 from nvllm.serve.startup import EngineStart
 
 _DIRECTORY = "/tmp/nvllm-trace"  # noqa: S108 - in the container, a tmpfs of its own
 TRACE = "trace.json.gz"
-STEPS = 32
-"""Steps of the engine in a trace."""
-_TOKENS = 16
 _KEPT = 100
 """Kernels of a table."""
 
@@ -38,14 +37,14 @@ _ARGUMENTS: Mapping[str, str | int | bool] = MappingProxyType(
         "profiler-config.torch_profiler_with_stack": False,
         "profiler-config.torch_profiler_dump_cuda_time_total": False,
         "profiler-config.ignore_frontend": True,
-        "profiler-config.max_iterations": STEPS,
     }
 )
 
 
-def profiled(profile: Profile) -> Profile:
-    """Return PROFILE under the profiler, for development: with other arguments it has no blessing."""
-    return replace(profile, arguments={**profile.arguments, **_ARGUMENTS}, dev=True, blessed=False)
+def profiled(profile: Profile, steps: int) -> Profile:
+    """Return PROFILE under the profiler for STEPS, for development: with other arguments it has no blessing."""
+    arguments = {**profile.arguments, **_ARGUMENTS, "profiler-config.max_iterations": steps}
+    return replace(profile, arguments=arguments, dev=True, blessed=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +55,44 @@ class Traced:
     trace: bytes
 
 
-def take(start: EngineStart, load: LoadProbe, arm: str) -> Traced:
-    """Put a small part of LOAD on the engine of START, and return what its trace adds up to.
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A trace that was taken: RUN of ARM, of at most STEPS, while so many REQUESTS were given so many TOKENS."""
 
-    Raises Refused NV858 if there is no trace.
+    arm: str
+    run: int
+    requests: int
+    steps: int
+    tokens: int
+
+
+def take(start: EngineStart, load: LoadProbe, arm: str, run: int, steps: int) -> Traced:
+    """Put a small part of LOAD on the engine of START, and return what trace RUN of ARM, of STEPS at most, adds up to.
+
+    Half of the steps are for the prompts. Raises Refused NV858 if there is no trace.
     """
-    small = replace(load, requests=load.concurrency, length=min(load.length, _TOKENS))
-    status, output = start.engine.run_in(start.container, [*small.command(start.plan, 0), "--profile"])
-    problem = f"vllm bench serve: exit status {status}: {output[-300:]}"
-    if status == 0:
+    small = replace(load, requests=load.concurrency, length=min(load.length, max(1, steps // 2)))
+    (answer,) = small.profiled(start).answers
+    problem = answer.problem
+    if not problem:
         script = reading.text(Path(kernel_times.__file__), reading.MB)
         argv = [start.plan.command.interpreter, "-I", "-c", script, _DIRECTORY]
         status, output = start.engine.run_in(start.container, argv)
         problem = f"exit status {status}: {output[-300:]}" if status else ""
     if not problem:
         try:
-            return read(output, arm, small.requests)
+            return read(output, Taken(arm, run, small.requests, steps, answer.tokens))
         except (ValueError, KeyError, TypeError) as error:
             problem = f"{error!r}"
     cure = f"less {shlex.quote(str(start.run.log))}"
     raise refuse("NV858", f"arm {arm}", "a trace of PyTorch's profiler with kernels or operators", problem, cure)
 
 
-def read(text: str, arm: str, requests: int) -> Traced:
-    """Return what TEXT, which `runtime.kernel_times` printed, says of ARM.
+def read(text: str, taken: Taken) -> Traced:
+    """Return what TEXT, which `runtime.kernel_times` printed, says of what was TAKEN.
 
-    Raises ValueError, KeyError or TypeError for another form, and ValueError for a trace of nothing.
+    A trace that has all its steps may lack some of the load: then nobody knows how many tokens are in it. Raises
+    ValueError, KeyError or TypeError for another form, and ValueError for a trace of nothing.
     """
     document: Any = canonical.decode(text.encode())
     rows = [_time(*row) for row in document["kernels"]]
@@ -92,7 +103,21 @@ def read(text: str, arm: str, requests: int) -> Traced:
     on: Literal["gpu", "cpu"] = "gpu" if document["gpu"] else "cpu"
     others = max(0, len(rows) - _KEPT)
     kept, name = tuple(rows[:_KEPT]), TRACE if trace else ""
-    return Traced(KernelTable(KERNELS_SCHEMA, arm, on, requests, STEPS, whole, kept, others, name), trace)
+    tokens = taken.tokens if 0 < document["steps"] < taken.steps else 0
+    table = KernelTable(
+        schema=KERNELS_SCHEMA,
+        arm=taken.arm,
+        on=on,
+        requests=taken.requests,
+        steps=taken.steps,
+        microseconds=whole,
+        kernels=kept,
+        others=others,
+        trace=name,
+        run=taken.run,
+        tokens=tokens,
+    )
+    return Traced(table, trace)
 
 
 def _time(name: Json, calls: Json, took: Json) -> KernelTime:
@@ -102,6 +127,42 @@ def _time(name: Json, calls: Json, took: Json) -> KernelTime:
     if not (0 <= calls <= canonical.EXACT and abs(took) <= canonical.EXACT):
         raise ValueError(f"no times of a kernel: {name[:80]}")
     return KernelTime(name, calls, float(took))
+
+
+def by_arm(tables: Sequence[KernelTable]) -> dict[str, list[KernelTable]]:
+    """Return the traces in TABLES of each arm, by its name."""
+    arms: dict[str, list[KernelTable]] = {}
+    for table in tables:
+        arms.setdefault(table.arm, []).append(table)
+    return arms
+
+
+def together(tables: Sequence[KernelTable]) -> KernelTable:
+    """Return what TABLES, the traces of one arm, add up to."""
+    kernels: dict[str, KernelTime] = {}
+    for kernel in (kernel for table in tables for kernel in table.kernels):
+        before = kernels.get(kernel.name, KernelTime(kernel.name, 0, 0.0))
+        calls, microseconds = before.calls + kernel.calls, before.microseconds + kernel.microseconds
+        kernels[kernel.name] = KernelTime(kernel.name, calls, round(microseconds, 3))
+    return replace(
+        tables[0],
+        requests=sum(table.requests for table in tables),
+        microseconds=round(sum(table.microseconds for table in tables), 3),
+        kernels=tuple(sorted(kernels.values(), key=lambda kernel: (-kernel.microseconds, kernel.name))),
+        others=max(table.others for table in tables),
+        trace=tables[0].trace if len(tables) == 1 else "",
+        run=len(tables),
+        tokens=sum(table.tokens for table in tables) if all(table.tokens for table in tables) else 0,
+    )
+
+
+def per_token(tables: Sequence[KernelTable]) -> Iterator[TracedArm]:
+    """Yield the time of the kernels for a token of each arm that has traces in TABLES whose tokens were counted."""
+    for arm, traces in by_arm(tables).items():
+        runs = tuple(round(one.microseconds / one.tokens / 1000, 6) for one in traces if one.tokens)
+        if runs:
+            estimate = intervals.mean(runs, LEVEL, 0.0)
+            yield TracedArm(arm, runs, round(estimate.value, 6), estimate.low, estimate.high)
 
 
 def compared(tables: Sequence[KernelTable]) -> tuple[KernelCompared, ...]:
@@ -125,6 +186,11 @@ def compared(tables: Sequence[KernelTable]) -> tuple[KernelCompared, ...]:
                     )
                 )
     return tuple(rows)
+
+
+def mean(kernel: KernelTime) -> float:
+    """Return the mean microseconds of a call of KERNEL."""
+    return kernel.microseconds / kernel.calls if kernel.calls else 0.0
 
 
 def share(kernel: KernelTime, table: KernelTable) -> float:

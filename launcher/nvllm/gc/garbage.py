@@ -15,13 +15,15 @@ cannot refer to: what belongs to no project, such as an ended run, and builds th
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from nvllm.bisect import journal
-from nvllm.bless import evidence
+from nvllm.bless import evidence, rejected
+from nvllm.bless.rejected import RejectedTree
 from nvllm.cache import pins, staging
 from nvllm.cache.blessings import Blessings, whole
 from nvllm.cache.pins import Pins
@@ -85,6 +87,7 @@ class References:
     """What must be kept: build hashes, sha256 of locked files, diff_ids of layers, and base trees.
 
     BLESSED are hashes of cache trees, INSTANCES those whose locks are held, LOGS sha256 of logs that manifests name.
+    REJECTED are trees that stay for study, each with the directory of its bless.
     RESTORABLE are those of BLESSED that are kept for `nvllm manifest restore` alone. ARCHIVED are hashes of trees that
     archived manifests name; such a tree is not kept if nothing else names it, and a note says so. GATE_DAYS are
     the gates that profiles require, each with the days for which a record of it may satisfy one. PINNED are the names
@@ -105,6 +108,7 @@ class References:
     projects: frozenset[str] = frozenset()
     unknown: tuple[Refusal, ...] = ()
     restorable: frozenset[str] = frozenset()
+    rejected: tuple[tuple[Path, RejectedTree], ...] = ()
 
 
 def images(
@@ -161,7 +165,7 @@ def files(places: Places, referred: References, containers: Sequence[ContainerFa
     mounted = {one.labels[TREE_LABEL] for one in containers if TREE_LABEL in one.labels}
     outdated = {one.path for one in gates.outdated(_gate_records(places), referred.gate_days, oldest)}
     builds = referred.builds | _used(containers)  # nvllm removes no image without a record
-    pinned = referred.pinned
+    pinned, studied = referred.pinned, {record.tree for _, record in referred.rejected}
     candidates: list[tuple[Kind, Iterable[Path], Callable[[Path], bool]]] = [
         ("locked file", places.store.glob("sha256/*/*"), lambda path: path.name in referred.files),
         ("partial download", places.store.glob("partial/*"), lambda path: False),
@@ -175,7 +179,11 @@ def files(places: Places, referred: References, containers: Sequence[ContainerFa
         ),
         ("differing build", places.differing.glob("*"), lambda path: False),  # kept for looking
         ("run directory", places.runs.glob("*"), lambda path: path.name in running),
-        ("blessed cache", places.trees.glob("*"), lambda path: path.name in referred.blessed | mounted | pinned),
+        (
+            "blessed cache",
+            places.trees.glob("*"),
+            lambda path: path.name in referred.blessed | mounted | pinned | studied,
+        ),
         ("staged cache", places.staged.glob("*"), lambda path: path.name in running | referred.instances | pinned),
         ("evidence of a bless", places.blessing.glob("*/*"), lambda path: _is_evidence(path, referred)),
         ("gate record", places.gates.glob("*.json"), lambda path: str(path) not in outdated),
@@ -205,7 +213,7 @@ def _is_evidence(bless: Path, referred: References) -> bool:
     instance = bless.parent
     if instance.name in referred.instances or bless == evidence.newest(instance):
         return True
-    if _name("evidence of a bless", bless) in referred.pinned:
+    if _name("evidence of a bless", bless) in referred.pinned or bless in dict(referred.rejected):
         return True
     return evidence.needed(bless, referred.logs)
 
@@ -300,6 +308,7 @@ def referred(
             frozenset(known),
             tuple(unknown),
             frozenset().union(*(one.restorable for one in each)),
+            tuple(rejected.kept(places.blessing, time.time())),
         )
 
 

@@ -161,6 +161,14 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryInUse:
+    """Bytes that a container uses now, and of them those of its processes themselves; None where nobody says it."""
+
+    container: int | None
+    engine: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class StoredImage:
     """An image with its layers from the lowest on, each by its chain id and with the bytes that the engine counts."""
 

@@ -305,6 +305,21 @@ def _difference(recorded: Machine, here: Machine) -> str:
     return "; ".join(f"{name} {before}, here {now}" for name, before, now in pairs if before != now)
 
 
+_NOT_SHOWN: Mapping[GateName, str] = {
+    "memory": "that other pages are sound: the kernel chose these, and the next run gets others.",
+    "thermal": (
+        "that clocks hold under load: it looked for some seconds, whatever the GPU did then. Not every driver tells "
+        "that heat slows a clock down; on a GB10 the reasons are not reliable. Compare tokens/s of first and last runs."
+    ),
+    "disk": "how fast the disk is while an engine loads from it.",
+}
+
+
+def not_shown(record: GateRecord) -> str:
+    """Return what a run that passed, as RECORD has it, does not show; empty for any other."""
+    return _NOT_SHOWN[record.gate] if record.outcome == "passed" else ""
+
+
 def summary(record: GateRecord) -> str:
     """Return what did not pass in RECORD, in one line; what passed if everything did."""
     checks = [one for one in record.checks if one.state != "passed"] or list(record.checks)

@@ -1,4 +1,4 @@
-"""NVML: the one module that asks it, through nvidia-ml-py, for temperatures, clocks and what slows them down.
+"""NVML: the one module that asks it, through nvidia-ml-py: temperatures, clocks, what slows them down, and memory.
 
 The binding is an extra of nvllm (``nvllm[gpu]``), imported when a gate asks: a host without a GPU needs none.
 """
@@ -39,6 +39,8 @@ class GpuReading:
     clock: int | None
     reasons: int | None
     """Bits of `REASONS`."""
+    memory: int | None = None
+    """Bytes in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,13 @@ def read() -> NvmlReading | NvmlProblem:
         pynvml.nvmlShutdown()
 
 
+def memory_in_use() -> int | None:
+    """Return the bytes in use on all GPUs together, None if NVML does not say it, as where they share the host's."""
+    reading = read()
+    gpus = () if isinstance(reading, NvmlProblem) else reading.gpus
+    return sum(gpu.memory for gpu in gpus if gpu.memory is not None) or None
+
+
 def _reading(nvml: ModuleType) -> NvmlReading:
     cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
     gpus = tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
@@ -104,6 +113,7 @@ def _gpu(nvml: ModuleType, index: int) -> GpuReading:
         told(lambda: nvml.nvmlDeviceGetTemperatureThreshold(handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)),
         told(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
         told(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+        told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
     )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from xml.etree import ElementTree as ET
 
 from nvllm.pages.page import printable
@@ -42,6 +42,9 @@ _SIZE, _LINE = 11, 15
 _CELLS = 50
 """How many columns of a terminal the longest name takes. The font has a fixed width, so they fit on a phone."""
 _TITLE = "title:"
+
+Point: TypeAlias = tuple[float, float]
+Mark: TypeAlias = Literal["lowest", "highest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,26 +167,62 @@ def timelines(label: str, starts: Sequence[Start]) -> str:
 
 
 def curves(label: str, rows: Sequence[tuple[str, Sequence[float]]], across: str, up: str) -> str:
-    """Return a plot of ROWS: names, and values from 0 to 1 for 0, 1, 2... of what is ACROSS. UP says what they are.
-
-    The first rows have colours and a key, the others are grey.
-    """
-    drawn, coloured = rows[:MOST], len(_CURVES)
+    """Return a plot of ROWS: names, and values from 0 to 1 for 0, 1, 2... of what is ACROSS. UP says what they are."""
+    drawn = rows[:MOST]
 
     def draw(axes: Axes) -> None:
-        lines = {}
-        styles = zip([*_CURVES, *["c8"] * MOST], cycle(_DASHES), strict=False)
-        for number, ((name, values), (colour, dashes)) in enumerate(zip(drawn, styles, strict=False)):
-            (lines[name],) = axes.plot(values, dashes, color=_paint(colour), zorder=2 + MOST - number, gid=_title(name))
+        _curves(axes, [(name, [*enumerate(values)]) for name, values in drawn])
         axes.set_xlim(0, max([1, *(len(values) - 1 for _, values in drawn)]))
         axes.set_ylim(0, 1)
         axes.set_ylabel(up)
         axes.set_xlabel(across + _left_out(len(drawn), len(rows)))
         axes.locator_params("x", nbins=4, integer=True)
-        axes.grid(axis="y")
-        _key(axes, dict([*lines.items()][:coloured]), columns=1)
 
-    return svg(label, draw, 18 + min(len(drawn), coloured))
+    return svg(label, draw, 18 + min(len(drawn), len(_CURVES)))
+
+
+_POINTS = 240
+"""Points of a course: more would not be seen."""
+
+
+def courses(label: str, rows: Sequence[tuple[str, Sequence[Point]]], across: str, up: str, marked: Mark) -> str:
+    """Return a plot of ROWS, names and points, over what is ACROSS; UP is the unit.
+
+    A dot stands at the value of all that is MARKED. Of points that are close together the same kind is drawn.
+    """
+    pick = min if marked == "lowest" else max
+
+    def value(point: Point) -> float:
+        return point[1]
+
+    drawn = []
+    for name, points in rows[:MOST]:
+        step = math.ceil(len(points) / _POINTS)
+        drawn.append((name, [pick(points[at : at + step], key=value) for at in range(0, len(points), step)]))
+
+    def draw(axes: Axes) -> None:
+        _curves(axes, drawn)
+        extreme, name = pick(((pick(points, key=value), name) for name, points in drawn), key=lambda row: row[0][1])
+        title = _title(f"{name}: {extreme[1]:.2f} {up} after {extreme[0]:.0f} s")
+        axes.plot(*extreme, "o", color=_paint("text"), markersize=5, gid=title, zorder=2 + 2 * MOST)
+        axes.set_ylim(0, 1.05 * max(axes.dataLim.y1, 0) or 1)
+        axes.set_xlim(0, max(axes.dataLim.x1, 0) or 1)
+        axes.set_ylabel(up)
+        axes.set_xlabel(across + _left_out(len(drawn), len(rows)))
+        axes.locator_params("x", nbins=4)
+
+    return svg(label, draw, 18 + min(len(drawn), len(_CURVES)))
+
+
+def _curves(axes: Axes, drawn: Sequence[tuple[str, Sequence[Point]]]) -> None:
+    """Draw what is DRAWN, names and points, on AXES. The first have colours and a key, the others are grey."""
+    lines = {}
+    styles = zip([*_CURVES, *["c8"] * MOST], cycle(_DASHES), strict=False)
+    for number, ((name, points), (colour, dashes)) in enumerate(zip(drawn, styles, strict=False)):
+        across, up = [x for x, _ in points], [y for _, y in points]
+        (lines[name],) = axes.plot(across, up, dashes, color=_paint(colour), zorder=2 + MOST - number, gid=_title(name))
+    axes.grid(axis="y")
+    _key(axes, dict([*lines.items()][: len(_CURVES)]), columns=1)
 
 
 def _rows(axes: Axes, lines: int, drawn: int, of: int) -> None:

@@ -8,6 +8,7 @@
         plan.json         the launch plan, as carried out
         state.json        the state of the instance; replaced whole, never edited
         evidence.jsonl    what happened, one JSON object a line, appended
+        memory.jsonl      of an engine of a campaign: memory, second by second
         engine.log        the log of the engine, with the times that Docker gives it
         engine.log.1      what it was before it became too long
         stop              exists after `nvllm stop` was called
@@ -37,6 +38,7 @@ from nvllm.serve.timeline import MissingKernel
 
 Stage = Literal["starting", "ready", "restarting", "stopped", "failed"]
 
+MEMORY = "memory.jsonl"
 LOG = 64 * reading.MB
 """Bytes of a log after which another one is begun."""
 
@@ -162,16 +164,13 @@ class RunDirectory:
 
         Raises Refused NV920 if it cannot be written whole; a part of a line is removed again.
         """
-        line = canonical.encode({"time": round(when, 3), "event": event, **details}) + b"\n"
         path = self.path / "evidence.jsonl"
-        with durable.writing(path, "NV920"), path.open("ab", buffering=0) as stream:
-            size = stream.tell()
-            try:
-                _write_whole(stream, line)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    stream.truncate(size)
-                raise
+        with durable.writing(path, "NV920"):
+            _append(path, canonical.encode({"time": round(when, 3), "event": event, **details}) + b"\n")
+
+    def keep_sample(self, line: bytes) -> None:
+        """Append LINE to the series of memory. Raises OSError if it cannot be written whole."""
+        _append(self.path / MEMORY, line + b"\n")
 
     def keep(self, lines: Iterable[bytes]) -> None:
         """Append LINES, which have no line feeds, to the log. Raises Refused NV920 if they cannot be written.
@@ -194,6 +193,18 @@ class RunDirectory:
     @property
     def asked_to_stop(self) -> bool:
         return (self.path / "stop").exists()
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Append LINE to PATH. Raises OSError if that fails; a part of it is removed again."""
+    with path.open("ab", buffering=0) as stream:
+        size = stream.tell()
+        try:
+            _write_whole(stream, line)
+        except OSError:
+            with contextlib.suppress(OSError):
+                stream.truncate(size)
+            raise
 
 
 def _write_whole(stream: FileIO, data: bytes) -> None:

@@ -23,9 +23,9 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import LOOPBACK, MEMORY_FLOOR
 from nvllm.engine.engine import Engine
-from nvllm.host.facts import INSTANCE_LABEL, RUN_LABEL, TREE_LABEL, ContainerState
+from nvllm.host.facts import INSTANCE_LABEL, RUN_LABEL, TREE_LABEL, ContainerState, MemoryInUse
 from nvllm.host.locks import HeldLocks
-from nvllm.serve import access, health, planner, timeline
+from nvllm.serve import access, health, memoryseries, planner, timeline
 from nvllm.serve.rundir import Death, InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import Timeline
 from nvllm.serve.watchdog import MemoryWatch
@@ -195,7 +195,10 @@ class EngineStart:
         it, and of a result, if the watchdog has ended the engine, and NV915 if another process has: what was seen then
         says nothing of the engine.
         """
-        with MemoryWatch(self.memory_floor, self._kill).watching() as watch:
+        with (
+            MemoryWatch(self.memory_floor, self._kill).watching() as watch,
+            memoryseries.recording(self.run, self._memory_in_use),
+        ):
             try:
                 yield self.start()
             except BaseException as error:
@@ -208,6 +211,10 @@ class EngineStart:
             cut_short = watch.below is not None or self._outside
             self.end("failed" if cut_short else "stopped", "ended before its time" if cut_short else reason)
             self._refuse_a_verdict(watch.below)
+
+    def _memory_in_use(self) -> MemoryInUse | None:
+        """Return what the container uses, None if there is none yet."""
+        return self.engine.memory_in_use(self.container) if self.container else None
 
     def _kill(self) -> bool:
         """Kill the container, and return whether there is one yet."""

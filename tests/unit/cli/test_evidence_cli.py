@@ -101,6 +101,10 @@ def test_a_dry_run_of_a_bench_shows_its_legs_and_traces(capsys: pytest.CaptureFi
     assert found["trace"]
     assert main([*args, "--project", str(ROOT)]) == 0
     assert capsys.readouterr().out.endswith("then each under a profiler: tiny-eager, tiny-compiled\n")
+    assert main([*args, "--trace-runs", "3", "--project", str(ROOT)]) == 0
+    assert capsys.readouterr().out.endswith("then each 3 times under a profiler: tiny-eager, tiny-compiled\n")
+    refused = run(capsys, *(one for one in args if one != "--trace"), "--trace-runs", "3", "--trace-steps", "9")
+    assert [one["where"] for one in refused["refusals"]] == ["--trace-runs", "--trace-steps"]
 
 
 @pytest.fixture

@@ -111,6 +111,20 @@ def test_what_is_absent_is_not_measured_and_not_passed(capsys: pytest.CaptureFix
     assert (result["gates"][0]["outcome"], "not measured: no GPU" in refusals[0]["found"]) == ("not measured", True)
 
 
+def test_what_a_pass_does_not_show_is_printed_with_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cool = ThermalSources(lambda: NvmlProblem("no driver", "none"), lambda: {"zone": 40.0})
+    monkeypatch.setattr(gate_command, "ThermalSources", lambda: cool)
+    monkeypatch.setattr(facts, "nvidia_gpus", lambda _: ((), None))
+    assert main(["gate", "thermal", "--seconds", "0"]) == 0
+    assert "  This does not show that clocks hold under load:" in capsys.readouterr().out
+    ended, document = said(capsys, "gate thermal --seconds 0 --host-temperature 30")
+    result = document["result"]
+    assert isinstance(result, dict)
+    assert (ended, result["gates"][0]["not_shown"]) == (1, "")  # it did not pass
+
+
 @pytest.mark.usefixtures("bare")
 def test_all_of_them_and_what_is_absent_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     limits = "--p50 60000 --p99 60000 --swap 9999999M"

@@ -33,6 +33,7 @@ MISSING = {
     "NV401": "no revision of it",
     "NV501": "none",
     "NV504": "no nvidia-ctk on PATH",
+    "NV516": "no such run",
     "NV901": "no lock of all its models, so the serve hash is not known",
 }
 """What is found in the place of each thing that is not there."""

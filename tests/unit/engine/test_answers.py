@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nvllm.engine import answers
-from nvllm.host.facts import ContainerFact, ContainerState
+from nvllm.host.facts import ContainerFact, ContainerState, MemoryInUse
 
 IMAGE: dict[str, Any] = {"Id": "sha256:1", "RootFS": {"Layers": ["sha256:2"]}, "Os": "linux", "Architecture": "amd64"}
 
@@ -82,6 +82,10 @@ def test_containers_and_their_state() -> None:
 def test_figures_and_errors() -> None:
     assert answers.memory({"memory_stats": {"max_usage": 7}}) == 7
     assert answers.memory({"memory_stats": {}}) is None
+    v1 = {"usage": 9, "stats": {"total_rss": 5, "rss": 4}}
+    v2 = {"usage": 9, "stats": {"anon": 5, "file": 4}}
+    for statistics, used in ((v1, (9, 5)), (v2, (9, 5)), ({}, (None, None))):
+        assert answers.memory_in_use({"memory_stats": statistics}) == MemoryInUse(*used)
     assert answers.processor({"cpu_stats": {"cpu_usage": {"total_usage": 2 * 10**9}}}) == 2.0
     assert answers.errors([{"stream": "x"}, {"error": "a"}, {"error": "b"}]) == "a; b"
     # A runtime wraps the reason in what it tried: with a GPU, in 900 characters of hooks.

@@ -13,7 +13,7 @@ from nvllm.core import workload
 from nvllm.core.plan import CACHE
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import Profile
-from nvllm.evidence import alike, artifacts
+from nvllm.evidence import alike, artifacts, conclusion
 from nvllm.evidence.arms import Arm, name
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.records import ArmState, Comparison, LegPhase, LegVerdict
@@ -172,6 +172,19 @@ def legs_of(arm: str, tree: str, key: str, phase: str = "import") -> ArmLegs:
         evidence_samples.verdict(arm, 1, ()), tree=tree, compile_key=key, phases=(LegPhase(phase, 1.0, 1.0),)
     )
     return ArmLegs(arm, (), ((told, ()),))
+
+
+def test_arms_of_which_some_are_blessed_are_named() -> None:
+    def arm(name: str, tree: str, *, dev: bool) -> ArmLegs:
+        ((leg, answers),) = legs_of(name, tree, "a" * 64).legs
+        return ArmLegs(name, (), ((replace(leg, dev=dev), answers),))
+
+    blessed, same = arm("P", "1" * 64, dev=False), arm("same key", "1" * 64, dev=True)
+    other, cold = arm("Q", "2" * 64, dev=True), arm("R", "", dev=True)
+    said = "blessed: P, same key; not blessed: Q, R; that is a part of their difference"
+    for arms, notes in (([blessed, other, cold, same], (said,)), ([blessed, same], ()), ([other, cold], ())):
+        compared = conclusion.of(replace(evidence_samples.manifest(()), kind="bench"), arms)
+        assert tuple(one for one in compared.notes if one.startswith("blessed: ")) == notes
 
 
 def test_how_it_is_said_that_arms_ran_other_code() -> None:

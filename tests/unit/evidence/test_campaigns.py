@@ -37,6 +37,8 @@ def codes(said: Mapping[str, Any]) -> list[str]:
 def test_a_campaign_on_a_host_that_may_run_it(made: Campaign, kind: Kind) -> None:
     status, said = made.run(kind)
     assert (status, codes(said), len(made.verdicts)) == (0, [], 2)
+    assert all(one["memory"]["container"] == GIB for one in said["result"]["arms"])
+    assert len([*made.output.glob("arms/*/*/memory.jsonl")]) == 2
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -11,6 +11,7 @@ import pytest
 from nvllm.core.refusal import Refused
 from nvllm.evidence import comparison, summary
 from nvllm.evidence.directory import EvidenceDirectory
+from nvllm.serve.memoryseries import MemorySample
 from support.evidence_samples import answer, legs, manifest, verdict
 
 
@@ -56,6 +57,20 @@ def test_a_run_of_an_earlier_version_is_read(tmp_path: Path) -> None:
         document["probe"].pop(name, None)
     path.write_text(json.dumps(document))
     assert directory.manifest() == manifest((), ("a",))
+
+
+def test_a_series_of_memory_is_read_without_the_part_of_a_line_that_a_kill_left(tmp_path: Path) -> None:
+    directory = EvidenceDirectory(tmp_path / "run")
+    directory.begin(manifest((), runs=2), force=False)
+    leg = directory.leg("none", 1)
+    leg.mkdir(parents=True)
+    assert directory.series() == {}
+    (leg / "memory.jsonl").write_text('{"at":1.5,"bytes":{"available":7}}\n{"at":2.5,"by')
+    assert directory.series() == {"none, 1": (MemorySample(1.5, {"available": 7}),)}
+    (leg / "memory.jsonl").write_text('{"at":-1,"bytes":{}}\n')
+    with pytest.raises(Refused) as caught:
+        directory.series()
+    assert [one.code for one in caught.value.refusals] == ["NV853"]
 
 
 def test_a_manifest_with_any_number_of_runs_is_read_at_once(tmp_path: Path) -> None:

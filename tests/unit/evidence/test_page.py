@@ -8,10 +8,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from nvllm.evidence import comparison, conclusion, load, page
+from nvllm.evidence import comparison, conclusion, load, page, summary
 from nvllm.evidence.arms import Arm
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.pages import plots
+from nvllm.serve import memoryseries
+from nvllm.serve.memoryseries import MemorySample
 from support.evidence_samples import benched, legs, manifest
 from support.rows import each_row
 
@@ -139,3 +141,19 @@ def test_a_run_that_is_not_finished_is_shown() -> None:
     text = drawn([replace(first, legs=first.legs[:1]), *(ArmLegs(one.name, one.on, ()) for one in run()[1:])])
     assert table(text, "runs")[1:3] == [["none", "+", "·", "·"], ["a", "·", "·", "·"]]
     ET.fromstring(drawn([ArmLegs("none", (), ())]))
+
+
+def test_the_memory_of_each_engine_is_plotted_with_its_lowest_and_its_peaks() -> None:
+    arms = [benched(name, [{}]) for name in "AB"]
+    gib = 2**30
+    series = {"A, 1": [MemorySample(at, {"available": (9 - at) * gib, "container": at * gib}) for at in range(3)]}
+    memory = memoryseries.extremes(one.bytes for one in series["A, 1"])
+    arms[0] = replace(arms[0], legs=tuple((replace(leg, memory=memory), answers) for leg, answers in arms[0].legs))
+    begun = replace(manifest(()), kind="bench")
+    text = page.html(begun, arms, conclusion.of(begun, arms), series)
+    columns, *rows = table(text, "memory")
+    assert columns == ["arm", "least available, GiB", "most, container, GiB", "most, engine, GiB", "most, GPUs, GiB"]
+    assert rows == [["A", "7.00", "2.00", "", ""]]
+    assert re.findall('aria-label="(Memory, [^"]*)"', text) == [*["Memory, available"] * 2, *["Memory, container"] * 2]
+    assert "A, 1: 7.00 GiB after 2 s" in text
+    assert "| A | 7.00 | 2.00 |  |  |" in summary.markdown(begun, conclusion.of(begun, arms))

@@ -13,22 +13,35 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.evidence import analysis, conclusion, page, summary, trace
-from nvllm.evidence.load import LoadProbe
-from nvllm.evidence.records import KernelTable
+from nvllm.evidence.load import METRICS, PERCENTILES, LoadProbe
+from nvllm.evidence.records import KernelTable, TraceRules
+from nvllm.evidence.trace import Taken
 from support.evidence_samples import benched, manifest
 from support.evidence_world import World, probe, world
 from support.plansamples import SPEC, FrontEnd
 
 LOAD = LoadProbe("vllm", 100, 2, 64, 128, 42)
+SHARES = {f"p{share}_{name}_ms": 5.5 for share in PERCENTILES for name in METRICS}
+LOADED = json.dumps(
+    {
+        "completed": 2,
+        "total_output_tokens": 32,
+        "duration": 1,
+        "output_throughput": 32,
+        "request_throughput": 2,
+        **SHARES,
+    }
+)
+"""What vLLM's load generator leaves of two requests."""
 
 
 def said(*rows: tuple[str, int, float], gpu: bool = False, kept: bytes = b"gz") -> str:
-    document = {"gpu": gpu, "kernels": rows, "sizes": [2], "trace": base64.b64encode(kept).decode()}
+    document = {"gpu": gpu, "kernels": rows, "sizes": [2], "steps": 31, "trace": base64.b64encode(kept).decode()}
     return json.dumps(document)
 
 
 def table(arm: str, *rows: tuple[str, int, float], gpu: bool = False) -> KernelTable:
-    return trace.read(said(*rows, gpu=gpu), arm, 2).table
+    return trace.read(said(*rows, gpu=gpu), Taken(arm, 1, 2, 32, 32)).table
 
 
 @pytest.fixture
@@ -46,7 +59,7 @@ def answers(made: World, *results: tuple[int, str]) -> list[list[str]]:
         ran.append(argv)
         return next(given)
 
-    vars(made.engine)["run_in"] = run_in
+    vars(made.engine).update(run_in=run_in, read_in=lambda *_: LOADED)
     return ran
 
 
@@ -57,12 +70,14 @@ def test_each_arm_has_a_leg_under_the_profiler_that_gives_no_figure(made: World)
     assert (measured.dev, traced.dev) == (False, True)
     assert not any("profiler" in word for word in measured.command.words)
     command = list(traced.command.words)
-    assert command[command.index("--profiler-config.max_iterations") + 1] == str(trace.STEPS)
+    assert command[command.index("--profiler-config.max_iterations") + 1] == "32"
     assert ran[0][-1] == "--profile"
     options = dict(zip(ran[0][3:-4:2], ran[0][4:-4:2], strict=True))
     assert (options["--num-prompts"], options["--random-output-len"]) == ("2", "16")
     (only,) = found.kernels
     assert (only.arm, only.on, only.kernels[0].name, only.microseconds) == ("none", "cpu", "aten::mm", 9.0)
+    (traced_arm,) = found.traced
+    assert (traced_arm.arm, traced_arm.runs, traced_arm.low) == ("none", (0.000281,), None)
     assert (made.directory.trace("none") / "trace.json.gz").read_bytes() == b"gz"
     assert made.runner.run() == found  # the trace is not taken again
     assert len(made.engine.plans) == 2
@@ -85,9 +100,47 @@ def test_no_trace_is_refused(made: World, results: tuple[tuple[int, str], ...]) 
     assert [one.code for one in caught.value.refusals] == ["NV858"]
 
 
+def test_each_trace_has_an_engine_of_its_own_and_they_are_added_up(made: World) -> None:
+    made.runner.manifest = replace(made.runner.manifest, traced=True, trace=TraceRules(3, 40))
+    made.directory.begin(made.runner.manifest, force=True)
+    results = [(0, said(("aten::mm", 3, took), ("aten::add", 1, 1.0))) for took in (9.0, 12.0, 15.0)]
+    answers(made, *(one for result in results for one in ((0, ""), result)))
+    found = made.runner.run()
+    assert ["40" in one.command.words for one in made.engine.plans] == [False, True, True, True]
+    assert [one.name for one in sorted(made.directory.path.glob("arms/none/*"))] == [
+        "run-1",
+        "trace",
+        "trace-2",
+        "trace-3",
+    ]
+    (only,) = found.kernels
+    assert [(one.name, one.calls, one.microseconds) for one in only.kernels] == [
+        ("aten::mm", 9, 36.0),
+        ("aten::add", 3, 3.0),
+    ]
+    assert (only.run, only.tokens, only.requests, trace.mean(only.kernels[0])) == (3, 96, 6, 4.0)
+
+
+def test_milliseconds_a_token_have_an_interval_over_traces() -> None:
+    tables = [replace(table("A", ("gemm", 4, took)), run=run) for run, took in enumerate((60.0, 64.0, 68.0), 1)]
+    (traced,) = trace.per_token(tables)
+    assert (traced.runs, traced.mean) == ((0.001875, 0.002, 0.002125), 0.002)
+    assert (traced.low, traced.high) == pytest.approx((0.001689, 0.002311), abs=1e-6)
+    (row,) = summary.traced_rows(conclusion.of(replace(manifest(()), kind="bench"), [benched("A", [{}] * 2)], tables))
+    assert row == ("A", "3", "0.002", "0.002 to 0.002")
+
+
+def test_nobody_knows_the_tokens_of_a_trace_that_has_all_its_steps() -> None:
+    taken = Taken("A", 1, 2, 31, 32)
+    full = trace.read(said(("gemm", 4, 60.0)), taken).table
+    assert (full.tokens, [*trace.per_token([full])]) == (0, [])
+    found = conclusion.of(replace(manifest(()), kind="bench"), [benched("A", [{}] * 2)], [full])
+    assert any("--trace-steps" in note for note in found.notes)
+
+
 def test_a_profile_under_the_profiler_is_for_development() -> None:
     (profile,) = [SPEC.profiles["eager"]]
-    found = trace.profiled(replace(profile, blessed=True))
+    found = trace.profiled(replace(profile, blessed=True), 32)
     assert (found.dev, found.blessed) == (True, False)
     assert found.arguments.items() >= profile.arguments.items()
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nvllm.bless import rejected
+from nvllm.bless.preflight import BlessRequest
 from nvllm.cache.pins import Pins
 from nvllm.core.paths import Places
+from nvllm.core.refusal import Refused
 from nvllm.gc import garbage
 from support import bless_world
 from support.bless_world import World
@@ -49,6 +53,27 @@ def test_a_tree_whose_bless_has_ended_goes(made: World) -> None:
         assert pinned
     made.pin.path.unlink()  # as its process does at the end
     assert "blessed cache" in collect(made.places)
+
+
+@pytest.mark.parametrize("days", [0, 3])
+def test_a_rejected_tree_stays_for_the_days_that_were_asked_for(made: World, front: FrontEnd, days: int) -> None:
+    made.work.keep_days = days
+    made.engine.warm = tuple(line for line in made.engine.warm if line != bless_world.LOADED)  # it loads nothing
+    with pytest.raises(Refused):
+        made.work.run(BlessRequest(boots=1))
+    (tree,) = made.work.store.list()
+    made.pin.path.unlink()
+    made.work.held_locks.release()
+    made.work.evidence.parent.joinpath("9").mkdir()  # the evidence of a later bless of the same profile
+    for later, stays in ((0.0, days > 0), ((days + 1) * 86400.0, False)):
+        referred = garbage.referred([], made.places)
+        kept = tuple(rejected.kept(made.places.blessing, time.time() + later))
+        assert [record.tree for _, record in kept] == [tree] * stays
+        pieces = garbage.files(made.places, replace(referred, rejected=kept), (), time.time() + 60)
+        gone = {piece.name for piece in pieces}
+        assert {tree, f"{made.work.evidence.parent.name}/{made.work.evidence.name}"} & gone == (
+            set() if stays else {tree, f"{made.work.evidence.parent.name}/{made.work.evidence.name}"}
+        )
 
 
 def test_a_tree_that_is_pinned_after_it_was_listed_stays(made: World) -> None:

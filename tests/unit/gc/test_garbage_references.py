@@ -13,6 +13,7 @@ from nvllm.cache.pins import Pins
 from nvllm.core.paths import Places, Project, packaged
 from nvllm.gc import garbage
 from nvllm.gc.garbage import References
+from nvllm.host.gates import GateName
 from nvllm.host.locks import Holder, Key, acquire_all
 from nvllm.image import identity
 from support import blessings_world
@@ -32,10 +33,14 @@ def blessed(found: Project, where: Places, number: int) -> str:
     return tree.hash
 
 
+OF_GB10: frozenset[tuple[GateName, int]] = frozenset({("memory", 30)})
+"""What the packaged project requires of a host."""
+
+
 def test_no_project_refers_to_nothing(where: Places) -> None:
     found = garbage.referred([], where)
     nothing: frozenset[str] = frozenset()
-    assert found == References(nothing, nothing, nothing, frozenset())
+    assert found == References(nothing, nothing, nothing, frozenset(), gate_days=OF_GB10)
 
 
 def test_a_project_refers_to_its_locks_its_builds_and_its_blessings(tmp_path: Path, where: Places) -> None:
@@ -118,7 +123,7 @@ def test_profiles_say_how_long_a_record_of_a_gate_is_needed(tmp_path: Path, wher
     one = project(tmp_path)
     needed = "    gates: {memory: {max-age: 90, band: 1GiB}, disk: {max-age: 2}}\n"
     edit(one.spec("demo"), "    port: 8000\n", f"    port: 8000\n{needed}")
-    assert garbage.referred([one], where).gate_days == {("memory", 90), ("disk", 2)}
+    assert garbage.referred([one], where).gate_days == {("memory", 90), ("disk", 2)} | OF_GB10
 
 
 def test_nothing_is_collected_if_nobody_knows_what_a_spec_requires(tmp_path: Path, where: Places) -> None:

@@ -38,7 +38,12 @@ def curves(*names: str) -> str:
     return plots.curves("Chances", [(name, (0.5, 0.25, 1.0)) for name in names], "trials", "probability")
 
 
-KINDS = (intervals, spreads, timelines, curves)
+def courses(*names: str) -> str:
+    rows = [(name, [(0.0, 2.0), (1.0, 1.5), (2.0, 3.0)]) for name in names]
+    return plots.courses("Memory", rows, "seconds", "GiB", "lowest")
+
+
+KINDS = (intervals, spreads, timelines, curves, courses)
 
 
 def narrow(plot: str) -> ET.Element:
@@ -163,6 +168,16 @@ def test_an_estimate_without_an_interval_is_a_dot_alone() -> None:
         return plots.intervals("E", [Interval("a", 1.0, low, 2.0, "here")], TICKS, "log").count("<title>here</title>")
 
     assert (marks(None), marks(0.5)) == (2, 4)
+
+
+def test_a_course_of_many_points_keeps_its_lowest_or_highest_one() -> None:
+    points = [(float(at), 5.0 - 4.0 * (at == 777) + 4.0 * (at == 555)) for at in range(2000)]
+    marks: tuple[tuple[plots.Mark, str], ...]
+    marks = (("lowest", "a: 1.00 GiB after 777 s"), ("highest", "a: 9.00 GiB after 555 s"))
+    for mark, extreme in marks:
+        drawn = plots.courses("Memory", [("a", points)], "seconds", "GiB", mark)
+        assert drawn.count(f"<title>{extreme}</title>") == 2
+        assert len(drawn) < 20_000
 
 
 def test_the_groups_of_effects_have_heads() -> None:

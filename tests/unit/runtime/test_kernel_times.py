@@ -47,11 +47,12 @@ def test_an_operator_is_counted_without_those_that_it_calls() -> None:
 
 def test_kernels_of_a_gpu_come_before_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = [event("aten::mm", 0, 9), event("gemm", 20, 3, "kernel"), event("gemm", 30, 2, "kernel")]
-    path = write(tmp_path, events)
-    write(tmp_path, [event("gemm", 20, 1, "kernel")], "rank-1")
+    step = event("execute_context_1(4)_generation_1(1)", 0, 50, "user_annotation")
+    path = write(tmp_path, [*events, step, event("another mark", 0, 50, "user_annotation")])
+    write(tmp_path, [event("gemm", 20, 1, "kernel"), step], "rank-1")
     (tmp_path / "profiler_out_0.txt").write_text("a table")
     found = printed(tmp_path, capsys)
-    assert (found["gpu"], found["kernels"]) == (True, [["gemm", 3, 6.0]])
+    assert (found["gpu"], found["kernels"], found["steps"]) == (True, [["gemm", 3, 6.0]], 1)
     assert base64.b64decode(found["trace"]) == path.read_bytes()
 
 
@@ -66,4 +67,4 @@ def test_a_large_trace_is_added_up_and_not_handed_out(
 
 
 def test_no_trace_is_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(tmp_path, capsys) == {"gpu": False, "kernels": [], "sizes": [], "trace": ""}
+    assert printed(tmp_path, capsys) == {"gpu": False, "kernels": [], "sizes": [], "steps": 0, "trace": ""}

@@ -16,6 +16,7 @@ from nvllm.core.paths import Project
 from nvllm.core.plan import BLESSED_ENVIRONMENT, CACHE, ENGINE_ENVIRONMENT
 from nvllm.core.progress import Silent
 from nvllm.core.spec import RegistryBase
+from nvllm.host import gates
 from nvllm.image import identity
 from nvllm.kernels import kernellayer
 from nvllm.patches import patchset, seriesfile
@@ -172,6 +173,14 @@ def test_a_profile_is_what_the_forks_script_serves(bare: Path, name: str) -> Non
     assert plan.environment == dict(
         sorted({**ENVIRONMENT[name], **kernellayer.ENVIRONMENT, **ENGINE_ENVIRONMENT}.items())
     )
+
+
+def test_every_profile_requires_the_memory_gate_and_has_a_floor_that_fits_the_card() -> None:
+    """The limit leaves 19 GiB of 119, and the floor lies below that: else a container at its limit is ended."""
+    for profile in SPEC.profiles.values():
+        (need,) = gates.needs(profile.gates)
+        assert (need.gate, need.days, need.cure) == ("memory", 30, "nvllm gate memory --bands 64G")
+        assert profile.campaign.memory_floor == 8 * 2**30 < 119 * 2**30 - profile.limits.memory
 
 
 def test_triton_has_our_cache_manager_and_the_blessing_a_gpus_layout() -> None:
