@@ -32,7 +32,7 @@ def test_a_trial_that_no_machine_survives() -> None:
     (refusal,) = caught.value.refusals
     assert (refusal.code, refusal.where) == ("NV344", "p01, p02")
     assert refusal.found == f"{MOST_LOSSES} tasks lost, the last because: the power failed"
-    assert refusal.cure == "look at the machines: nvllm fleet status --on ray://HOST, or ssh://HOST"
+    assert refusal.cure == "look at the machines: nvllm fleet status --on ADDRESS"
     records = [one.record for one in log.entries]
     assert [one.attempt for one in records if isinstance(one, Sent)] == [1, 2, 3]
     assert not [one for one in records if isinstance(one, Tried)]

@@ -217,7 +217,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "patch apply": {"--patches": _PATCHES},
     "patch new": {"--summary": "a text of the series", "--proved-by": "a text of the series", "--series": _WHICH},
     "patch add": {"--proved-by": "a text of the series", "--id": "what the patch is called"},
-    "patch prove": {"--profile": _WHICH, "--again": "runs more tests", "--dry-run": _LESS},
+    "patch prove": {"--profile": _WHICH, "--again": "runs more tests", "--each": "runs more tests", "--dry-run": _LESS},
     "patch replace": {"--series": _WHICH},
     "patch refresh": {"--against": _WHICH, "--series": _WHICH},
     "dev finish": {"--dry-run": _LESS},

@@ -81,7 +81,6 @@ ELSEWHERE = {
     "trials/answers": "unit/trials/test_probing.py",
     "trials/ending": "unit/bisect/test_driver.py",
     "trials/imagetests": "refusals/test_nv608.py",
-    "trials/proving": "unit/cli/test_patch_prove.py",
     "trials/trial": "unit/bisect/test_problem.py",
 }
 """Modules whose behaviour is tested under another name."""

@@ -242,7 +242,7 @@ class _Driver:
         self.losses[chosen] += 1
         if self.losses[chosen] < MOST_LOSSES:
             return []
-        cure = "look at the machines: nvllm fleet status --on ray://HOST, or ssh://HOST"
+        cure = "look at the machines: nvllm fleet status --on ADDRESS"
         losses = f"{MOST_LOSSES} tasks lost, the last because: {why}"
         return [Refusal("NV344", ", ".join(sent.chosen) or "no patch", "a machine that ends a trial", losses, cure)]
 

@@ -124,7 +124,7 @@ ON = click.option(
 def status_command(app: App, addresses: tuple[str, ...]) -> None:
     """Show what each machine is, holds and runs: class, images, locks, and containers of tasks whose worker is gone."""
     if not addresses:
-        cure = "name it: nvllm fleet status --on ray://HOST, or --on ssh://HOST"
+        cure = "name ray://HOST or ssh://HOST: nvllm fleet status --on ADDRESS"
         raise refuse("NV108", "nvllm fleet status", "the head of a Ray cluster, after --on", "no --on", cure)
     with reached(app, addresses) as carrier:
         statuses = machines.status(carrier)

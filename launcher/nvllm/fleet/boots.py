@@ -25,7 +25,7 @@ from nvllm.fleet.tasks import SAME_VERSION, Answer, BootAnswer, BootTask, ReadyA
 from nvllm.serve import staged_cache, timeline
 from nvllm.trials.ending import MOST_LOSSES, end_all
 
-_CURE = "look at the machines: nvllm fleet status --on ray://HOST, or ssh://HOST"
+_CURE = "look at the machines: nvllm fleet status --on ADDRESS"
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,7 @@ def test_boots_of_the_same_bytes_are_said_to_be() -> None:
     assert bisect_report.same_bytes_text(begun) == sentence
     assert not bisect_report.same_bytes_text(replace(begun, flaky=False))
     assert "takes boots as independent" in bisect_report.assumptions(done)
-    assert bisect_report.data(log.state, done)["found"]["builds"]["same_bytes"] is True  # type: ignore[index,call-overload]
+    assert bisect_report.data(log.state, done)["found"]["builds"]["same_bytes"] is True  # type: ignore[index,call-overload]  # JSON
     uneven = replace(done, spread=replace(done.spread, differs=True), certified=False)
     assert "another patch changes how often it fails." in bisect_report.conclusion(begun, uneven)
     assert "an artifact is to blame" not in bisect_report.conclusion(begun, uneven)
