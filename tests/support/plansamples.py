@@ -190,15 +190,17 @@ class FrontEnd:
     """What happens when a generation is asked for."""
     pause: float = 0.0
     """Seconds before a generation is answered."""
+    part: bytes = b'data: {"choices": [{"text": "x"}]}\n\n'
+    """A part of an answer that is streamed, one for each token."""
     asked: list[bytes] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
 
-def _stream(write: Callable[[bytes], int], tokens: int, released: Event) -> None:
-    """Write an answer of so many TOKENS part by part."""
+def _stream(write: Callable[[bytes], int], part: bytes, tokens: int, released: Event) -> None:
+    """Write an answer of so many TOKENS, PART by part."""
     with suppress(BrokenPipeError, ConnectionResetError):  # whoever asked has seen enough
         for _ in range(tokens):
-            write(b'data: {"choices": [{"text": "x"}]}\n\n')
+            write(part)
             released.wait(0.002)
         write(b"data: [DONE]\n\n")
 
@@ -232,7 +234,7 @@ def front_end() -> Iterator[FrontEnd]:
             if asked.get("stream") and said.status == 200:
                 self.send_response(200)
                 self.end_headers()
-                _stream(self.wfile.write, asked["max_tokens"], released)
+                _stream(self.wfile.write, said.part, asked["max_tokens"], released)
                 return
             self._answer(said.status if self.path == "/v1/completions" else 404, said.body)
 

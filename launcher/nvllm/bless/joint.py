@@ -71,8 +71,8 @@ def ask(step: JointStep, stream: Stream) -> Joined:
 
 
 def _once(step: JointStep, stream: Stream) -> Joined:
+    # What generates may end once the requests of STEP are answered; these go on to their own end.
     sent, never = threading.Event(), threading.Event()
-    """Set when the requests of STEP are answered, and what still generates may end; the requests themselves go on."""
 
     def follow(request: Request, answer: _Answer, ended: threading.Event) -> bool:
         after = 0

@@ -15,9 +15,10 @@ The HTTP client is imported at the first request, after the container was starte
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
@@ -94,6 +95,16 @@ def answer(
     HEADER shows that the request may be made; `access.header` makes it. All of the answer must come within TIMEOUT
     seconds. Raises httpx2.HTTPError if it does not, or has more than 16 MiB.
     """
+    began = time.monotonic()
+    with _exchange(method, url(host, port, path), document, timeout, header) as (status, chunks):
+        return EngineAnswer(status, b"".join(chunks).decode(errors="replace"), time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def _exchange(
+    method: str, address: str, document: Json, timeout: float, header: Mapping[str, str]
+) -> Iterator[tuple[int, Iterator[bytes]]]:
+    """Send a request as `answer` does; yield the status, and the text as it comes. Leaving the context hangs up."""
     import httpx2
 
     # This host and plain HTTP: no proxy is asked, and no certificates are loaded, which would take longer than a
@@ -101,15 +112,19 @@ def answer(
     headers = {"Accept-Encoding": "identity", **header}
     client = httpx2.Client(timeout=timeout, trust_env=False, verify=False, headers=headers)
     began = time.monotonic()
-    with client, client.stream(method, url(host, port, path), json=document) as response:
-        data = bytearray()
+
+    def chunks(response: httpx2.Response) -> Iterator[bytes]:
+        size = 0
         for chunk in response.iter_raw():
-            data += chunk
-            if len(data) > MOST:
+            yield chunk
+            size += len(chunk)
+            if size > MOST:
                 raise httpx2.ReadError(f"an answer of more than {MOST} bytes")
             if time.monotonic() - began > timeout:
                 raise httpx2.ReadTimeout(f"no whole answer within {timeout:.0f} s")
-        return EngineAnswer(response.status_code, data.decode(errors="replace"), time.monotonic() - began)
+
+    with client, client.stream(method, address, json=document) as response:
+        yield response.status_code, chunks(response)
 
 
 def healthy(port: int) -> bool:
@@ -186,34 +201,38 @@ def stream(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float, more: C
     """Ask for a completion with FIELDS part by part; return the HTTP status, and the text if that is an error.
 
     MORE is called when a part arrives, and the connection is closed once it returns false. All parts must arrive
-    within TIMEOUT seconds. Raises NotInTime if they do not, and NotReady if the engine ends the answer with an error.
+    within TIMEOUT seconds, and have at most 16 MiB. Raises NotInTime if they come later, and NotReady if they are more,
+    or if the engine ends the answer with an error.
     """
     import httpx2
 
     question: dict[str, Json] = {"model": plan.request_name, **fields, "stream": True}
-    headers = {"Accept-Encoding": "identity", **access.header(plan.access)}
-    client = httpx2.Client(timeout=timeout, trust_env=False, verify=False, headers=headers)
-    began = time.monotonic()
+    address = url(LOOPBACK, plan.port, _COMPLETIONS)
     try:
-        with client, client.stream("POST", url(LOOPBACK, plan.port, _COMPLETIONS), json=question) as response:
-            if response.status_code != _OK:
-                return response.status_code, response.read()[:_ERROR].decode(errors="replace")
-            for line in response.iter_lines():
-                if line.startswith('data: {"error"'):
-                    raise NotReady(line[:_ERROR], final=True)
-                if line.startswith("data: {") and not more():
+        with _exchange("POST", address, question, timeout, access.header(plan.access)) as (status, chunks):
+            if status != _OK:
+                return status, b"".join(chunks)[:_ERROR].decode(errors="replace")
+            rest = b""
+            for chunk in chunks:
+                *lines, rest = (rest + chunk).split(b"\n")
+                if not all(_part(line, more) for line in lines):
                     break
-                if time.monotonic() - began > timeout:
-                    raise httpx2.ReadTimeout(f"no whole answer within {timeout:.0f} s")
-            return _OK, ""
+            return status, ""
     except httpx2.TimeoutException as error:
         raise NotInTime(f"no answer within {timeout:g} s", final=True) from error
     except httpx2.HTTPError as error:
         raise NotReady(str(error) or type(error).__name__, final=True) from error
 
 
+def _part(line: bytes, more: Callable[[], bool]) -> bool:
+    """Call MORE if LINE is a part of an answer; return whether to read on. Raises NotReady if it is an error."""
+    if line.startswith(b'data: {"error"'):
+        raise NotReady(line[:_ERROR].decode(errors="replace"), final=True)
+    return not line.startswith(b"data: {") or more()
+
+
 _ERROR = 4096
-"""Most characters of an error that are kept."""
+"""Most bytes of an error that are kept."""
 
 REFUSED = "HTTP 401"
 """How an engine answers a request that lacks its key."""

@@ -13,6 +13,7 @@ from threading import Event, Thread
 
 import pytest
 
+from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan
 from nvllm.serve import health
 from support.plansamples import PLAN, FrontEnd
@@ -168,6 +169,36 @@ def test_any_request_is_sent_as_it_is_and_its_status_returned(front: FrontEnd) -
 def test_a_request_to_nobody_is_not_answered(closed: int) -> None:
     with pytest.raises(health.NotReady):
         health.ask(served(closed), {"prompt": [1]}, 5.0)
+
+
+def test_an_answer_is_read_part_by_part_until_enough_came(front: FrontEnd) -> None:
+    parts: list[int] = []
+
+    def more() -> bool:
+        parts.append(len(parts))
+        return len(parts) < 3
+
+    assert health.stream(served(front.port), {"prompt": [1], "max_tokens": 2}, 5.0, more) == (200, "")
+    assert len(parts) == 2
+    assert json.loads(front.asked[-1]) == {"model": "tiny", "prompt": [1], "max_tokens": 2, "stream": True}
+    assert health.stream(served(front.port), {"prompt": [1], "max_tokens": 100_000}, 5.0, more) == (200, "")
+    assert len(parts) == 3
+
+
+def test_an_answer_in_parts_may_be_refused_fail_or_be_too_much(front: FrontEnd) -> None:
+    plan = served(front.port)
+    fields: dict[str, Json] = {"prompt": [1], "max_tokens": 100_000}
+    front.part = b'data: {"error": {"message": "no"}}\n\n'
+    with pytest.raises(health.NotReady, match="no"):
+        health.stream(plan, fields, 5.0, lambda: True)
+    front.part = b"x" * (1 << 20)
+    with pytest.raises(health.NotReady, match="more than"):
+        health.stream(plan, fields, 20.0, lambda: True)
+    front.part = b"data: {}\n"
+    with pytest.raises(health.NotInTime):
+        health.stream(plan, fields, 0.1, lambda: True)
+    front.status, front.body = 400, b"no such setting"
+    assert health.stream(plan, fields, 5.0, lambda: True) == (400, "no such setting")
 
 
 def test_how_long_requests_may_be(front: FrontEnd) -> None:
