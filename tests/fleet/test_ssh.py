@@ -1,13 +1,14 @@
 """Trials over ssh, by OpenSSH and its server, on two hosts with networks, engines and homes of their own.
 
 Host A is the driver, and one of the two machines; B is the other one. The bisects are of the small image, whose probe
-looks into it without starting it.
+looks into it without starting it; the blessing is one of image `cpu`, and vLLM runs on both hosts.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from nvllm.host.facts import TASK_LABEL
 from support import looking_probe, sshd
 from support.buildable import IMAGE as SMALL
 from support.buildable import Buildable
-from support.engine_world import until
+from support.engine_world import IMAGE, MODEL, Worlds, until
 from support.ray_bisect import CAUSE, PATCHES
 from support.two_hosts import Host, TwoHosts, two_hosts
 
@@ -177,3 +178,38 @@ def test_a_host_whose_link_is_cut_is_lost_and_the_other_goes_on(bisect: SmallBis
         b.link.mend()
     bisect.check(out)
     assert {one["why"].partition(":")[0] for one in bisect.records("lost")} == {"b"}
+
+
+# Image `cpu`
+
+
+def test_blessed_on_both_hosts_and_served_on_the_other(hosts: TwoHosts, worlds: Worlds) -> None:
+    """The compile and trial 1 run on A, trial 2 on B, which then serves the blessing that A has pushed."""
+    world = worlds.make({"    blessed: true": "    dev: true\n    blessed: true"})  # two trials are enough then
+    profile, project_b = world.profile("blessed"), world.directory / "clone"
+    a = {"NVLLM_HOME": "", **{name: world.env[name] for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME")}}
+    shutil.copytree(world.project.root, project_b)
+
+    assert hosts.a.nvllm(world.project.root, "build", IMAGE, env=a).code == 0
+    on = ["--on", f"ssh://b{project_b}", "--registry", hosts.repository]
+    bless = ["bless", IMAGE, "--profile", profile, "--unsafe-trials", "2", *on]
+    lacking = hosts.a.nvllm(world.project.root, *bless, env=a)
+    assert set(lacking.codes) == {"NV401"}, lacking
+    assert hosts.b.nvllm(project_b, "model", "make", IMAGE, MODEL).code == 0
+    blessed = hosts.a.nvllm(world.project.root, *bless, env=a)
+    assert blessed.result["machines"] == [None, "b"]
+    assert not any(workers(host) or containers(host) for host in (hosts.a, hosts.b))
+
+    push = ["push", hosts.repository, IMAGE, "--blessing", profile]
+    assert hosts.a.nvllm(world.project.root, *push, env=a).code == 0
+    assert "NV901" in hosts.b.nvllm(project_b, "serve", IMAGE, "--profile", profile, "--detach").codes
+    file = blessed.result["file"]  # B gets it as git brings it
+    (project_b / file).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(world.project.root / file, project_b / file)
+    pull = ["pull", hosts.repository, IMAGE, "--blessing", profile]
+    assert hosts.b.nvllm(project_b, *pull).code == 0
+    try:
+        served = hosts.b.nvllm(project_b, "serve", IMAGE, "--profile", profile, "--detach")
+        assert served.code == 0, served
+    finally:
+        hosts.b.nvllm(project_b, "stop", world.instance("blessed"))
