@@ -184,20 +184,20 @@ def test_a_host_whose_link_is_cut_is_lost_and_the_other_goes_on(bisect: SmallBis
 
 
 def test_blessed_on_both_hosts_and_served_on_the_other(hosts: TwoHosts, worlds: Worlds) -> None:
-    """The compile and trial 1 run on A, trial 2 on B, which then serves the blessing that A has pushed."""
-    world = worlds.make({"    blessed: true": "    dev: true\n    blessed: true"})  # two trials are enough then
+    """A compiles, both try what was compiled, and B serves the blessing that A has pushed."""
+    world = worlds.make()
     profile, project_b = world.profile("blessed"), world.directory / "clone"
     a = {"NVLLM_HOME": "", **{name: world.env[name] for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME")}}
     shutil.copytree(world.project.root, project_b)
 
     assert hosts.a.nvllm(world.project.root, "build", IMAGE, env=a).code == 0
     on = ["--on", f"ssh://b{project_b}", "--registry", hosts.repository]
-    bless = ["bless", IMAGE, "--profile", profile, "--unsafe-trials", "2", *on]
+    bless = ["bless", IMAGE, "--profile", profile, *on]  # with all its trials: an unsafe blessing is not pushed
     lacking = hosts.a.nvllm(world.project.root, *bless, env=a)
     assert set(lacking.codes) == {"NV401"}, lacking
     assert hosts.b.nvllm(project_b, "model", "make", IMAGE, MODEL).code == 0
     blessed = hosts.a.nvllm(world.project.root, *bless, env=a)
-    assert blessed.result["machines"] == [None, "b"]
+    assert set(blessed.result["machines"]) == {None, "b"}
     assert not any(workers(host) or containers(host) for host in (hosts.a, hosts.b))
 
     push = ["push", hosts.repository, IMAGE, "--blessing", profile]
