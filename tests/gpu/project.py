@@ -43,6 +43,11 @@ GENERAL = {"max-model-len": 128, "gpu-memory-utilization": 0.1}
 EAGER, SWITCHED_OFF = "tiny-eager", "tiny-switched-off"
 """What a bench compares: eager, and the same with every switch off."""
 
+COMPILED, COMPILED_OFF, COMPILED_FOUR = "tiny-compiled", "tiny-compiled-off", "tiny-compiled-four"
+"""What campaigns compare: sm120's own profile of that name, with every switch off, and for four requests at once."""
+STEPS_OF_20_MS, STEPS_OF_21_MS = "tiny-20-ms", "tiny-21-ms"
+"""Eager, on a tree whose worker sleeps in each step."""
+
 TAKEN = {**GENERAL, "max-num-seqs": 2, "kv-cache-memory-bytes": 64 << 20, "enforce-eager": True}
 PROFILES: Mapping[str, Mapping[str, Any]] = {
     # A profile for development can also be served by few trials.
@@ -74,6 +79,15 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
     },
     EAGER: {"blessed": False, "arguments": TAKEN},
     SWITCHED_OFF: {"blessed": False, "arguments": TAKEN, "sentinels": []},
+    COMPILED: {"blessed": False, "dev": True},
+    COMPILED_OFF: {"blessed": False, "dev": True, "sentinels": []},
+    COMPILED_FOUR: {
+        "blessed": False,
+        "dev": True,
+        "arguments": {**GENERAL, "max-num-seqs": 4, "kv-cache-memory-bytes": 64 << 20},
+    },
+    STEPS_OF_20_MS: {"blessed": False, "arguments": TAKEN, "environment": {"NVLLM_TEST_SHARE": "0"}},
+    STEPS_OF_21_MS: {"blessed": False, "arguments": TAKEN, "environment": {"NVLLM_TEST_SHARE": "0.05"}},
 }
 """The profiles of the image: what differs from tiny-blessed of sm120."""
 

@@ -269,7 +269,16 @@ SHAPES = ("128 tokens and 2", "512 tokens and 16", "512 tokens and 64, in parts 
 BENCHES = ("traced, switched off",)
 """The cases of benching.py, which needs what `nvllm` needs."""
 
-PARTS = ("probes", "serving", "blessing", "shapes", "benching", "torture", "throughput")
+CAMPAIGNS = (
+    "four arms, one artifact",
+    "five artifacts",
+    "three profiles, traced",
+    "equal legs",
+    "a step 5 percent slower",
+)
+"""The cases of campaigns.py, which needs what `nvllm` needs."""
+
+PARTS = ("probes", "serving", "blessing", "shapes", "benching", "campaigns", "torture", "throughput")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -301,6 +310,8 @@ def main(argv: Sequence[str]) -> int:
         by_nvllm(place, scratch / "shapes", "shapes", SHAPES, chosen.trials, save)
     if "benching" in chosen.only:
         by_nvllm(place, scratch / "benching", "benching", chosen.benches, (), save)
+    if "campaigns" in chosen.only:
+        by_nvllm(place, scratch / "campaigns", "campaigns", CAMPAIGNS, (), save)
     if "torture" in chosen.only:
         tortured(place, scratch / "torture", chosen.requests, save)
     if "throughput" in chosen.only:
