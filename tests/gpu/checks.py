@@ -38,6 +38,15 @@ TRACED: Mapping[str, tuple[str, str]] = {
 }
 """The profiles that a case takes traces of."""
 
+CAMPAIGNS: Mapping[str, tuple[tuple[str, ...], int]] = {
+    "four arms, one artifact": (("none", "mamba-block-ids", "page-zeroer", "mamba-block-ids+page-zeroer"), 2),
+    "five artifacts": (tuple(f"artifact-{number}" for number in range(1, 6)), 2),
+    "three profiles, traced": (("tiny-compiled", "tiny-compiled-off", "tiny-compiled-four", "tiny-compiled-2"), 2),
+    "equal legs": (("tiny-20-ms", "tiny-20-ms-2"), 5),
+    "a step 5 percent slower": (("tiny-20-ms", "tiny-21-ms"), 5),
+}
+"""The arms of each comparison, and the runs of each arm. A sweep has its first profile twice."""
+
 LARGEST = 16 << 20
 """Bytes of a trace that is kept."""
 
@@ -251,15 +260,19 @@ def _blessed_by(case: str, steps: Results, step: str) -> Iterator[str]:
     """Yield what is wrong with the bless that is the STEP of CASE."""
     one = steps.get(step, {})
     if one.get("status") != 0 or "manifest" not in one:
-        told = dict.fromkeys(f", {each['code']} for: {each['expected']}" for each in one.get("refusals", []))
-        ended = f"exit status {one['status']}" if "status" in one else "did not end"
-        yield f"{case}, {step}: {ended}{''.join(told)}"
+        yield f"{case}, {step}: {_ended(one)}"
         return
     if not (one["manifest"]["coverage"] or {}).get("kernels"):
         yield f"{case}, {step}: the manifest names no kernel"
     for trial in one["manifest"]["trials"]:
         if not trial["loaded"] or trial["saved"] or trial["compiles"] or not trial["unchanged"]:
             yield f"{case}, {step}: trial {trial['number']} is no good one"
+
+
+def _ended(step: Mapping[str, Any]) -> str:
+    """Return how the command of STEP ended, with what it refused for."""
+    told = dict.fromkeys(f", {each['code']} for: {each['expected']}" for each in step.get("refusals", []))
+    return (f"exit status {step['status']}" if "status" in step else "did not end") + "".join(told)
 
 
 def _served_by(case: str, steps: Results, step: str) -> Iterator[str]:
@@ -295,6 +308,86 @@ def torture(results: Results) -> Iterator[str]:
         yield f"blessed: lacked {missing}"
 
 
+def one_artifact(results: Results) -> Iterator[str]:
+    """`nvllm ablate` tries two switches in four arms, and all of them load one artifact."""
+    case = "four arms, one artifact"
+    comparison = _comparison(results, case)
+    yield from _tried(results, case)
+    loaded = {each["arm"]: each["trees"] for each in comparison.get("artifacts", [])}
+    trees = {tree for of_arm in loaded.values() for tree in of_arm}
+    if comparison and (len(trees) != 1 or [*loaded] != [*CAMPAIGNS[case][0]] or not all(loaded.values())):
+        yield f"{case}: {len(trees)} artifacts, of the arms {', '.join(loaded) or 'none'}"
+
+
+def five_artifacts(results: Results) -> Iterator[str]:
+    """`nvllm ablate --artifacts 5` compiles one key five times, keeps each tree, and starts each twice."""
+    case = "five artifacts"
+    comparison = _comparison(results, case)
+    yield from _tried(results, case)
+    kept = {each["kept"] for each in comparison.get("compiles", []) if each["tree"]}  # trees may be equal, places not
+    starts = [len(each["right"]) for each in comparison.get("compiles", [])]
+    if comparison and (len(kept) != 5 or starts != [2] * 5):
+        yield f"{case}: {len(kept)} compiles kept, started {starts} times"
+
+
+def per_token(results: Results) -> Iterator[str]:
+    """`nvllm sweep --trace` has for each of three profiles kernels of the GPU and milliseconds a token."""
+    case = "three profiles, traced"
+    comparison = _comparison(results, case)
+    yield from _tried(results, case)
+    tables = {each["arm"]: each for each in comparison.get("kernels", [])}
+    for arm in CAMPAIGNS[case][0] if comparison else ():
+        table = tables.get(arm)
+        if table is None:
+            yield f"{case}, {arm}: no trace"
+        elif table["on"] != "gpu" or not table["kernels"] or table["run"] != 2:
+            yield f"{case}, {arm}: {table['run']} traces with {len(table['kernels'])} kernels of the {table['on']}"
+        elif not table["tokens"] or table["microseconds"] <= 0:
+            yield f"{case}, {arm}: no milliseconds a token: {table['microseconds']} us, {table['tokens']} tokens"
+
+
+def equal_legs(results: Results) -> Iterator[str]:
+    """`nvllm bench` finds a profile neutral against itself."""
+    yield from _decided(results, "equal legs", "neutral")
+
+
+def slower_step(results: Results) -> Iterator[str]:
+    """`nvllm bench` finds a loss where each step takes 5 % longer."""
+    yield from _decided(results, "a step 5 percent slower", "loss")
+
+
+def _decided(results: Results, case: str, finding: str) -> Iterator[str]:
+    """Yield what is wrong with the bench of two arms that is CASE, which has to come to FINDING."""
+    yield from _tried(results, case)
+    comparison = _comparison(results, case)
+    decided = [each["finding"] for each in comparison.get("findings", [])]
+    if comparison and decided != [finding]:
+        yield f"{case}: {', '.join(decided) or 'no finding'}, not {finding}"
+
+
+def _comparison(results: Results, case: str) -> Mapping[str, Any]:
+    """Return what was kept of the comparison of CASE; nothing, if it came to none."""
+    step: Mapping[str, Any] = results.get("campaigns", {}).get(case, {}).get("campaign", {})
+    return step if "arms" in step else {}
+
+
+def _tried(results: Results, case: str) -> Iterator[str]:
+    """Yield what is wrong with the legs of CASE: each run of each arm has to pass, and the command to end well."""
+    steps = results.get("campaigns", {}).get(case)
+    if steps is None:
+        yield f"{case}: did not run"
+        return
+    step = steps.get("campaign", {})
+    if step.get("status") != 0 or "arms" not in step:
+        yield f"{case}: {_ended(step)}{'' if 'arms' in step else ', no comparison'}"
+    names, runs = CAMPAIGNS[case]
+    if "arms" in step and [arm["name"] for arm in step["arms"]] != [*names]:
+        yield f"{case}: the arms {', '.join(arm['name'] for arm in step['arms'])}"
+    for arm in step.get("arms", []):
+        if arm["outcome"] != "passed" or (arm["runs"], arm["valid"]) != (runs, runs):
+            yield f"{case}, {arm['name']}: {arm['outcome']}, {arm['valid']} of {arm['runs']} runs valid"
+
+
 def _sealed(starts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return [(name, one) for name, one in starts.items() if name != "cold"]
 
@@ -310,6 +403,7 @@ PARTS: Mapping[str, tuple[Check, ...]] = {
     "blessing": (by_nvllm, unseen, tampered, extension, gated_delta_net),
     "shapes": (shapes,),
     "benching": (traced, series_kernel),
+    "campaigns": (one_artifact, five_artifacts, per_token, equal_legs, slower_step),
     "torture": (torture,),
     "throughput": (),
 }

@@ -192,6 +192,37 @@ def tortured(servers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     return lines
 
 
+def comparisons(campaigns: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the tables of the comparisons: what each came to, its arms, its findings, and its traces."""
+    ended = [["case", "command", "seconds", "came to"]]
+    arms = [["case", "arm", "outcome", "runs", "outputs", "correct", "tokens/s", "trees"]]
+    findings = [["case", "of", "finding", "compiled code", "in words"]]
+    kernels = [["case", "arm", "traces", "kernels", "calls", "GPU ms", "tokens", "GPU ms a token"]]
+    for case in checks.CAMPAIGNS:
+        steps = campaigns.get(case, {})
+        step = steps.get("campaign", {})
+        codes = ", ".join(dict.fromkeys(each["code"] for each in step.get("refusals", [])))
+        outcome = f"status {step['status']}" if "status" in step else "did not end" if steps else "did not run"
+        words = f"`{' '.join(step['command'].split()[:2])}`" if step else ""
+        ended.append([case, words, f"{step['seconds']:.0f}" if step else "", codes or outcome])
+        trees = {each["arm"]: each["trees"] for each in step.get("artifacts", [])}
+        for arm in step.get("arms", []):
+            valid = f"{arm['valid']} of {arm['runs']}"
+            hashes = ", ".join(tree[:12] for tree in trees.get(arm["name"], []))
+            speed = arm["figures"].get("output tokens/s", arm["tokens_per_second"])
+            figures = [str(arm["samples"]), f"{100 * arm['correct']:.0f} %", f"{speed:.1f}", hashes]
+            arms.append([case, arm["name"], arm["outcome"], valid, *figures])
+        columns = ("factor", "finding", "artifacts", "text")
+        findings += [[case, *(each[key] for key in columns)] for each in step.get("findings", [])]
+        for table in step.get("kernels", []):
+            calls = sum(each["calls"] for each in table["kernels"])
+            counts = [table["run"], len(table["kernels"]) + table["others"], calls]
+            milliseconds, tokens = table["microseconds"] / 1e3, table["tokens"]
+            each_token = f"{milliseconds / tokens:.3f}" if tokens else "not known"
+            kernels.append([case, table["arm"], *map(str, counts), f"{milliseconds:.2f}", str(tokens), each_token])
+    return [markdown(rows) for rows in (ended, arms, findings, kernels) if len(rows) > 1]
+
+
 def document(found: Mapping[str, Any]) -> str:
     """Return FOUND, of one run, as text: what it ran on, the checks, and the tables of its parts."""
     environment = found["environment"]
@@ -223,6 +254,8 @@ def document(found: Mapping[str, Any]) -> str:
         parts += ["### Profiles with other bounds", markdown(commands(found["shapes"]))]
     if "benching" in found:
         parts += ["### Traces of a bench", *traces(found["benching"])]
+    if "campaigns" in found:
+        parts += ["### Comparisons", *comparisons(found["campaigns"])]
     if "torture" in found:
         parts += ["### Torture", markdown(tortured(found["torture"]))]
     if "throughput" in found:

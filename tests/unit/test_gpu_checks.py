@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpu import checks, report
+from gpu import campaigns, checks, report, run
 from gpu.machine import SENTINELS
 
 
@@ -125,6 +126,31 @@ def tortured() -> dict[str, Any]:
     }
 
 
+def comparison(case: str, **more: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is kept of the comparison of CASE, all of whose legs passed, with MORE."""
+    names, runs = checks.CAMPAIGNS[case]
+    arm = {"outcome": "passed", "runs": runs, "valid": runs, "samples": 1, "correct": 0.0, "figures": {}}
+    arms = [{**arm, "name": name, "tokens_per_second": 90.0} for name in names]
+    head: dict[str, Any] = {"command": "nvllm x sm90", "status": 0, "seconds": 600.0, "arms": arms}
+    return {"campaign": {**head, "artifacts": [], "findings": [], **more}}
+
+
+def compared() -> dict[str, Any]:
+    """What the comparisons came to."""
+    four, five, three, equal, slower = checks.CAMPAIGNS
+    compiles = [{"tree": "a" * 64, "kept": f"artifacts/key-{n}/a", "right": [0, 0]} for n in range(1, 6)]
+    gemm = {"name": "gemm", "calls": 4, "microseconds": 8.0}
+    table = {"on": "gpu", "microseconds": 10.0, "kernels": [gemm], "others": 1, "run": 2, "tokens": 64}
+    finding = {"factor": "a / b", "text": "output tokens/s x0.952", "artifacts": ""}
+    return {
+        four: comparison(four, artifacts=[{"arm": name, "trees": ["a" * 64]} for name in checks.CAMPAIGNS[four][0]]),
+        five: comparison(five, compiles=compiles),
+        three: comparison(three, kernels=[{**table, "arm": name} for name in checks.CAMPAIGNS[three][0]]),
+        equal: comparison(equal, findings=[{**finding, "finding": "neutral"}]),
+        slower: comparison(slower, findings=[{**finding, "finding": "loss"}]),
+    }
+
+
 def right() -> dict[str, Any]:
     """Results of a run in which all is well."""
     answers = {str(length): {"tokens": [1]} for length in (1, 16)}
@@ -151,6 +177,7 @@ def right() -> dict[str, Any]:
         "blessing": by_nvllm(),
         "shapes": {"128 tokens and 2": {step: by_nvllm()["blessed"][step] for step in ("bless", "serve")}},
         "benching": {"traced, switched off": {"bench": bench()}},
+        "campaigns": compared(),
         "torture": {"eager": tortured(), "blessed": {**tortured(), "cache unchanged": True}},
         "throughput": {"rounds": {side: [one, one, {}] for side in ("stock", "patched")}},
     }
@@ -164,6 +191,12 @@ def benched(results: dict[str, Any]) -> dict[str, Any]:
     """Return the bench of RESULTS, to change it."""
     found: dict[str, Any] = results["benching"]["traced, switched off"]["bench"]
     return found
+
+
+def case(results: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return what the comparison NAME of RESULTS came to, to change it."""
+    step: dict[str, Any] = results["campaigns"][name]["campaign"]
+    return step
 
 
 Break = Callable[[dict[str, Any]], object]
@@ -198,6 +231,77 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "a switch that does nothing": (
         lambda r: benched(r)["kernels"][1]["kernels"][1].update(name="zero_pages_kernel"),
         "series_kernel: traced, switched off: zero_pages_kernel with the switch off",
+    ),
+    "a comparison that never ran": (
+        lambda r: r["campaigns"].pop("equal legs"),
+        "equal_legs: equal legs: did not run",
+    ),
+    "no comparison at all": (lambda r: r.pop("campaigns"), "five_artifacts: five artifacts: did not run"),
+    "a comparison that did not end": (
+        lambda r: r["campaigns"].update({"five artifacts": {"ground": {}, "ended": {"status": 1}}}),
+        "five_artifacts: five artifacts: did not end",
+    ),
+    "a comparison that is refused": (
+        lambda r: case(r, "three profiles, traced").update(
+            status=1, refusals=[{"code": "NV858", "expected": "a trace", "found": ""}]
+        ),
+        "per_token: three profiles, traced: exit status 1, NV858 for: a trace",
+    ),
+    "a comparison without arms": (
+        lambda r: case(r, "four arms, one artifact").pop("arms"),
+        "one_artifact: four arms, one artifact: exit status 0",
+    ),
+    "an arm that is missing": (
+        lambda r: case(r, "five artifacts")["arms"].pop(),
+        "five_artifacts: five artifacts: the arms artifact-1, artifact-2, artifact-3, artifact-4",
+    ),
+    "an arm whose harness failed": (
+        lambda r: case(r, "equal legs")["arms"][1].update(outcome="invalid", valid=4),
+        "equal_legs: equal legs, tiny-20-ms-2: invalid, 4 of 5 runs valid",
+    ),
+    "arms of two artifacts": (
+        lambda r: case(r, "four arms, one artifact")["artifacts"][3].update(trees=["b" * 64]),
+        "one_artifact: four arms, one artifact: 2 artifacts",
+    ),
+    "an arm without an artifact": (
+        lambda r: case(r, "four arms, one artifact")["artifacts"][3].update(trees=[]),
+        "one_artifact: four arms, one artifact: 1 artifacts",
+    ),
+    "an arm of which no artifact is named": (
+        lambda r: case(r, "four arms, one artifact")["artifacts"].pop(),
+        "one_artifact: four arms, one artifact: 1 artifacts, of the arms none, mamba-block-ids, page-zeroer",
+    ),
+    "a compile that was not kept": (
+        lambda r: case(r, "five artifacts")["compiles"][4].update(tree="", kept=""),
+        "five_artifacts: five artifacts: 4 compiles kept",
+    ),
+    "a compile that was started once": (
+        lambda r: case(r, "five artifacts")["compiles"][4].update(right=[0]),
+        "five_artifacts: five artifacts: 5 compiles kept, started [2, 2, 2, 2, 1] times",
+    ),
+    "a profile without a trace": (
+        lambda r: case(r, "three profiles, traced")["kernels"].pop(2),
+        "per_token: three profiles, traced, tiny-compiled-four: no trace",
+    ),
+    "a sweep traced on the processor": (
+        lambda r: case(r, "three profiles, traced")["kernels"][1].update(on="cpu"),
+        "per_token: three profiles, traced, tiny-compiled-off: 2 traces with 1 kernels of the cpu",
+    ),
+    "a trace whose tokens nobody knows": (
+        lambda r: case(r, "three profiles, traced")["kernels"][1].update(tokens=0),
+        "per_token: three profiles, traced, tiny-compiled-off: no milliseconds a token",
+    ),
+    "a loss between equals": (
+        lambda r: case(r, "equal legs")["findings"][0].update(finding="loss"),
+        "equal_legs: equal legs: loss, not neutral",
+    ),
+    "a slower step that is not found": (
+        lambda r: case(r, "a step 5 percent slower")["findings"][0].update(finding="unknown"),
+        "slower_step: a step 5 percent slower: unknown, not loss",
+    ),
+    "a bench that decides nothing": (
+        lambda r: case(r, "a step 5 percent slower").update(findings=[]),
+        "slower_step: a step 5 percent slower: no finding, not loss",
     ),
     "nothing recycled": (
         lambda r: r["recycle, patched"]["result"].update(seen=[]),
@@ -379,6 +483,21 @@ def test_the_report_shows_a_run_that_broke_off() -> None:
     assert "FAIL" in text
 
 
+def test_the_report_shows_comparisons_that_did_not_end() -> None:
+    results = right()
+    results["campaigns"].pop("five artifacts")
+    results["campaigns"]["equal legs"] = {"ground": {}}
+    text = report.document(results)
+    assert re.search(r"five artifacts +\| +\| +\| did not run", text)
+    assert re.search(r"equal legs +\| +\| +\| did not end", text)
+    assert re.search(r"a step 5 percent slower +\| a / b +\| loss", text)
+    assert re.search(r"three profiles, traced +\| tiny-compiled-off +\|.*\| 0.01 +\| 64 +\| 0.000 ", text)
+
+
+def test_every_comparison_is_checked() -> None:
+    assert tuple(checks.CAMPAIGNS) == run.CAMPAIGNS == tuple(campaigns.CASES)
+
+
 @pytest.mark.parametrize(("count", "ranks"), [(6, (0, 5)), (9, (1, 7)), (20, (5, 14)), (100, (39, 60))])
 def test_the_interval_of_a_median_is_that_of_the_binomial(count: int, ranks: tuple[int, int]) -> None:
     low, high = report.interval([float(one) for one in range(count)])
@@ -397,7 +516,7 @@ def test_committed_results_agree_with_themselves_and_with_their_page(path: Path)
     assert report.document(results) in page.read_text(encoding="utf-8")
 
 
-UNRECORDED = {"shapes"}
+UNRECORDED = {"campaigns", "shapes"}
 """What no run has passed whole: docs/gpu.md says what was seen of it."""
 
 
