@@ -47,7 +47,8 @@ def compared(bench: Bench, command: str, *words: str) -> None:
     """Run the COMMAND of evidence with WORDS, and keep what it came to."""
     result = bench.nvllm(STEP, command, IMAGE, *words, "--output", str(bench.ground.home / "evidence"))
     kept = ("arms", "findings", "effects", "artifacts", "compiles", "kernels", "notes")
-    bench.keep(STEP, {key: result[key] for key in kept if key in result})
+    typed = bench.found[STEP]["command"].replace(str(bench.ground.home), "HOME")
+    bench.keep(STEP, {"command": typed} | {key: result[key] for key in kept if key in result})
 
 
 def asked(bench: Bench) -> tuple[str, ...]:

@@ -209,15 +209,15 @@ def comparisons(campaigns: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for arm in step.get("arms", []):
             valid = f"{arm['valid']} of {arm['runs']}"
             hashes = ", ".join(tree[:12] for tree in trees.get(arm["name"], []))
-            speed = arm["figures"].get("output tokens/s", arm["tokens_per_second"])
+            speed = arm.get("figures", {}).get("output tokens/s", arm["tokens_per_second"])
             figures = [str(arm["samples"]), f"{100 * arm['correct']:.0f} %", f"{speed:.1f}", hashes]
             arms.append([case, arm["name"], arm["outcome"], valid, *figures])
         columns = ("factor", "finding", "artifacts", "text")
-        findings += [[case, *(each[key] for key in columns)] for each in step.get("findings", [])]
+        findings += [[case, *(each.get(key, "") for key in columns)] for each in step.get("findings", [])]
         for table in step.get("kernels", []):
             calls = sum(each["calls"] for each in table["kernels"])
-            counts = [table["run"], len(table["kernels"]) + table["others"], calls]
-            milliseconds, tokens = table["microseconds"] / 1e3, table["tokens"]
+            counts = [table.get("run", 1), len(table["kernels"]) + table["others"], calls]
+            milliseconds, tokens = table["microseconds"] / 1e3, table.get("tokens", 0)
             each_token = f"{milliseconds / tokens:.3f}" if tokens else "not known"
             kernels.append([case, table["arm"], *map(str, counts), f"{milliseconds:.2f}", str(tokens), each_token])
     return [markdown(rows) for rows in (ended, arms, findings, kernels) if len(rows) > 1]
