@@ -196,7 +196,7 @@ def comparisons(campaigns: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the tables of the comparisons: what each came to, its arms, its findings, and its traces."""
     ended = [["case", "command", "seconds", "came to"]]
     arms = [["case", "arm", "outcome", "runs", "outputs", "correct", "tokens/s", "trees"]]
-    findings = [["case", "of", "finding", "compiled code", "in words"]]
+    findings = list[str]()
     kernels = [["case", "arm", "traces", "kernels", "calls", "GPU ms", "tokens", "GPU ms a token"]]
     for case in checks.CAMPAIGNS:
         steps = campaigns.get(case, {})
@@ -212,15 +212,17 @@ def comparisons(campaigns: Mapping[str, Mapping[str, Any]]) -> list[str]:
             speed = arm.get("figures", {}).get("output tokens/s", arm["tokens_per_second"])
             figures = [str(arm["samples"]), f"{100 * arm['correct']:.0f} %", f"{speed:.1f}", hashes]
             arms.append([case, arm["name"], arm["outcome"], valid, *figures])
-        columns = ("factor", "finding", "artifacts", "text")
-        findings += [[case, *(each.get(key, "") for key in columns)] for each in step.get("findings", [])]
+        for each in step.get("findings", []):
+            code = f" Compiled code: {each['artifacts']}." if "artifacts" in each else ""
+            findings.append(f"- {case}: {each['factor']}: **{each['finding']}**: {each['text']}.{code}")
         for table in step.get("kernels", []):
             calls = sum(each["calls"] for each in table["kernels"])
             counts = [table.get("run", 1), len(table["kernels"]) + table["others"], calls]
             milliseconds, tokens = table["microseconds"] / 1e3, table.get("tokens", 0)
             each_token = f"{milliseconds / tokens:.3f}" if tokens else "not known"
             kernels.append([case, table["arm"], *map(str, counts), f"{milliseconds:.2f}", str(tokens), each_token])
-    return [markdown(rows) for rows in (ended, arms, findings, kernels) if len(rows) > 1]
+    tables = [markdown(rows) for rows in (ended, arms, kernels) if len(rows) > 1]
+    return [*tables, *(["\n".join(findings)] if findings else [])]
 
 
 def document(found: Mapping[str, Any]) -> str:

@@ -490,7 +490,7 @@ def test_the_report_shows_comparisons_that_did_not_end() -> None:
     text = report.document(results)
     assert re.search(r"five artifacts +\| +\| +\| did not run", text)
     assert re.search(r"equal legs +\| +\| +\| did not end", text)
-    assert re.search(r"a step 5 percent slower +\| a / b +\| loss", text)
+    assert "- a step 5 percent slower: a / b: **loss**: output tokens/s x0.952." in text
     assert re.search(r"three profiles, traced +\| tiny-compiled-off +\|.*\| 0.01 +\| 64 +\| 0.000 ", text)
 
 
