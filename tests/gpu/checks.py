@@ -381,13 +381,22 @@ def _tried(results: Results, case: str) -> Iterator[str]:
         return
     step = steps.get("campaign", {})
     if step.get("status") != 0 or "arms" not in step:
-        yield f"{case}: {_ended(step)}{'' if 'arms' in step else ', no comparison'}"
+        yield f"{case}: {_ended(step)}{'' if 'arms' in step else ', no comparison'}{broken_by(steps)}"
     names, runs = CAMPAIGNS[case]
     if "arms" in step and [arm["name"] for arm in step["arms"]] != [*names]:
         yield f"{case}: the arms {', '.join(arm['name'] for arm in step['arms'])}"
     for arm in step.get("arms", []):
         if arm["outcome"] != "passed" or (arm["runs"], arm["valid"]) != (runs, runs):
             yield f"{case}, {arm['name']}: {arm['outcome']}, {arm['valid']} of {arm['runs']} runs valid"
+
+
+def broken_by(steps: Mapping[str, Any]) -> str:
+    """Return by which exception the case of STEPS was broken off, after a comma; nothing if it was not, or is running.
+
+    Its message names files of the machine.
+    """
+    lines = steps.get("ended", {}).get("said", "").strip().splitlines()
+    return f", {lines[-1].partition(':')[0]}" if lines else ""
 
 
 def _sealed(starts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -204,7 +204,8 @@ def comparisons(campaigns: Mapping[str, Mapping[str, Any]]) -> list[str]:
         codes = ", ".join(dict.fromkeys(each["code"] for each in step.get("refusals", [])))
         outcome = f"status {step['status']}" if "status" in step else "did not end" if steps else "did not run"
         words = f"`{' '.join(step['command'].split()[:2])}`" if step else ""
-        ended.append([case, words, f"{step['seconds']:.0f}" if step else "", codes or outcome])
+        seconds = f"{step['seconds']:.0f}" if step else ""
+        ended.append([case, words, seconds, (codes or outcome) + checks.broken_by(steps)])
         trees = {each["arm"]: each["trees"] for each in step.get("artifacts", [])}
         for arm in step.get("arms", []):
             valid = f"{arm['valid']} of {arm['runs']}"

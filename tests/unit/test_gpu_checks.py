@@ -238,8 +238,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
     ),
     "no comparison at all": (lambda r: r.pop("campaigns"), "five_artifacts: five artifacts: did not run"),
     "a comparison that did not end": (
-        lambda r: r["campaigns"].update({"five artifacts": {"ground": {}, "ended": {"status": 1}}}),
-        "five_artifacts: five artifacts: did not end",
+        lambda r: r["campaigns"].update(
+            {"five artifacts": {"ended": {"status": 1, "said": "Traceback\nTimeoutExpired: /x"}}}
+        ),
+        "five_artifacts: five artifacts: did not end, no comparison, TimeoutExpired",
     ),
     "a comparison that is refused": (
         lambda r: case(r, "three profiles, traced").update(
