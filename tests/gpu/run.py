@@ -254,6 +254,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--cases", nargs="*", choices=serving.CASES, default=[*serving.CASES], help="of serving")
     found.add_argument("--blessings", nargs="*", choices=BLESSINGS, default=BLESSINGS, help="of blessing")
     found.add_argument("--benches", nargs="*", choices=BENCHES, default=BENCHES, help="of benching")
+    found.add_argument("--campaigns", nargs="*", choices=CAMPAIGNS, default=CAMPAIGNS, help="of campaigns")
     found.add_argument("--trials", nargs=1, default=(), metavar="N", help="of a bless (default: those of nvllm)")
     found.add_argument("--requests", type=int, default=1200, help="drawn for torture, for each server (default 1200)")
     found.add_argument("--rounds", type=int, default=ROUNDS, help=f"of throughput (default {ROUNDS})")
@@ -311,7 +312,7 @@ def main(argv: Sequence[str]) -> int:
     if "benching" in chosen.only:
         by_nvllm(place, scratch / "benching", "benching", chosen.benches, (), save)
     if "campaigns" in chosen.only:
-        by_nvllm(place, scratch / "campaigns", "campaigns", CAMPAIGNS, (), save)
+        by_nvllm(place, scratch / "campaigns", "campaigns", chosen.campaigns, (), save)
     if "torture" in chosen.only:
         tortured(place, scratch / "torture", chosen.requests, save)
     if "throughput" in chosen.only:

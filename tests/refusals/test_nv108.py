@@ -120,3 +120,16 @@ def test_a_number_that_json_lacks(capsys: pytest.CaptureFixture[str], number: st
     for option in ("--confidence", "--build-price"):
         assert option in refusal(capsys, "bisect", "start", "demo", f"{option}={number}")["found"]
     assert refusal(capsys, "bless", "demo", "--profile", "eager", f"--claim={number}")["where"] == "--claim"
+
+
+def test_a_load_of_more_tokens_than_a_request_of_the_profile_may_have(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = world / "project/images/demo.yaml"
+    text = spec.read_text()
+    assert text.count("max-model-len: ") == 1
+    length = int(text.partition("max-model-len: ")[2].split()[0].rstrip(",}"))
+    wrong = refusal(capsys, "bench", "demo", "--profile", "eager", "--prompt-len", str(length), "--output-len", "1")
+    assert wrong["expected"] == f"at most {length} tokens together, the max-model-len of profile eager"
+    assert wrong["found"] == f"{length} and 1"
+    assert wrong["cure"] == f"--prompt-len {length // 2} --output-len {length // 2}"

@@ -110,7 +110,7 @@ class Campaign:
     def line(self, kind: Kind) -> list[str]:
         """Return the command line of a campaign of KIND."""
         data = ["--data", str(self.questions), "--timeout", "30", "--length", "16"]
-        load = ["--requests", "4", "--concurrency", "1"]
+        load = ["--requests", "4", "--concurrency", "1", "--prompt-len", "32", "--output-len", "16"]
         words = {
             "ablate": ["demo", "--profile", "eager", "--sentinels", "a", "--probe", "gsm8k", *data, "--runs", "1"],
             "bench": ["demo", "--profile", "eager", "--vs", "eager", *load, "--runs", "1"],

@@ -97,7 +97,7 @@ Examples:
 SWEEP_EXAMPLES = """
 Examples:
   nvllm sweep --profiles lower8,phaseE-off,all-beta --probe gsm8k --data test.jsonl --n 50 --trace --trace-runs 5
-  nvllm sweep cpu --profiles tiny-eager,tiny-ablation --probe ./probe.sh --runs 3 --dry-run
+  nvllm sweep cpu --profiles tiny-eager,tiny-ablation --probe ./probe.sh --prompt-len 64 --output-len 32 --dry-run
 """
 REPORT_EXAMPLES = """
 Examples:
@@ -265,7 +265,7 @@ def bench(
     if vs is not None:
         named_profile(app.project, build.spec, vs)
     states = circumstances.profile_arms(build, [profile] if vs is None else [profile, vs])
-    leg = _load(build, load, concurrency, seed)
+    leg = _load(build, [profile] if vs is None else [profile, vs], load, concurrency, seed)
     traced = _traced(leg, traces)
     _campaign(app, Campaign("bench", build, states, leg, run, Margins(margin), traced, run.cold))
 
@@ -307,7 +307,7 @@ def sweep(
         named_profile(app.project, build.spec, name)
     states = circumstances.profile_arms(build, [*names, names[0]])
     questions_asked = _probe(app, build, names[0], probe, asked)
-    loaded = _load(build, load, asked.concurrency, asked.seed)
+    loaded = _load(build, names, load, asked.concurrency, asked.seed)
     leg, traced = LoadThenQuestions(loaded, questions_asked), _traced(loaded, traces)
     _campaign(app, Campaign("sweep", build, states, leg, run, margins.chosen, traced, run.cold))
 
@@ -393,8 +393,24 @@ def _ledger(app: App, build: Build, profile: str) -> Path:
     return app.places.state / "evidence" / "probes" / f"{build.spec.name}-{profile}"
 
 
-def _load(build: Build, load: LoadOptions, concurrency: int, seed: int) -> LoadProbe:
-    """Return the LOAD of vLLM in the image of BUILD, CONCURRENCY requests at a time."""
+def _load(build: Build, names: Sequence[str], load: LoadOptions, concurrency: int, seed: int) -> LoadProbe:
+    """Return the LOAD of vLLM in the image of BUILD, CONCURRENCY requests at a time, for the profiles NAMES.
+
+    Raises Refused NV108 for each profile that says that its requests are shorter: vLLM would answer all with a 400.
+    """
+    lengths = {name: build.spec.profiles[name].arguments.get("max-model-len") for name in names}
+    tokens = load.prompt_len + load.output_len
+    refuse_any(
+        Refusal(
+            "NV108",
+            "--prompt-len and --output-len",
+            f"at most {length} tokens together, the max-model-len of profile {name}",
+            f"{load.prompt_len} and {load.output_len}",
+            f"--prompt-len {length // 2} --output-len {length // 2}",
+        )
+        for name, length in lengths.items()
+        if isinstance(length, int) and length < tokens
+    )
     program = build.spec.runtime.entrypoint[0]
     return LoadProbe(program, load.requests, concurrency, load.prompt_len, load.output_len, seed)
 

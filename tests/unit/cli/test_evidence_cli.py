@@ -36,6 +36,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
 
 
 LM_EVAL = ("eval", "lm-eval", "--image", "cpu", "--profile", "tiny-eager")
+LOAD = ("--prompt-len", "32", "--output-len", "16")
 SWEEP = ("sweep", "cpu", "--probe", "gsm8k")
 ABLATE = ("ablate", "cpu", "--profile", "tiny-eager", "--probe", "gsm8k")
 
@@ -68,7 +69,7 @@ def test_what_is_refused(
 
 def test_a_dry_run_of_a_sweep_shows_its_legs_in_their_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = question_samples.write(tmp_path / "questions.jsonl", 4)
-    options = ("--data", str(data), "--runs", "2", "--dry-run", "--output", str(tmp_path / "run"))
+    options = ("--data", str(data), *LOAD, "--runs", "2", "--dry-run", "--output", str(tmp_path / "run"))
     found = run(capsys, *SWEEP, "--profiles", "tiny-eager, tiny-compiled,tiny-eager", *options)["result"]
     legs = [(one["run"], one["arm"], one["profile"]) for one in found["legs"]]
     once = [("tiny-eager", "tiny-eager"), ("tiny-compiled", "tiny-compiled"), ("tiny-eager-2", "tiny-eager")]
@@ -94,7 +95,8 @@ def test_a_dry_run_of_questions_shows_its_legs(
 
 
 def test_a_dry_run_of_a_bench_shows_its_legs_and_traces(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ("bench", "cpu", "--profile", "tiny-eager", "--vs", "tiny-compiled", "--runs", "2", "--trace", "--dry-run")
+    profiles = ("--profile", "tiny-eager", "--vs", "tiny-compiled")
+    args = ("bench", "cpu", *profiles, *LOAD, "--runs", "2", "--trace", "--dry-run")
     found = run(capsys, *args)["result"]
     legs = [(one["run"], one["arm"]) for one in found["legs"]]
     assert legs == [(1, "tiny-eager"), (1, "tiny-compiled"), (2, "tiny-compiled"), (2, "tiny-eager")]
