@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import inspect
 import io
 import os
 import select
@@ -129,7 +130,8 @@ def _imported(entry: Entry) -> click.Command:
     """Return the command of ENTRY. Its help is the summary in the table, then the docstring, which says the rest."""
     command = vars(importlib.import_module(entry.module))[entry.attribute]
     assert isinstance(command, click.Command)
-    command.help = "\n\n".join(filter(None, (entry.help, command.help)))
+    # Joined to a summary, a docstring is no longer the text that click dedents: its first line has no indentation.
+    command.help = "\n\n".join(filter(None, (entry.help, inspect.cleandoc(command.help or ""))))
     return command
 
 

@@ -166,6 +166,18 @@ def test_no_help_is_cut(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert cut == []
 
 
+def test_paragraphs_of_help_keep_no_indentation_of_the_source(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each begins two columns in, as the summary does, and has no gap between two words of a sentence."""
+    wrong = []
+    for path in PATHS:
+        assert main([*path, "--help"]) == 0
+        paragraphs = (
+            capsys.readouterr().out.partition("\n\n")[2].partition("\nOptions:")[0].partition("\nPositional")[0]
+        )
+        wrong += [(path, line) for line in paragraphs.splitlines() if line.startswith("   ") or "  " in line.strip()]
+    assert wrong == []
+
+
 def _help_texts(path: Sequence[str]) -> list[str]:
     """Return the help of the command PATH, of its own options, and of the commands that it has."""
     command: click.Command = program
