@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import click
+from packaging.version import Version
 
 from nvllm.cli.frame import PATH, App, Command
 from nvllm.cli.image_argument import IMAGE, with_image
@@ -72,6 +73,15 @@ class _Job:
         sides = Sides(before, after, version, cache(lambda path: moves.moved(path, self.old, new)))
         return merge.port(self.series, self.diffs, sides, gitmerge.merge, resolved), after
 
+    def upstream(self, version: str) -> frozenset[str]:
+        """Return the ids of the patches that the source of VERSION has."""
+        ported, _ = self.to(version, self.texts(version), lambda patch_id, path: None)
+        return frozenset(outcome.id for outcome in ported if outcome.state == "upstream")
+
+    def releases(self) -> tuple[str, ...]:
+        """Return the releases after that of the series that the index has, in their order."""
+        return releases.after(Sources(None, os.environ).indexes().sdist_versions("vllm"), self.series.version)
+
     def _suffixes(self) -> tuple[str, ...]:
         return suffixes(self.series)
 
@@ -123,6 +133,7 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
         durable.absent(target, "--to")
     new = job.texts(to)
     ported, tree = job.to(to, new, resolutions.resolved)
+    ported = _dated(job, ported, to)
     unmerged = [outcome for outcome in ported if outcome.state in ("conflict", "missing")]
     commit = None if dry_run or unmerged else _commit(app, to, commit, tree)
     gone = {outcome.id for outcome in ported if outcome.state == "upstream"}
@@ -166,6 +177,28 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
         raise click.exceptions.Exit(1)
 
 
+def _dated(job: _Job, ported: tuple[Ported, ...], version: str) -> tuple[Ported, ...]:
+    """Return PORTED, on the source of VERSION, with the first release that has each patch that is upstream.
+
+    The series may say it. Otherwise the releases up to VERSION are halved; --offline nobody knows them.
+    """
+    known = {patch.id: patch.upstream.since for patch in job.series.patches}
+    asked = [one.id for one in ported if one.state == "upstream" and known[one.id] is None]
+    first: dict[str, str] = {}
+    if asked and not job.app.offline:
+        versions = [release for release in job.releases() if Version(release) < Version(version)]
+        upstream = cache(job.upstream)
+        first = {patch_id: releases.first([*versions, version], patch_id, upstream) for patch_id in asked}
+    dated = []
+    for outcome in ported:
+        if outcome.id in first:
+            detail = f"{outcome.detail}, and {first[outcome.id]} is the first that has"
+            dated.append(replace(outcome, since=first[outcome.id], detail=detail))
+        else:
+            dated.append(replace(outcome, since=known[outcome.id]) if outcome.state == "upstream" else outcome)
+    return tuple(dated)
+
+
 def _apply(enabled: tuple[str, ...], ported: tuple[Ported, ...], tree: ArchiveTree) -> None:
     """Raise Refused NV301 if the patches ENABLED, each merged on those that it requires, do not apply together."""
     patching.apply_all(tree, [one.diff for one in ported if one.diff is not None and one.id in enabled])
@@ -176,9 +209,8 @@ def _each(job: _Job) -> None:
     app, series = job.app, job.series
     if app.offline:
         raise refuse("NV209", "--to each", "an index that says which releases there are", "--offline", _NAMED)
-    versions = releases.after(Sources(None, os.environ).indexes().sdist_versions("vllm"), series.version)
     rows: dict[str, tuple[Ported, ...]] = {}
-    for version in versions:
+    for version in job.releases():
         rows[version] = job.to(version, job.texts(version), lambda patch_id, path: None)[0]
     data: Json = {
         "series": series.base,
@@ -200,6 +232,7 @@ def _document(outcome: Ported, enabled: tuple[str, ...]) -> dict[str, Json]:
         "id": outcome.id,
         "outcome": outcome.state,
         "detail": outcome.detail,
+        "since": outcome.since,
         "enabled": outcome.id in enabled,
         "unmerged": [{"path": file.path, "reason": file.reason} for file in outcome.unmerged],
         "renamed": [{"old": old, "new": new} for old, new in outcome.renamed],

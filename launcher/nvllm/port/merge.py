@@ -48,6 +48,7 @@ class Ported:
 
     DIFF is the change on the new source, on top of the patches that it requires; None if nothing is left of it, or
     something is UNMERGED. RENAMED are the files that the new source has under another path: old path, new path.
+    SINCE is the first release that has all of it, None if that is not known, or it is not upstream.
     """
 
     id: str
@@ -56,6 +57,7 @@ class Ported:
     diff: Diff | None = None
     unmerged: tuple[Unmerged, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
+    since: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

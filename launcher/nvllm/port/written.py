@@ -96,7 +96,7 @@ def _upstream(patch: Patch, diff: Diff, outcome: Ported, release: Release) -> di
         "id": patch.id,
         "status": "upstream",
         "summary": patch.summary,
-        "upstream": {"state": "merged", **reference, "since": patch.upstream.since or release.version},
+        "upstream": {"state": "merged", **reference, "since": outcome.since or release.version},
         "touches": paths,
         "proved-by": list(patch.proved_by),
         "evidence": evidence,

@@ -103,20 +103,26 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_project(root, PATCHES)
     monkeypatch.chdir(root)
     monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
-    store = Store(places(dict(os.environ)).store)
-    for name, version, files in (("old", "0.28.0", dict.fromkeys(NEW, OLD)), ("new", "0.29.0", NEW)):
-        contents = {f"vllm/{path}": text for path, text in files.items()}
-        contents |= {**PARSER, "vllm/envs.py": "environment_variables = {'VLLM_TARGET_DEVICE': 1}\n"}
-        contents["vllm/_version.py"] = f"__commit_id__ = commit_id = 'g{COMMIT[:9]}'\n"
-        archive = make_sdist(tmp_path / version, "vllm", version, contents)
-        digest = sha256_file(archive)
-        partial = store.partial(digest)
-        shutil.copy(archive, partial)
-        store.adopt(partial, digest)
-        source = replace(locks.GOOD.vllm.source, path=archive.name, sha256=digest, size=archive.stat().st_size)
-        lock = replace(locks.GOOD, image=name, vllm=replace(locks.GOOD.vllm, version=version, source=source))
-        lockdoc.write(root / f"manifests/{name}.lock.json", lock)
+    for version, files in (("0.28.0", dict.fromkeys(NEW, OLD)), ("0.29.0", NEW)):
+        add_source(root, version, files)
     return root
+
+
+def add_source(root: Path, version: str, files: Mapping[str, str]) -> None:
+    """Put a source archive of vLLM VERSION with FILES into the store, and a lock that names it into the project."""
+    contents = {f"vllm/{path}": text for path, text in files.items()}
+    contents |= {**PARSER, "vllm/envs.py": "environment_variables = {'VLLM_TARGET_DEVICE': 1}\n"}
+    contents["vllm/_version.py"] = f"__commit_id__ = commit_id = 'g{COMMIT[:9]}'\n"
+    archive = make_sdist(root.parent / version, "vllm", version, contents)
+    digest = sha256_file(archive)
+    store = Store(places(dict(os.environ)).store)
+    partial = store.partial(digest)
+    shutil.copy(archive, partial)
+    store.adopt(partial, digest)
+    source = replace(locks.GOOD.vllm.source, path=archive.name, sha256=digest, size=archive.stat().st_size)
+    name = f"of-{version.replace('.', '-')}"
+    lock = replace(locks.GOOD, image=name, vllm=replace(locks.GOOD.vllm, version=version, source=source))
+    lockdoc.write(root / f"manifests/{name}.lock.json", lock)
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
@@ -202,6 +208,21 @@ def test_the_spec_is_written_with_what_its_wheels_need(
     assert (spec.patches.series, spec.python.requirements) == ("v0.29.0", wheels.requirements)
     assert spec.patches.enable == ("still", "merged", "after", "both")
     assert "+line 15, as a person wrote it\n" in (project / "patches/v0.29.0/0002-merged.patch").read_text()
+
+
+@pytest.mark.parametrize("first", ["0.28.1", "0.28.2", "0.29.0"])
+def test_the_first_release_that_has_a_patch_is_found(
+    first: str, project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between = ("0.28.1", "0.28.2")
+    for version in between:
+        add_source(project, version, NEW if version >= first else dict.fromkeys(NEW, OLD))
+    # The index is out of reach of a test; it also has a release after the one that is asked for.
+    monkeypatch.setattr("nvllm.cli.port._Job.releases", lambda _: (*between, "0.29.0", "0.30.0"))
+    monkeypatch.setattr("nvllm.cli.port.wheels_of", lambda *_: None)
+    assert main(["port", "cpu", "--to", "0.29.0", "--dry-run", "--json"]) == 1
+    patches = json.loads(capsys.readouterr().out)["result"]["patches"]
+    assert {patch["id"]: patch["since"] for patch in patches if patch["since"]} == {"upstream": first}
 
 
 def test_a_series_of_another_commit_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
