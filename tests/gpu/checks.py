@@ -42,8 +42,8 @@ CAMPAIGNS: Mapping[str, tuple[tuple[str, ...], int]] = {
     "four arms, one artifact": (("none", "mamba-block-ids", "page-zeroer", "mamba-block-ids+page-zeroer"), 2),
     "five artifacts": (tuple(f"artifact-{number}" for number in range(1, 6)), 2),
     "three profiles, traced": (("tiny-compiled", "tiny-compiled-off", "tiny-compiled-four", "tiny-compiled-2"), 2),
-    "equal legs": (("tiny-20-ms", "tiny-20-ms-2"), 5),
-    "a step 5 percent slower": (("tiny-20-ms", "tiny-21-ms"), 5),
+    "equal legs": (("tiny-20-ms", "tiny-20-ms-2"), 6),
+    "a step 5 percent slower": (("tiny-20-ms", "tiny-21-ms"), 6),
 }
 """The arms of each comparison, and the runs of each arm. A sweep has its first profile twice."""
 
@@ -408,6 +408,21 @@ def _result(results: Results, name: str) -> Mapping[str, Any]:
     return found
 
 
+def allowed(results: Results) -> Iterator[str]:
+    """With the series a request beside one that may get two tokens gets its own answer, and without it that one's."""
+    of_stock, of_series = (results.get("allowed", {}).get(side, {}).get("result", {}) for side in ("stock", "patched"))
+    for side, found in (("stock", of_stock), ("patched", of_series)):
+        if not found:
+            yield f"{side}: did not answer"
+    for row in ("swapped", "condensed"):
+        if of_series and of_series["plain"][row]["tokens"] != of_series["plain"]["alone"]["tokens"]:
+            yield f"patched, {row}: another answer than alone"
+        if of_series and of_series["grammar"][row]["ended"] == "error":
+            yield f"patched, {row}: a request with a grammar failed"
+    if of_stock and all(of_stock["plain"][row] == of_stock["plain"]["alone"] for row in ("swapped", "condensed")):
+        yield "stock: nothing is wrong without the series"
+
+
 PARTS: Mapping[str, tuple[Check, ...]] = {
     "probes": (answered, states, same_answers, one_token, switches, kernels),
     "serving": (blessed, survives, covered),
@@ -417,6 +432,8 @@ PARTS: Mapping[str, tuple[Check, ...]] = {
     "campaigns": (one_artifact, five_artifacts, per_token, equal_legs, slower_step),
     "torture": (torture,),
     "throughput": (),
+    "loads": (),
+    "allowed": (allowed,),
 }
 """The checks on each part of a run; throughput is measured, and nothing must hold of it."""
 

@@ -50,6 +50,8 @@ ARMS: Mapping[str, Arm] = {
     "one token, patched": Arm("patched", GDN, ("gdn-first-chunk",)),
     "one token, whole series": Arm("patched", GDN, SENTINELS),
 }
+ALLOWED: Mapping[str, Arm] = {side: Arm(side, "allowed", SENTINELS) for side in ("stock", "patched")}
+"""What a request gets beside another one that may get few tokens, on each tree."""
 SIDES: Mapping[str, tuple[str, Sequence[str]]] = {
     "stock": ("stock", ()),
     "patched": ("patched", SENTINELS),
@@ -163,11 +165,11 @@ def by_nvllm(place: Place, scratch: Path, part: str, cases: Sequence[str], trial
         list(pool.map(run, cases))
 
 
-def throughput(place: Place, scratch: Path, rounds: int, save: Save) -> None:
-    """Compare tokens per second: one engine for each of SIDES, in turn and each time in another order."""
+def throughput(place: Place, scratch: Path, rounds: int, load: str, save: Save) -> None:
+    """Compare tokens per second under LOAD: one engine for each of SIDES, in turn and each time in another order."""
     engines = {}
     for side, (tree, sentinels) in SIDES.items():
-        process = Process(tree, machine.python("-m", "gpu.throughput"), scratch / side, sentinels, IN_PROCESS)
+        process = Process(tree, machine.python("-m", "gpu.throughput", load), scratch / side, sentinels, IN_PROCESS)
         engines[side] = machine.start(place, process, scratch / f"{side}.log")
     found: dict[str, Any] = {"rounds": {side: [] for side in SIDES}}
     try:
@@ -187,6 +189,35 @@ def throughput(place: Place, scratch: Path, rounds: int, save: Save) -> None:
             log = (scratch / f"{side}.log").read_text(errors="replace")
             found[side] |= {"sentinels": machine.sentinels(log), "missed": machine.missed(log)}
         save("throughput", found)
+
+
+def every_load(place: Place, scratch: Path, rounds: int, loads: Sequence[str], save: Save) -> None:
+    """Compare tokens per second under each of LOADS, one after the other."""
+    found: dict[str, Any] = {}
+
+    def keeper(load: str) -> Save:
+        def keep(_: str, seen: Any) -> None:
+            found[load] = seen
+            save("loads", found)
+
+        return keep
+
+    for load in loads:
+        directory = scratch / load.replace(", ", "-")
+        directory.mkdir(parents=True)
+        throughput(place, directory, rounds, load, keeper(load))
+
+
+def beside(place: Place, scratch: Path, model: Path, save: Save) -> None:
+    """Ask MODEL on each tree what it answers beside a request that may get two tokens."""
+    scratch.mkdir()
+    found: dict[str, Any] = {}
+
+    def keep(side: str, seen: Any) -> None:
+        found[side] = seen
+        save("allowed", found)
+
+    probes(place, scratch, {side: replace(arm, arguments=(str(model),)) for side, arm in ALLOWED.items()}, keep)
 
 
 def asked(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -257,6 +288,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--campaigns", nargs="*", choices=CAMPAIGNS, default=CAMPAIGNS, help="of campaigns")
     found.add_argument("--trials", nargs=1, default=(), metavar="N", help="of a bless (default: those of nvllm)")
     found.add_argument("--requests", type=int, default=1200, help="drawn for torture, for each server (default 1200)")
+    found.add_argument("--loads", nargs="*", choices=LOADS, default=LOADS, help="of loads")
     found.add_argument("--rounds", type=int, default=ROUNDS, help=f"of throughput (default {ROUNDS})")
     return found
 
@@ -279,7 +311,28 @@ CAMPAIGNS = (
 )
 """The cases of campaigns.py, which needs what `nvllm` needs."""
 
-PARTS = ("probes", "serving", "blessing", "shapes", "benching", "campaigns", "torture", "throughput")
+LOADS = (
+    "tiny, decode, eager",
+    "tiny, decode, graphs",
+    "tiny, prefill, graphs",
+    "1B, decode, eager",
+    "1B, decode, graphs",
+    "1B, prefill, graphs",
+)
+"""The loads of throughput.py by which the series is compared; its first one is the part `throughput`."""
+
+PARTS = (
+    "probes",
+    "serving",
+    "blessing",
+    "shapes",
+    "benching",
+    "campaigns",
+    "torture",
+    "throughput",
+    "loads",
+    "allowed",
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -300,6 +353,13 @@ def main(argv: Sequence[str]) -> int:
     save = saver(chosen.output, found)
     save("environment", environment())
     save("run", {"commit": chosen.commit, "machine": chosen.machine, "parts": [*chosen.only]})
+    run_parts(chosen, place, scratch, model, save)
+    print(report.document(found))
+    return 0 if not checks.wrong(found) else 1
+
+
+def run_parts(chosen: argparse.Namespace, place: Place, scratch: Path, model: Path, save: Save) -> None:
+    """Run the parts that are CHOSEN, one after the other."""
     if "probes" in chosen.only:
         arms = {n: replace(arm, arguments=(str(model),)) if arm.script == RECYCLE else arm for n, arm in ARMS.items()}
         probes(place, scratch, arms, save)
@@ -317,9 +377,11 @@ def main(argv: Sequence[str]) -> int:
         tortured(place, scratch / "torture", chosen.requests, save)
     if "throughput" in chosen.only:
         (scratch / "throughput").mkdir()
-        throughput(place, scratch / "throughput", chosen.rounds, save)
-    print(report.document(found))
-    return 0 if not checks.wrong(found) else 1
+        throughput(place, scratch / "throughput", chosen.rounds, "9B", save)
+    if "loads" in chosen.only:
+        every_load(place, scratch / "loads", chosen.rounds, chosen.loads, save)
+    if "allowed" in chosen.only:
+        beside(place, scratch / "allowed", model, save)
 
 
 if __name__ == "__main__":

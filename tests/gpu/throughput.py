@@ -1,7 +1,7 @@
-"""Tokens per second of one vLLM tree, a round for each line of input. Runs in the engine's own process, on a GPU.
+"""Tokens per second of one vLLM tree, a round for each line of input: `python -m gpu.throughput [LOAD]`.
 
-The model is an LFM2 that is so large that the GPU, not the host, decides how long a step takes, with weights that
-nobody trained. Prints a line of JSON when it is ready, and
+It runs in the engine's own process, on a GPU. The model is an LFM2 with weights that nobody trained; that of the first
+load is so large that the GPU, not the host, decides how long a step takes. Prints a line of JSON when it is ready, and
 one for each round: seconds, tokens, and of each call that clears blocks how many they were and what it took the host.
 """
 
@@ -13,6 +13,8 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,10 @@ import tiny_models
 from vllm import LLM, SamplingParams
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-REQUESTS, PROMPT, ANSWER, AT_ONCE = 64, 64, 32, 64
+AT_ONCE = 64
 
 LAYERS = ["conv", "conv", "full_attention"] * 12 + ["conv"]
-SETTINGS = {
+LARGE: Mapping[str, Any] = {
     "block_dim": 4096,
     "block_ff_dim": 14336,
     "conv_dim": 4096,
@@ -37,6 +39,42 @@ SETTINGS = {
     "num_hidden_layers": len(LAYERS),
     "num_key_value_heads": 8,
     "vocab_size": 65536,
+}
+BILLION: Mapping[str, Any] = {
+    **LARGE,
+    "block_dim": 2048,
+    "block_ff_dim": 7168,
+    "conv_dim": 2048,
+    "conv_dim_out": 2048,
+    "head_dim": 64,
+    "hidden_size": 2048,
+    "intermediate_size": 7168,
+    "layer_types": [*LAYERS[:15], "conv"],
+    "num_hidden_layers": 16,
+}
+"""The dimensions of LFM2 with 1.2 billion parameters."""
+TINY: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked in a round: REQUESTS of PROMPT tokens for ANSWER tokens, of a model that differs by SETTINGS."""
+
+    settings: Mapping[str, Any]
+    requests: int
+    prompt: int
+    answer: int
+    eager: bool = False
+
+
+LOADS: Mapping[str, Load] = {
+    "9B": Load(LARGE, 64, 64, 32),
+    "tiny, decode, eager": Load(TINY, 64, 16, 64, eager=True),
+    "tiny, decode, graphs": Load(TINY, 64, 16, 64),
+    "tiny, prefill, graphs": Load(TINY, 256, 192, 2),
+    "1B, decode, eager": Load(BILLION, 64, 64, 64, eager=True),
+    "1B, decode, graphs": Load(BILLION, 64, 64, 64),
+    "1B, prefill, graphs": Load(BILLION, 256, 192, 2),
 }
 
 
@@ -54,11 +92,12 @@ def timed() -> list[tuple[int, int]]:
     return calls
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> None:
+    load = LOADS[argv[0] if argv else "9B"]
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever prints, the lines for the starter are ours alone
     model = Path(tempfile.mkdtemp())
-    config = {**tiny_models.COMMON, **tiny_models.lfm2().settings, **SETTINGS}
+    config = {**tiny_models.COMMON, **tiny_models.lfm2().settings, **load.settings}
     (model / "config.json").write_text(json.dumps(config))
     calls = timed()
     llm = LLM(
@@ -71,10 +110,11 @@ def main() -> None:
         enable_prefix_caching=False,
         gpu_memory_utilization=0.4,
         kv_cache_memory_bytes=2 << 30,
+        enforce_eager=load.eager,
     )
-    parameters = SamplingParams(max_tokens=ANSWER, temperature=0.0, ignore_eos=True, detokenize=False)
+    parameters = SamplingParams(max_tokens=load.answer, temperature=0.0, ignore_eos=True, detokenize=False)
     rng = random.Random(5)
-    prompts: Any = [{"prompt_token_ids": rng.choices(range(1, 65000), k=PROMPT)} for _ in range(REQUESTS)]
+    prompts: Any = [{"prompt_token_ids": rng.choices(range(1, 300), k=load.prompt)} for _ in range(load.requests)]
     print(json.dumps({"ready": True, "device": device.name()}), file=said, flush=True)
     for _ in sys.stdin:
         calls.clear()
@@ -86,4 +126,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

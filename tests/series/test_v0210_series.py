@@ -88,3 +88,11 @@ def test_a_grammar_that_is_not_compiled_fails_its_request(stock: dict[str, Any],
 def test_a_message_that_is_at_fault_is_refused(stock: dict[str, Any], patched: dict[str, Any]) -> None:
     assert stock["messages_at_fault"] == {"create_messages": 500, "count_tokens": 500, "no message": "accepted"}
     assert patched["messages_at_fault"] == {"create_messages": 400, "count_tokens": 400, "no message": "refused"}
+
+
+def test_allowed_tokens_stay_with_their_request(stock: dict[str, Any], patched: dict[str, Any]) -> None:
+    before, after = stock["rows_of_allowed_tokens"], patched["rows_of_allowed_tokens"]
+    assert before["swapped"] == {"any": [0, 3], "two": [0, 3]}  # with other requests, both would be of "any"
+    assert before["condensed"] == {"next": [0, 3], "two": [0, 3]}
+    assert after["swapped"] == {"any": [], "two": [0, 3]}
+    assert after["condensed"] == {"next": [], "two": [0, 3]}

@@ -18,6 +18,7 @@ from vllm.v1.attention.backend import CommonAttentionMetadata
 from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadataBuilder
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from world import (
+    BLOCK,
     CONFIG,
     CPU,
     mamba_spec,
@@ -159,3 +160,35 @@ def compile_factors() -> dict[str, Any]:
         del os.environ["VLLM_API_KEY"]
     without = envs.compile_factors()
     return {"in the clear": "sk-a-secret" in json.dumps(with_key, default=str), "same key": with_key == without}
+
+
+@probe
+def rows_of_allowed_tokens() -> dict[str, Any]:
+    """Which of 4 tokens each request of a batch may get: one is told two of them, the others may get any."""
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
+
+    def batch() -> InputBatch:
+        sizes: dict[str, Any] = {"block_sizes": [BLOCK], "kernel_block_sizes": [BLOCK]}
+        return InputBatch(4, 64, 64, CPU, pin_memory=False, vocab_size=4, **sizes)
+
+    def add(to: InputBatch, name: str, allowed: list[int] | None = None) -> None:
+        settings = SamplingParams(temperature=0.0, allowed_token_ids=allowed)
+        to.add_request(CachedRequestState(name, [1], [], settings, None, ([1],), 0, []))
+
+    def masked(of: InputBatch) -> dict[str, list[int]]:
+        rows = {name: of.allowed_token_ids_mask_cpu_tensor[at] for name, at in of.req_id_to_index.items()}
+        return {name: row.nonzero().flatten().tolist() for name, row in sorted(rows.items())}
+
+    swapped = batch()
+    add(swapped, "any")
+    add(swapped, "two", [1, 2])
+    swapped.swap_states(0, 1)  # as `reorder_batch` does where a prompt stands before what generates
+
+    condensed = batch()
+    add(condensed, "ends")
+    add(condensed, "two", [1, 2])
+    condensed.remove_request("ends")
+    condensed.condense()  # "two" moves to the first row
+    add(condensed, "next")
+    return {"swapped": masked(swapped), "condensed": masked(condensed)}
