@@ -43,6 +43,8 @@ GENERAL = {"max-model-len": 128, "gpu-memory-utilization": 0.1}
 EAGER, SWITCHED_OFF = "tiny-eager", "tiny-switched-off"
 """What a bench compares: eager, and the same with every switch off."""
 
+FORKED = "tiny-forked"
+"""sm120's `tiny-blessed`, whose API server forks the engine instead of starting it as a program that imports vLLM again."""
 COMPILED, COMPILED_OFF, COMPILED_FOUR = "tiny-compiled", "tiny-compiled-off", "tiny-compiled-four"
 """What campaigns compare: sm120's own profile of that name, with every switch off, and for four requests at once."""
 STEPS_OF_20_MS, STEPS_OF_21_MS = "tiny-20-ms", "tiny-21-ms"
@@ -67,6 +69,7 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
         "dev": True,
         "arguments": {**GENERAL, "max-model-len": 512, "max-num-seqs": 16, "kv-cache-memory-bytes": 64 << 20},
     },
+    FORKED: {"dev": True, "environment": {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}},
     "tiny-chunked": {
         "dev": True,
         "arguments": {

@@ -296,7 +296,7 @@ def parser() -> argparse.ArgumentParser:
 BLESSINGS = ("blessed", "extended", "gated delta net")
 """The cases of blessing.py, which needs what `nvllm` needs."""
 
-SHAPES = ("128 tokens and 2", "512 tokens and 16", "512 tokens and 64, in parts of 128")
+SHAPES = ("128 tokens and 2", "128 tokens and 2, forked", "512 tokens and 16", "512 tokens and 64, in parts of 128")
 """The cases of shapes.py, which needs what `nvllm` needs."""
 
 BENCHES = ("traced, switched off",)

@@ -12,14 +12,15 @@ from functools import partial
 
 from gpu import blessing
 from gpu.blessing import Bench
-from gpu.project import TINY
+from gpu.project import FORKED, TINY
 
 PROFILES = {
     "128 tokens and 2": "tiny-blessed",
+    "128 tokens and 2, forked": FORKED,
     "512 tokens and 16": "tiny-512",
     "512 tokens and 64, in parts of 128": "tiny-chunked",
 }
-"""Profiles by the most tokens of a request, and the most requests at once."""
+"""Profiles by the most tokens of a request, and the most requests at once; and how the engine is started."""
 
 
 def shaped(profile: str, bench: Bench) -> None:
