@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import socket
 import struct
 import subprocess
@@ -71,13 +70,13 @@ class Bench:
     def nvllm(self, step: str, *words: str, module: str = "nvllm") -> Seen:
         """Run nvllm with WORDS, keep as STEP what came of it, and return the result that it printed."""
         argv = [sys.executable, "-m", module, "--project", str(self.ground.project), "--json", *words]
-        at, began = time.strftime("%H:%M:%S"), time.monotonic()
+        began = time.monotonic()
         log = self.ground.home / f"{step.replace(' ', '-').replace(',', '')}.err"
         with log.open("wb") as stream:
             done = subprocess.run(argv, env=self.env, stdout=subprocess.PIPE, stderr=stream, timeout=self.longest)
         said = machine.whole_json(done.stdout.decode(errors="replace"))
         seconds = round(time.monotonic() - began, 1)
-        seen = {"command": " ".join(["nvllm", *words]), "status": done.returncode, "seconds": seconds, "at": at}
+        seen = {"command": " ".join(["nvllm", *words]), "status": done.returncode, "seconds": seconds}
         if done.returncode:
             seen["refusals"] = said.get("refusals", [])
             seen["said"] = log.read_text(errors="replace")[-2000:]
@@ -123,8 +122,7 @@ class Bench:
         instance = f"nvllm-{IMAGE}-{profile}"
         self.nvllm(f"{step}: stop", "stop", instance)
         lines = self.nvllm(f"{step}: logs", "logs", instance)["lines"]
-        log = "\n".join(lines)
-        self.keep(step, marks(log) | {"phases": phases(log, self.found[step]["at"])})
+        self.keep(step, marks("\n".join(lines)))
 
     def tampered(self, step: str, profile: str) -> None:
         """Serve PROFILE with one bit of its cache changed, and again with the bit as it was."""
@@ -137,34 +135,6 @@ class Bench:
             file.chmod(mode)
             self.nvllm(name, "serve", IMAGE, "--profile", profile, "--dry-run")
         self.keep(step, {"file": file.name})
-
-
-PHASES: Mapping[str, str] = {
-    "API server imported": "vLLM API server version",
-    "engine imported": "Initializing a V1 LLM engine",
-    "weights loaded": "Model loading took",
-    "compiled code loaded": "Directly load AOT compilation from path",
-    "graphs recorded": "Graph capturing finished",
-    "engine ready": "init engine (profile, create kv cache, warmup model) took",
-    "answers": "Application startup complete",
-}
-"""What a log of vLLM 0.21.0 says at the end of each phase of a start, in their order."""
-
-STAMP = re.compile(r"(?:INFO|WARNING) \d\d-\d\d (\d\d):(\d\d):(\d\d) ")
-
-
-def phases(log: str, began: str) -> dict[str, int]:
-    """Return the seconds from BEGAN (``14:03:59``) to the end of each phase that LOG, of one start, has."""
-    hours, minutes, seconds = map(int, began.split(":"))
-    zero = 3600 * hours + 60 * minutes + seconds
-    found: dict[str, int] = {}
-    for line in log.splitlines():
-        if stamp := STAMP.search(line):
-            now = sum(int(one) * factor for one, factor in zip(stamp.groups(), (3600, 60, 1), strict=True))
-            for phase, text in PHASES.items():
-                if text in line:
-                    found.setdefault(phase, (now - zero) % 86400)
-    return found
 
 
 def marks(log: str) -> Seen:

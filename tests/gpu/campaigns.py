@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from gpu import blessing
 from gpu.blessing import Bench
-from gpu.project import COMPILED, COMPILED_FOUR, COMPILED_OFF, IMAGE, STEPS_OF_20_MS, STEPS_OF_21_MS
+from gpu.project import COMPILED, EAGER, EAGER_FOUR, IMAGE, STEPS_OF_20_MS, STEPS_OF_21_MS, SWITCHED_OFF
 from support import question_samples
 
 STEP = "campaign"
@@ -21,9 +21,9 @@ LONGEST = 3600.0
 """Seconds for a command. With all cases side by side an H100 took 597 for nine starts, and a sweep has up to 19."""
 LOAD = ("--requests", "48", "--concurrency", "2", "--prompt-len", "32", "--output-len", "32")
 QUESTIONS = 16
-STEPS_LOAD = ("--requests", "32", "--concurrency", "1", "--prompt-len", "32", "--output-len", "32")
+STEPS_LOAD = ("--requests", "12", "--concurrency", "1", "--prompt-len", "32", "--output-len", "32")
 """One request at a time: a second one waits for the end of a step, and so the time to its first token is drawn."""
-STEPS_RUNS = 6
+STEPS_RUNS = 5
 
 WORKER = "vllm/v1/worker/gpu_worker.py"
 SLOWER = '''
@@ -70,15 +70,14 @@ def four_arms(bench: Bench) -> None:
 
 
 def five_artifacts(bench: Bench) -> None:
-    """Compile one key five times, and start each twice."""
-    compared(bench, "ablate", "--profile", COMPILED, "--artifacts", "5", "--runs", "2", *asked(bench))
+    """Compile one key five times, and start each once."""
+    compared(bench, "ablate", "--profile", COMPILED, "--artifacts", "5", "--runs", "1", *asked(bench))
 
 
 def three_profiles(bench: Bench) -> None:
     """Sweep three profiles, with traces."""
-    profiles = ",".join((COMPILED, COMPILED_OFF, COMPILED_FOUR))
-    traced = ("--trace", "--trace-runs", "2")
-    compared(bench, "sweep", "--profiles", profiles, *LOAD, "--runs", "2", *asked(bench), *traced)
+    profiles = ",".join((EAGER, SWITCHED_OFF, EAGER_FOUR))
+    compared(bench, "sweep", "--profiles", profiles, *LOAD, "--runs", "1", *asked(bench), "--trace")
 
 
 def slow_steps(bench: Bench, vs: str) -> None:

@@ -44,12 +44,14 @@ EAGER, SWITCHED_OFF = "tiny-eager", "tiny-switched-off"
 """What a bench compares: eager, and the same with every switch off."""
 
 FORKED = "tiny-forked"
-"""sm120's `tiny-blessed`, whose API server forks the engine instead of starting it as a program that imports vLLM again."""
-COMPILED, COMPILED_OFF, COMPILED_FOUR = "tiny-compiled", "tiny-compiled-off", "tiny-compiled-four"
-"""What campaigns compare: sm120's own profile of that name, with every switch off, and for four requests at once."""
+"""sm120's `tiny-blessed`, whose API server forks the engine; otherwise it starts a program that imports vLLM again."""
+COMPILED, EAGER_FOUR = "tiny-compiled", "tiny-eager-four"
+"""What campaigns compare: sm120's own profile of that name, for one request at once, and an eager one for four."""
 STEPS_OF_20_MS, STEPS_OF_21_MS = "tiny-20-ms", "tiny-21-ms"
 """Eager, on a tree whose worker sleeps in each step."""
 
+FORK = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
+"""Saves an import of vLLM in each start: the API server forks the engine."""
 TAKEN = {**GENERAL, "max-num-seqs": 2, "kv-cache-memory-bytes": 64 << 20, "enforce-eager": True}
 PROFILES: Mapping[str, Mapping[str, Any]] = {
     # A profile for development can also be served by few trials.
@@ -69,7 +71,7 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
         "dev": True,
         "arguments": {**GENERAL, "max-model-len": 512, "max-num-seqs": 16, "kv-cache-memory-bytes": 64 << 20},
     },
-    FORKED: {"dev": True, "environment": {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}},
+    FORKED: {"dev": True, "environment": FORK},
     "tiny-chunked": {
         "dev": True,
         "arguments": {
@@ -82,15 +84,15 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
     },
     EAGER: {"blessed": False, "arguments": TAKEN},
     SWITCHED_OFF: {"blessed": False, "arguments": TAKEN, "sentinels": []},
-    COMPILED: {"blessed": False, "dev": True},
-    COMPILED_OFF: {"blessed": False, "dev": True, "sentinels": []},
-    COMPILED_FOUR: {
+    COMPILED: {
         "blessed": False,
         "dev": True,
-        "arguments": {**GENERAL, "max-num-seqs": 4, "kv-cache-memory-bytes": 64 << 20},
+        "arguments": {**GENERAL, "max-num-seqs": 1, "kv-cache-memory-bytes": 64 << 20},
+        "environment": FORK,
     },
-    STEPS_OF_20_MS: {"blessed": False, "arguments": TAKEN, "environment": {"NVLLM_TEST_SHARE": "0"}},
-    STEPS_OF_21_MS: {"blessed": False, "arguments": TAKEN, "environment": {"NVLLM_TEST_SHARE": "0.05"}},
+    EAGER_FOUR: {"blessed": False, "arguments": {**TAKEN, "max-num-seqs": 4}},
+    STEPS_OF_20_MS: {"blessed": False, "arguments": TAKEN, "environment": {**FORK, "NVLLM_TEST_SHARE": "0"}},
+    STEPS_OF_21_MS: {"blessed": False, "arguments": TAKEN, "environment": {**FORK, "NVLLM_TEST_SHARE": "0.05"}},
 }
 """The profiles of the image: what differs from tiny-blessed of sm120."""
 

@@ -85,6 +85,55 @@ def throughput(found: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def loads(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the lines of the table of tokens per second under each load of FOUND."""
+    head = ["load", "rounds", "stock, tokens/s", "patched, tokens/s", "patched against stock", "95 % confidence"]
+    lines = [[*head, "a call that clears, host us: stock, patched", "ids in it"]]
+    for load, seen in found.items():
+        rounds = {side: [one for one in every if one] for side, every in seen["rounds"].items()}
+        pairs = ratios(seen["rounds"], "patched", "stock")
+        if len(pairs) < 2:
+            lines.append([load, str(len(pairs)), *["nothing measured"] * 2, "", "", "", ""])
+            continue
+        speeds = [f"{statistics.median(one['tokens'] / one['seconds'] for one in rounds[side]):,.0f}" for side in SIDES]
+        clearing = {side: [one["clearing"] for one in rounds[side] if "ids" in one["clearing"]] for side in SIDES}
+        host = [f"{statistics.median(one['host us'] for one in clearing[side]):.0f}" for side in SIDES]
+        ids = f"{statistics.median(one['ids'] for side in SIDES for one in clearing[side]):g}"
+        low, high = interval(pairs)
+        ratio = [f"{statistics.median(pairs):.3f}", f"{low:.3f} to {high:.3f}"]
+        lines.append([load, str(len(pairs)), *speeds, *ratio, ", ".join(host), ids])
+    return lines
+
+
+SIDES = ("stock", "patched")
+
+
+def beside(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the lines of the table of what a request got, alone and beside one that may get two tokens."""
+    lines = [["tree", "request", "alone", "row swapped", "row left"]]
+    for side, one in found.items():
+        for kind, rows in one["result"].items():
+            if isinstance(rows, dict):
+                said = [f"{' '.join(map(str, row['tokens']))}, {row['ended']}" for row in rows.values()]
+                lines.append([side, kind, *said])
+    return lines
+
+
+def phases(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the lines of the table of what the trials of FOUND, which are blessed starts, spent on each phase."""
+    lines: list[list[str]] = []
+    for case, steps in found.items():
+        trials = steps.get("bless", {}).get("manifest", {}).get("trials", [])
+        spent: dict[str, list[float]] = {}
+        for phase in (phase for trial in trials for phase in trial["phases"]):
+            spent.setdefault(phase["name"], []).append(phase["seconds"])
+        if spent:
+            lines = lines or [["case", "trials", *(f"{name}, s" for name in spent), "whole, s"]]
+            medians = [statistics.median(seconds) for seconds in spent.values()]
+            lines.append([case, str(len(trials)), *(f"{one:.1f}" for one in (*medians, sum(medians)))])
+    return lines or [["case"], *[[case] for case in found]]
+
+
 def servers(serving: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[list[str]]:
     """Return the lines of the table of servers: a heading, then a line for each start of each case."""
     head = ["bootstrap", "start", "first answer, s", "new kernels, by round"]
@@ -246,7 +295,12 @@ def document(found: Mapping[str, Any]) -> str:
     parts.append(markdown(told))
     if wrong:
         parts.append("\n".join(f"WRONG: {line}" for line in wrong))
-    asked = found["run"]["parts"]
+    return "\n\n".join([*parts, *tables(found)])
+
+
+def tables(found: Mapping[str, Any]) -> list[str]:
+    """Return the tables of the parts of FOUND, each after its heading."""
+    asked, parts = found["run"]["parts"], list[str]()
     if "probes" in asked:
         parts += ["### States in a recycled block", markdown(held(found))]
     if "serving" in asked:
@@ -255,6 +309,7 @@ def document(found: Mapping[str, Any]) -> str:
         parts += ["### By nvllm itself", markdown(commands(found.get("blessing", {})))]
     if "shapes" in found:
         parts += ["### Profiles with other bounds", markdown(commands(found["shapes"]))]
+        parts += ["### Phases of a blessed start", markdown(phases(found["shapes"]))]
     if "benching" in found:
         parts += ["### Traces of a bench", *traces(found["benching"])]
     if "campaigns" in found:
@@ -263,4 +318,8 @@ def document(found: Mapping[str, Any]) -> str:
         parts += ["### Torture", markdown(tortured(found["torture"]))]
     if "throughput" in found:
         parts += ["### Throughput", *throughput(found["throughput"])]
-    return "\n\n".join(parts)
+    if "loads" in found:
+        parts += ["### Throughput of the series against stock", markdown(loads(found["loads"]))]
+    if "allowed" in found:
+        parts += ["### Beside a request that may get two tokens", markdown(beside(found["allowed"]))]
+    return parts

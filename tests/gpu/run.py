@@ -125,10 +125,13 @@ def followed(argv: Sequence[str], path: str, log: Path, keep: Callable[[Any], No
         keep({"ended": {"status": process.returncode, "log": log.read_text(errors="replace")[-3000:]}})
 
 
-def by_nvllm(place: Place, scratch: Path, part: str, cases: Sequence[str], trials: Sequence[str], save: Save) -> None:
+def by_nvllm(
+    place: Place, scratch: Path, part: str, cases: Sequence[str], trials: Sequence[str], save: Save, cards: int = 1
+) -> None:
     """Bless and serve, or bench, by `nvllm` itself: CASES of PART side by side, each in a network of its own.
 
-    TRIALS is the number of trials of a bless, if it is not to be that of nvllm.
+    TRIALS is the number of trials of a bless, if it is not to be that of nvllm. Each case has one of CARDS GPUs, if the
+    machine has several: the last cases have the last one.
     """
     for tree in (place.tree("patched"), place.root / "site"):  # an image has bytecode, and no process can write any
         compileall.compile_dir(tree, quiet=2, workers=0)
@@ -143,7 +146,9 @@ def by_nvllm(place: Place, scratch: Path, part: str, cases: Sequence[str], trial
     def run(case: str) -> None:
         directory = scratch / case.replace(" ", "-").replace(",", "")
         directory.mkdir(parents=True)
+        card = cases.index(case) * cards // len(cases)
         argv = [
+            *(["sh", str(place.repository / "tests/gpu/card.sh"), str(card)] if cards > 1 else []),
             "unshare",
             "--net",
             *machine.python("-m", f"gpu.{part}", str(place.root), str(directory), case, *trials),
@@ -286,6 +291,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--blessings", nargs="*", choices=BLESSINGS, default=BLESSINGS, help="of blessing")
     found.add_argument("--benches", nargs="*", choices=BENCHES, default=BENCHES, help="of benching")
     found.add_argument("--campaigns", nargs="*", choices=CAMPAIGNS, default=CAMPAIGNS, help="of campaigns")
+    found.add_argument("--cards", type=int, default=1, help="GPUs that campaigns share out (default 1)")
     found.add_argument("--trials", nargs=1, default=(), metavar="N", help="of a bless (default: those of nvllm)")
     found.add_argument("--requests", type=int, default=1200, help="drawn for torture, for each server (default 1200)")
     found.add_argument("--loads", nargs="*", choices=LOADS, default=LOADS, help="of loads")
@@ -372,7 +378,7 @@ def run_parts(chosen: argparse.Namespace, place: Place, scratch: Path, model: Pa
     if "benching" in chosen.only:
         by_nvllm(place, scratch / "benching", "benching", chosen.benches, (), save)
     if "campaigns" in chosen.only:
-        by_nvllm(place, scratch / "campaigns", "campaigns", chosen.campaigns, (), save)
+        by_nvllm(place, scratch / "campaigns", "campaigns", chosen.campaigns, (), save, chosen.cards)
     if "torture" in chosen.only:
         tortured(place, scratch / "torture", chosen.requests, save)
     if "throughput" in chosen.only:
