@@ -256,13 +256,14 @@ def comparisons(campaigns: Mapping[str, Mapping[str, Any]]) -> list[str]:
         seconds = f"{step['seconds']:.0f}" if step else ""
         ended.append([case, words, seconds, (codes or outcome) + checks.broken_by(steps)])
         trees = {each["arm"]: each["trees"] for each in step.get("artifacts", [])}
-        for arm in step.get("arms", []):
+        shown = step if "arms" in step else steps.get("report", {})  # of the legs that ended
+        for arm in shown.get("arms", []):
             valid = f"{arm['valid']} of {arm['runs']}"
             hashes = ", ".join(tree[:12] for tree in trees.get(arm["name"], []))
             speed = arm.get("figures", {}).get("output tokens/s", arm["tokens_per_second"])
             figures = [str(arm["samples"]), f"{100 * arm['correct']:.0f} %", f"{speed:.1f}", hashes]
             arms.append([case, arm["name"], arm["outcome"], valid, *figures])
-        for each in step.get("findings", []):
+        for each in shown.get("findings", []):
             code = f" Compiled code: {each['artifacts']}." if "artifacts" in each else ""
             findings.append(f"- {case}: {each['factor']}: **{each['finding']}**: {each['text']}.{code}")
         for table in step.get("kernels", []):
