@@ -19,8 +19,8 @@ from nvllm.core import durable
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.core.spec import ImageSpec
-from nvllm.lock import providers, release_wheels, resolve, wheel_matches_source
-from nvllm.lock.project import read_lock
+from nvllm.lock import lockdoc, providers, release_wheels, resolve, wheel_matches_source
+from nvllm.lock.project import lock_image, read_inputs, read_lock, usable_lock
 from nvllm.lock.release_wheels import ReleaseWheels
 from nvllm.patches import patching, seriesfile, source
 from nvllm.patches.series import Series
@@ -113,8 +113,9 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
 
     Each patch is merged three-way, file by file, from the two source archives. It is unchanged, moved, merged, partly
     upstream, upstream, or in conflict. Where patches conflict, the files are written with markers: edit them, and run
-    the same command again. Then comes what the image's spec needs: what is written, and what a person decides. Exits
-    with 1 while a patch is in conflict, or a person must decide something.
+    the same command again. Then comes what the image's spec needs: what is written, and what a person decides. If the
+    spec needs no decision, the lock is written too. Exits with 1 while a patch is in conflict, or a person must decide
+    something.
     """
     spec = specfile.of(app.project, image)
     series = seriesfile.of(app.project, spec.patches.series)
@@ -140,6 +141,8 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     carried = frozenset(patch.id for patch in series.patches if patch.status == "carried" and patch.id not in gone)
     release = newspec.NewRelease(to, commit, target.name, new, f"vllm-{to}.tar.gz", carried)
     moved, needs = _moved(app, spec, series, release, dry_run=dry_run)
+    undecided = any(need.state == "decide" for need in needs)
+    needs = (*needs, *newspec.old_proofs(app.project.root, series, release))
     paths: tuple[Path, ...] = ()
     lines: list[str] = []
     spec_path = app.project.spec(image)
@@ -155,14 +158,15 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
             for name, content in files.items():
                 durable.replace(partial / name, content, 0o644, code="NV920")
         lines = [f"written: {app.project.show(target)}, {len(files) - 1} patches"]
-        if moved is None:
-            lines.append(f"next: write what the table says into {app.project.show(spec_path)}, then nvllm lock {image}")
-        else:
+        if moved is not None:
             durable.replace(spec_path, moved.encode(), 0o644, code="NV920")
-            lines += [
-                f"written: {app.project.show(spec_path)}",
-                f"next: nvllm lock {image} --update wheels, nvllm build {image}, nvllm patch prove {image}",
-            ]
+            lines.append(f"written: {app.project.show(spec_path)}")
+        if moved is None or undecided:
+            left = "says" if moved is None else "leaves to you"
+            write = f"write what the table {left} into {app.project.show(spec_path)}"
+            lines.append(f"next: {write}, then nvllm lock {image} --update wheels")
+        else:
+            lines += [f"written: {_locked(app, image)}", f"next: nvllm patch prove {image}, nvllm build {image}"]
     data: dict[str, Json] = {
         "image": image,
         "series": series.base,
@@ -175,6 +179,22 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     app.out.result("port", data, lambda: _text(app, ported, job.enabled, needs, lines))
     if unmerged or any(need.state == "decide" for need in needs):
         raise click.exceptions.Exit(1)
+
+
+def _locked(app: App, image: str) -> str:
+    """Lock IMAGE, whose spec and series are those of the new release, and return the path of the lock.
+
+    Raises what `nvllm lock` raises, which then goes on where this ended.
+    """
+    app.remember_project()
+    previous = usable_lock(app.project, image, app.progress)
+    update = frozenset({"wheels"})  # what the new release does not bound would stay at the versions of the old one
+    inputs = read_inputs(app.project, image)
+    lockdoc.write(
+        app.project.lock(image),
+        lock_image(inputs, previous, app.places, update, offline=app.offline, progress=app.progress),
+    )
+    return app.project.show(app.project.lock(image))
 
 
 def _dated(job: _Job, ported: tuple[Ported, ...], version: str) -> tuple[Ported, ...]:
@@ -258,7 +278,7 @@ def _moved(
     needs = newspec.needs(spec, values, release, wheels, instead)
     path = app.project.spec(spec.name)
     text = newspec.text(specfile.written(path, app.project.show(path)), values) if wheels is not None else None
-    return text, (*needs, *newspec.old_proofs(app.project.root, series, release))
+    return text, needs
 
 
 def wheels_of(app: App, spec: ImageSpec, release: newspec.NewRelease) -> ReleaseWheels | None:

