@@ -18,6 +18,7 @@ from nvllm.cli.complete import files, targets
 from nvllm.cli.frame import PATH, App, Command, packed, with_app
 from nvllm.core import durable, paths, reading
 from nvllm.core.canonical import Json
+from nvllm.core.fields import PINNED, PINNED_COMMIT
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import ImageSpec
@@ -28,7 +29,6 @@ from nvllm.lock.providers import Providers
 from nvllm.patches import proofs
 from nvllm.spec import specfile
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)+[a-z0-9.+-]*")
 _SIGNERS = "manifests/allowed_signers"
@@ -99,7 +99,11 @@ _OPTIONS = (
         shell_complete=files,
         help="A test that fails without the patches, or without patch ID. FILE is copied. Repeatable.",
     ),
-    click.option("--commit", metavar="HEX40", help="The commit of the release.  [default: looked up]"),
+    click.option(
+        "--commit",
+        metavar="HEX40",
+        help="The commit of the release.  [default: git says it, or the source archive its first digits]",
+    ),
     click.option(
         "--bare", is_flag=True, help="Without the patches that nvllm's image has: stock vLLM and your patches."
     ),
@@ -195,9 +199,8 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
 def _unusable(given: InitOptions) -> Iterator[Refusal]:
     if given.version is not None and not _VERSION.fullmatch(given.version):
         yield Refusal("NV108", "--vllm", "a version such as 0.28.0", given.version, "pip index versions vllm")
-    if given.commit is not None and not _COMMIT.fullmatch(given.commit):
-        cure = "write the whole id, as `git rev-parse` prints it"
-        yield Refusal("NV108", "--commit", "a full commit id: 40 hex digits", given.commit, cure)
+    if given.commit is not None and not re.fullmatch(PINNED_COMMIT, given.commit):
+        yield Refusal("NV108", "--commit", PINNED, given.commit, "write the whole id, as `git rev-parse` prints it")
     if given.name is not None and not _NAME.fullmatch(given.name):
         expected = "a name of lower-case letters, digits and -, not starting with -"
         yield Refusal("NV108", "--name", expected, given.name, f"--name {newproject.name_of(Path(given.name))}")

@@ -14,6 +14,7 @@ from nvllm.cli.complete import models
 from nvllm.cli.frame import App, Command
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
+from nvllm.core.lock import LockedVllm
 from nvllm.lock import drift, lockdoc, resolve, updates
 from nvllm.lock.drift import Drift
 from nvllm.lock.project import lock_image, proved_digits, read_inputs, read_lock, usable_lock
@@ -116,7 +117,7 @@ def lock(
     size = sum(file.size for file in new.files) / 1e6
     head = f"{file}: {verb}, {len(new.files)} files, {size:.0f} MB, {len(new.wheels)} of them wheels"
     if digits is not None:
-        head += f"\n{_proved(new.vllm.commit, digits)}"
+        head += f"\n{_proved(new.vllm, digits)}"
     enabled = [patch for patch in inputs.series.patches if patch.id in inputs.spec.patches.enable]
     states = proved.tally(app.project, inputs.series.base, enabled)
     if states:
@@ -127,9 +128,12 @@ def lock(
         raise click.exceptions.Exit(1)
 
 
-def _proved(commit: str, digits: int) -> str:
-    if digits == len(commit):
+def _proved(vllm: LockedVllm, digits: int) -> str:
+    commit = vllm.commit
+    if vllm.compiled:
         return f"commit {commit}: proved by the hash of its source tree"
+    if digits == len(commit):
+        return f"commit {commit}: its source archive records all of that"
     return f"commit {commit}: its source archive proves {commit[:digits] or 'nothing'}; the rest is what the spec says"
 
 

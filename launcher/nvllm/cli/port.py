@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,6 +18,7 @@ from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.cli.patch import source_archive
 from nvllm.core import durable
 from nvllm.core.canonical import Json
+from nvllm.core.fields import COMMIT, PINNED, PINNED_COMMIT
 from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.core.spec import ImageSpec
 from nvllm.lock import lockdoc, providers, release_wheels, resolve, wheel_matches_source
@@ -99,7 +101,9 @@ def suffixes(series: Series) -> tuple[str, ...]:
 )
 @click.option("--dry-run", is_flag=True, help="Say what becomes of each patch; write nothing.")
 @click.option(
-    "--commit", metavar="COMMIT", help="The commit of the release, 40 hex digits.  [default: git asks upstream]"
+    "--commit",
+    metavar="HEX40",
+    help="The commit of the release.  [default: git says it, or the source archive its first digits]",
 )
 @click.option(
     "--conflicts",
@@ -136,7 +140,7 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     ported, tree = job.to(to, new, resolutions.resolved)
     ported = _dated(job, ported, to)
     unmerged = [outcome for outcome in ported if outcome.state in ("conflict", "missing")]
-    commit = None if dry_run or unmerged else _commit(app, to, commit, tree)
+    commit = None if dry_run or unmerged else _commit(app, spec, to, commit, tree)
     gone = {outcome.id for outcome in ported if outcome.state == "upstream"}
     carried = frozenset(patch.id for patch in series.patches if patch.status == "carried" and patch.id not in gone)
     release = newspec.NewRelease(to, commit, target.name, new, f"vllm-{to}.tar.gz", carried)
@@ -311,15 +315,20 @@ def _text(
         app.out.line(line)
 
 
-def _commit(app: App, version: str, named: str | None, tree: ArchiveTree) -> str:
-    """Return the commit of VERSION: NAMED, or what git says, as far as the source in TREE records it.
+def _commit(app: App, spec: ImageSpec, version: str, named: str | None, tree: ArchiveTree) -> str:
+    """Return the commit of VERSION: NAMED, or what git says, or as far as the source in TREE records it.
 
-    Raises Refused NV209 if nobody knows it, NV207 if the source records another.
+    Raises Refused NV108 for a name that is no commit, NV209 if nobody knows it (all of it, where SPEC has a source by
+    its commit), NV207 if the source records another.
     """
+    if named is not None and not re.fullmatch(PINNED_COMMIT, named):
+        raise refuse("NV108", "--commit", PINNED, named, "write the whole id, as `git rev-parse` prints it")
     recorded = wheel_matches_source.recorded_commit(tree.read(_VERSION_FILE) or b"")
     commit = named if named is not None or app.offline else commits.tagged(version, os.environ)
     cure = f"name the commit of the tag v{version} with --commit: {commits.command(version, os.environ)}"
-    if commit is None:
+    if commit is None and spec.vllm.source is None:
+        commit = recorded
+    if commit is None or (spec.vllm.source is not None and not re.fullmatch(COMMIT, commit)):
         expected = f"the commit of vLLM {version}, 40 hex digits, which begins with {recorded}"
         raise refuse("NV209", "--commit", expected, "nobody here who knows the rest", cure)
     if recorded is None or not commit.startswith(recorded):

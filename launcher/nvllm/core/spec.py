@@ -12,7 +12,19 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from nvllm.core.evaluation import Evaluation
-from nvllm.core.fields import COMMIT, NOT_EMPTY, Epoch, Form, Platform, ProjectPath, Rule, Size, Text
+from nvllm.core.fields import (
+    COMMIT,
+    NOT_EMPTY,
+    PINNED,
+    PINNED_COMMIT,
+    Epoch,
+    Form,
+    Platform,
+    ProjectPath,
+    Rule,
+    Size,
+    Text,
+)
 from nvllm.core.gaterules import GateRules
 
 SCHEMA = "nvllm.image/1"
@@ -187,8 +199,8 @@ class VllmPin:
     commit: Annotated[
         str,
         Rule(
-            COMMIT,
-            "a commit as 40 lower-case hex digits",
+            PINNED_COMMIT,
+            PINNED,
             code="NV102",
             cure="write the 40 hex digits that `git rev-parse {value}^0` prints in a clone of vLLM "
             "(without one: `git ls-remote https://github.com/vllm-project/vllm {value}`)",
