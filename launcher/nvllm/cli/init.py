@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -16,6 +16,7 @@ from nvllm.cache import signing_key
 from nvllm.cache.signing_key import Signer
 from nvllm.cli.complete import files, targets
 from nvllm.cli.frame import PATH, App, Command, packed, with_app
+from nvllm.cli.lock import lacking_lines
 from nvllm.core import durable, paths, reading
 from nvllm.core.canonical import Json
 from nvllm.core.fields import PINNED, PINNED_COMMIT
@@ -26,7 +27,7 @@ from nvllm.init import newproject
 from nvllm.init.newproject import ProjectDraft, ProjectRequest
 from nvllm.lock import providers
 from nvllm.lock.providers import Providers
-from nvllm.patches import proofs
+from nvllm.patches import patchset, proofs, seriesfile
 from nvllm.spec import specfile
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -163,6 +164,8 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
         locked = None if given.no_lock or given.dry_run else _locked(app, drafted, project, asked)
         (root / "manifests/.gitkeep").touch()
         spec = specfile.load(project.spec(values.name), drafted.spec)
+        series = seriesfile.of(project, spec.patches.series)
+        lacking = patchset.lacking(spec, series, [one for one in series.patches if one.id in spec.patches.enable])
         if signer is not None:  # last: what is refused before leaves no key
             allowed = signer if given.dry_run else signing_key.make(signer)
             durable.replace(root / _SIGNERS, allowed.entry.encode(), 0o644, code="NV920")
@@ -182,6 +185,7 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
         "series": values.series,
         "carried": [fit.id for fit in drafted.fits if fit.fault is None],
         "left_out": [{"id": fit.id, "fault": fit.fault} for fit in drafted.fits if fit.fault is not None],
+        "lacking": {name: list(ids) for name, ids in lacking.items()},
         "imported": [{"id": one.id, "summary": one.summary, "from": one.diff.name} for one in drafted.changes],
         "differs": list(values.differs),
         "lock": locked,
@@ -192,7 +196,7 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
     app.out.result(
         "init",
         cast("Json", data),
-        lambda: _say(app, drafted, directory, next_, signer, dry_run=given.dry_run, locked=locked),
+        lambda: _say(app, drafted, directory, lacking, next_, signer, dry_run=given.dry_run, locked=locked),
     )
 
 
@@ -256,6 +260,7 @@ def _say(
     app: App,
     drafted: ProjectDraft,
     directory: Path,
+    lacking: Mapping[str, Sequence[str]],
     next_: Sequence[str],
     signer: Signer | None,
     *,
@@ -268,6 +273,8 @@ def _say(
     for fit in drafted.fits:
         if fit.fault is not None:
             app.out.line(f"  left out: {fit.id}, a patch of nvllm's: {fit.fault}")
+    for line in lacking_lines(lacking):
+        app.out.line(f"  {line}")
     carried = [fit.id for fit in drafted.fits if fit.fault is None]
     if carried:
         app.out.line(f"  nvllm's patches: {', '.join(carried)}")

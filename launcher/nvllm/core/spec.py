@@ -481,6 +481,8 @@ class Profile:
     """Variables of the engine in this profile."""
     sentinels: tuple[Sentinel, ...] = ()
     """The switchable patches that are on."""
+    requires: tuple[Name, ...] = ()
+    """The patches without which the profile does not work. One that is upstream in the release counts."""
     gpu: Annotated[GpuNeed | None, Rule(nullable=True)] = None
     """The GPUs that the profile needs; null for a profile on the CPU."""
     waivers: tuple[Waiver, ...] = ()

@@ -161,6 +161,7 @@ def _doubles(draft: Draft) -> Iterator[Refusal]:
     ]
     for name in draft.mapping("profiles"):
         lists.append((("profiles", name, "sentinels"), None))
+        lists.append((("profiles", name, "requires"), None))
         lists.append((("profiles", name, "gpu", "capabilities"), None))
         lists.append((("profiles", name, "waivers"), "name"))
         lists.append((("profiles", name, "adapters"), None))
