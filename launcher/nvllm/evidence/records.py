@@ -299,6 +299,8 @@ class KernelTable:
     """Which trace of the arm it is; of all together, how many they are."""
     tokens: Count = 0
     """The tokens that were generated meanwhile; 0 if the load did not end within the steps, or nobody counted."""
+    tree: str = ""
+    """The hash of the compiled tree that its engine loaded; empty if it loaded none."""
 
 
 @dataclass(frozen=True, slots=True)

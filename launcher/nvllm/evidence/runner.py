@@ -8,6 +8,7 @@ with a verdict is not run again.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +19,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.catalogue import Blame
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refused
+from nvllm.core.refusal import Refused, refuse
 from nvllm.evidence import analysis, arms, artifacts, conclusion, harness, looks, page, summary, trace
 from nvllm.evidence.artifacts import Artifact, Artifacts, LegStart
 from nvllm.evidence.directory import EvidenceDirectory
@@ -127,10 +128,14 @@ class Runner:
         engines = range(1, self.manifest.engines + 1)
         waiting = [arm for arm in self.manifest.arms if not all(self._complete(arm, engine) for engine in engines)]
         for arm in () if self.manifest.cold else sorted(waiting, key=lambda arm: not self._is_blessed(arm)):
-            build = self._armed(arm)
-            if build.spec.profiles[arm.profile].blessed:
-                with self.instances.examined(build, arm.profile, self._depth(arm)) as (examination, taken):
-                    self._loaded[arm.name] = self._artifacts.of(arm, examination, taken)
+            self._load(arm)
+
+    def _load(self, arm: ArmState) -> None:
+        """See to it that what the legs of ARM load is there, if they load anything."""
+        build = self._armed(arm)
+        if build.spec.profiles[arm.profile].blessed and arm.name not in self._loaded:
+            with self.instances.examined(build, arm.profile, self._depth(arm)) as (examination, taken):
+                self._loaded[arm.name] = self._artifacts.of(arm, examination, taken)
 
     def _complete(self, arm: ArmState, engine: int) -> list[LegVerdict]:
         """Return the verdicts of ENGINE of ARM; none if one is missing: another engine is not asked the rest."""
@@ -168,7 +173,7 @@ class Runner:
         """
         leg = self.directory.leg(arm.name, runs[0])
         started = clock.now()
-        with self._start(self._armed(arm), arm, leg) as of_leg:
+        with self._start(self._armed(arm), arm, leg, self._depth(arm)) as of_leg:
             try:
                 results = self._asked(of_leg, arm, runs)
             except Refused as refused:
@@ -183,22 +188,29 @@ class Runner:
     def trace(self, arm: ArmState, load: LoadProbe, run: int) -> None:
         """Take trace RUN of ARM under a part of LOAD, and keep what it adds up to.
 
-        Raises Refused NV858 if there is none, and as a serve does if the engine does not start.
+        Raises Refused NV858 if there is none; NV854 if the engine compiled, where it should have loaded what ARM loads;
+        and as a serve does if the engine does not start.
         """
-        profile, steps = self.build.spec.profiles[arm.profile], self.manifest.trace.steps
-        build = fresh.with_profile(self.build, arm.profile, trace.profiled(profile, steps))
+        self._load(arm)
+        build, steps = self._armed(arm), self.manifest.trace.steps
+        build = fresh.with_profile(build, arm.profile, trace.profiled(build.spec.profiles[arm.profile], steps))
         directory = self.directory.trace(arm.name, run)
-        with self._start(build, arm, directory) as leg, leg.start.running("the trace is taken"):
+        # Under the profiler it has a serve hash of its own, which nothing was blessed for: it loads what ARM loads.
+        with self._start(build, arm, directory, Depth.UNBLESSED) as leg, leg.start.running("the trace is taken"):
             traced = trace.take(leg.start, load, arm.name, run, steps)
+            loaded = leg.check(self._looked(leg.start)[1])
+        if loaded is not None and not loaded.holds:
+            cure = f"less {shlex.quote(str(leg.start.run.log))}"
+            raise refuse("NV854", f"trace {run} of arm {arm.name}", loaded.expected, loaded.found, cure)
         self.directory.keep_trace(traced.table, traced.trace)
 
     @contextlib.contextmanager
-    def _start(self, build: Build, arm: ArmState, leg: Path) -> Iterator[LegStart]:
-        """Examine the profile of ARM in BUILD, hold its locks, and yield the start of its engine, into LEG."""
+    def _start(self, build: Build, arm: ArmState, leg: Path, depth: Depth) -> Iterator[LegStart]:
+        """Examine the profile of ARM in BUILD to DEPTH, hold its locks, and yield the start of its engine, into LEG."""
         blessed = build.spec.profiles[arm.profile].blessed
         places, directory = self.instances.places, RunDirectory(leg)
         with contextlib.ExitStack() as stack:
-            examination, taken = stack.enter_context(self.instances.examined(build, arm.profile, self._depth(arm)))
+            examination, taken = stack.enter_context(self.instances.examined(build, arm.profile, depth))
             examination = replace(examination, plan=planner.running_in(examination.plan, directory.mounted))
             if blessed and examination.manifest is None:
                 loading = self._artifacts.loading(self._loaded[arm.name], examination, taken, directory)
