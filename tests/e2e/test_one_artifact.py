@@ -97,7 +97,7 @@ def test_of_two_compiles_one_that_passes_is_blessed(worlds: Worlds, docker_clien
 def test_a_trace_is_of_the_tree_that_its_arm_loads_blessed_or_compiled_once(worlds: Worlds) -> None:
     world = worlds.make()
     output, first, other = world.directory / "evidence", world.profile("blessed"), world.profile("compiled")
-    assert world.nvllm("bless", IMAGE, "--profile", first, "--unsafe-trials", "1", "--json").result["boots"] == 1
+    assert world.nvllm("bless", IMAGE, "--profile", first, "--trials", "5", "--json").result["boots"] == 5
     load = ("--requests", "4", "--concurrency", "2", "--prompt-len", "32", "--output-len", "16", "--runs", "1")
     done = world.nvllm(
         "bench", IMAGE, "--profile", first, "--vs", other, *load, "--trace", "--output", str(output), "--json"

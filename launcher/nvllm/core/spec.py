@@ -460,6 +460,8 @@ class CampaignRules:
 
     memory_floor: Size = MEMORY_FLOOR
     """Bytes of MemAvailable below which the running engine is ended, and the campaign with it."""
+    evaluate_as: Name | None = None
+    """The profile whose engine a sweep asks the questions; without, the one that was measured under load is asked."""
 
 
 @dataclass(frozen=True, slots=True)

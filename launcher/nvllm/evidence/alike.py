@@ -16,7 +16,7 @@ def noted(compared: Comparison, arms: Sequence[ArmLegs], pairs: Mapping[str, Seq
     """
     findings = [replace(one, artifacts=text(pairs.get(one.factor, arms))) for one in compared.findings]
     loaded = tuple(artifact(arm) for arm in arms)
-    notes = (*compared.notes, *_blessed(arms), *_cold(arms))
+    notes = (*compared.notes, *_blessed(arms), *_cold(arms), *_evaluated(arms))
     return replace(compared, findings=tuple(findings), artifacts=loaded, notes=notes)
 
 
@@ -53,6 +53,15 @@ def _blessed(arms: Sequence[ArmLegs]) -> Iterator[str]:
     others = dict.fromkeys(name for name, verdict in legs if verdict.tree not in trees)
     if blessed and others:
         yield f"blessed: {', '.join(blessed)}; not blessed: {', '.join(others)}; that is a part of their difference"
+
+
+def _evaluated(arms: Sequence[ArmLegs]) -> Iterator[str]:
+    """Yield for each of ARMS that answers as another profile which one that is, and what it loaded."""
+    for arm in arms:
+        engines = {verdict.evaluation for verdict, _ in arm.valid} - {None}
+        for profile, tree in sorted({(one.profile, one.tree) for one in engines if one is not None}):
+            of = f", tree {tree[:12]}" if tree else ""
+            yield f"{arm.name} was asked the questions as profile {profile}{of}, in an engine of its own"
 
 
 def _cold(arms: Sequence[ArmLegs]) -> Iterator[str]:
