@@ -361,7 +361,7 @@ class FactorFinding:
     """The FINDING about one factor, and what it rests on in words.
 
     TAKES says what would decide the figures that are open, as far as they show it; empty if none is. ARTIFACTS says
-    whether the arms that it compares loaded the same compiled code.
+    whether the arms that it compares loaded the same compiled code. BRIEF says in a few words what was found.
     """
 
     factor: Word
@@ -369,6 +369,7 @@ class FactorFinding:
     text: Word
     takes: str = ""
     artifacts: str = ""
+    brief: str = ""
 
 
 @dataclass(frozen=True, slots=True)
