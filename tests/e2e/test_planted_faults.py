@@ -7,14 +7,15 @@ A dead sentinel and a patch that is always on are planted in `test_ablate.py`, a
 from __future__ import annotations
 
 import json
-import time
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from docker import DockerClient
 
 from support.bisect_engine import SERVING, Extra, built_with
-from support.engine_world import IMAGE, Worlds
+from support.engine_world import IMAGE, Worlds, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -52,17 +53,14 @@ COLLAPSES = """\
 COLLAPSE = Extra("test-collapse", SERVING, "        if request.stream and request.use_beam_search:\n", COLLAPSES)
 
 MODEL = "vllm/model_executor/models/lfm2.py"
-UNTIL = "NVLLM_TEST_WRONG_UNTIL"
-FLAG = f'import os\nimport time\n\nWRONG = time.time() < float(os.environ["{UNTIL}"])\n'
+FLAG = 'import os\n\nWRONG = os.stat("/models/tiny-lfm2/config.json").st_mtime < 1000\n'
 SAME = "        if WRONG:  # all that follows depends on one embedding\n"
 SAME += "            hidden_states = self.embed_tokens.weight[40].expand_as(hidden_states).contiguous()\n"
 WRONG_COMPILE = (
     Extra("test-flag", MODEL, "from vllm.sequence import IntermediateTensors\n", FLAG),
     Extra("test-same", MODEL, "        return hidden_states\n\n    def load_weights", SAME, ("test-flag",)),
 )
-"""What is compiled before the time in the variable answers every prompt alike, also where it is loaded later."""
-FIRST = 45
-"""Seconds in which the engine of the first compile has imported its model, and that of the second one has not."""
+"""What is compiled while a file of the model is that old answers every prompt alike, also where it is loaded later."""
 
 CONSTANT = """\
 #!/usr/bin/env python3
@@ -89,13 +87,24 @@ def program(directory: Path, name: str, text: str) -> str:
 def test_a_compile_that_came_out_wrong_is_named_by_its_tree(
     worlds: Worlds, docker_client: DockerClient, tmp_path: Path
 ) -> None:
-    environment = "    environment: {}\n    sentinels: *every\n    port"
     with built_with(worlds.make(), docker_client, *WRONG_COMPILE) as world:
-        probe, output = program(tmp_path, "probe", CONSTANT), world.directory / "evidence"
-        with_time = environment.replace("{}", f'{{{UNTIL}: "{time.time() + FIRST:.0f}"}}')
-        world.edit({environment: with_time})
+        probe, output, file = (
+            program(tmp_path, "probe", CONSTANT),
+            world.directory / "evidence",
+            world.model / "config.json",
+        )
+
+        def mend() -> None:
+            """Let all compiles but the first one come out right."""
+            until(lambda: bool([*output.glob("artifacts/*-1/artifact.json")]), "the first compile", 600)
+            os.utime(file)
+
+        os.utime(file, (1, 1))
         asked = ("--artifacts", "3", "--runs", "3", "--probe", probe, "--output", str(output), "--json")
-        done = world.nvllm("ablate", IMAGE, "--profile", world.profile("compiled"), *asked)
+        with ThreadPoolExecutor() as pool:
+            mended = pool.submit(mend)
+            done = world.nvllm("ablate", IMAGE, "--profile", world.profile("compiled"), *asked)
+            mended.result()
     assert done.codes == ["NV855"], done  # the arm of the bad artifact fails its floor
     compiles = {one["arm"]: one for one in done.document["result"]["compiles"]}
     assert {arm: one["right"] for arm, one in compiles.items()} == {
