@@ -328,6 +328,7 @@ ELSEWHERE: Mapping[tuple[str, str], object] = {
     ("profiles.NAME", "kernels"): {"missing": "refuse"},
     ("profiles.NAME", "gates"): {"memory": {"max-age": 30, "band": "64GiB"}},
     ("profiles.NAME", "campaign"): {"memory-floor": "4GiB"},
+    ("profiles.NAME.campaign", "evaluate-as"): "piecewise",
     ("profiles.NAME", "restart"): {"attempts": 3, "within": 3600},
     ("profiles.NAME", "draft"): "small",
     ("profiles.NAME", "adapters"): ["pirate"],

@@ -66,7 +66,7 @@ def test_four_arms_end_to_end_and_a_dead_sentinel(worlds: Worlds) -> None:
 def stuck(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
     """A world whose image has a patch that says to have fired whatever its sentinel says."""
     extra = Extra("test-stuck", "vllm/v1/engine/core.py", LICENSE, SHOUTS)
-    with built_with(worlds.make(), extra, docker_client) as world:
+    with built_with(worlds.make(), docker_client, extra) as world:
         yield world
 
 

@@ -47,7 +47,7 @@ LOAD = ("--requests", "48", "--concurrency", "2", "--prompt-len", "32", "--outpu
 @pytest.fixture
 def planted(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
     """A world whose profile `ablation` is `eager`, but for 5 % more time in each step of the engine."""
-    with built_with(worlds.make(CHANGES), PLANT, docker_client) as world:
+    with built_with(worlds.make(CHANGES), docker_client, PLANT) as world:
         yield world
 
 

@@ -92,3 +92,18 @@ def test_of_two_compiles_one_that_passes_is_blessed(worlds: Worlds, docker_clien
     blessed = world.nvllm("bless", IMAGE, *profile, "--json").result
     assert (blessed["compiles"], blessed["rejected"], blessed["boots"]) == (2, [], 1)
     assert world.containers(docker_client) == []
+
+
+def test_a_trace_is_of_the_tree_that_its_arm_loads_blessed_or_compiled_once(worlds: Worlds) -> None:
+    world = worlds.make()
+    output, first, other = world.directory / "evidence", world.profile("blessed"), world.profile("compiled")
+    assert world.nvllm("bless", IMAGE, "--profile", first, "--trials", "5", "--json").result["boots"] == 5
+    load = ("--requests", "4", "--concurrency", "2", "--prompt-len", "32", "--output-len", "16", "--runs", "1")
+    done = world.nvllm(
+        "bench", IMAGE, "--profile", first, "--vs", other, *load, "--trace", "--output", str(output), "--json"
+    )
+    traced = {one["arm"]: one["tree"] for one in done.result["kernels"]}
+    assert traced == {arm: verdict(output, arm)["tree"] for arm in (first, other)}
+    for arm in traced:
+        log = (output / "arms" / arm / "trace" / "engine.log").read_text()
+        assert ("saved AOT compiled" in log, "Directly load AOT" in log) == (False, True)

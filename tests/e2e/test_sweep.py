@@ -36,6 +36,24 @@ def test_a_sweep_runs_every_profile_and_the_first_one_again(worlds: Worlds) -> N
     assert again.seconds < 60
 
 
+def test_a_sweep_asks_the_questions_of_the_profile_that_the_spec_names(worlds: Worlds) -> None:
+    world = worlds.make()
+    output, profile, other = world.directory / "evidence", world.profile("compiled"), world.profile()
+    world.edit({"a cold compile, so a development profile\n": f"compiled\n    campaign: {{evaluate-as: {other}}}\n"})
+    data = question_samples.write(world.directory / "questions.jsonl", 4)
+    asked = ("--probe", "gsm8k", "--data", str(data), "--length", "24", "--runs", "1", "--output", str(output))
+    found = world.nvllm("sweep", IMAGE, "--profiles", profile, *LOAD, *asked, "--json").result
+    assert {one["outcome"] for one in found["arms"]} == {"passed"}
+    leg = output / "arms" / profile / "run-1"
+    verdict = json.loads((leg / "verdict.json").read_text())
+    assert verdict["tree"]
+    assert (verdict["asked"], verdict["evaluation"]["profile"]) == (4, other)
+    assert "tree" not in verdict["evaluation"]  # the other profile is eager
+    logs = [path.read_text() for path in (leg / "engine.log", leg / "evaluation" / "engine.log")]
+    assert ["Directly load AOT" in one for one in logs] == [True, False]
+    assert f"{profile} was asked the questions as profile {other}, in an engine of its own" in found["notes"]
+
+
 def test_a_trace_lists_the_operators_of_the_processor(worlds: Worlds) -> None:
     world = worlds.make()
     output = world.directory / "evidence"

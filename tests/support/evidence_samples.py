@@ -29,7 +29,9 @@ BROKEN = HarnessCheck("sentinel a", holds=False, expected="enabled=true, first_f
 
 
 def answer(run: int, question: int, *, correct: bool = True, tokens: int = 10, seconds: float = 1.0) -> Answered:
-    return Answered(run, question, correct, "7", "7" if correct else "8", seconds, tokens, "x" * tokens)
+    return Answered(
+        run, question, correct, "7", "7" if correct else "8", seconds, tokens, ("x" if correct else "y") * tokens
+    )
 
 
 def verdict(arm: str, run: int, answers: Sequence[Answered], outcome: Outcome = "passed") -> LegVerdict:

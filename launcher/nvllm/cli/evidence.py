@@ -305,7 +305,7 @@ def sweep(
     build = _build(app, image, names[0])
     for name in names[1:]:
         named_profile(app.project, build.spec, name)
-    states = circumstances.profile_arms(build, [*names, names[0]])
+    states = circumstances.swept_arms(build, names)
     questions_asked = _probe(app, build, names[0], probe, asked)
     loaded = _load(build, names, load, asked.concurrency, asked.seed)
     leg, traced = LoadThenQuestions(loaded, questions_asked), _traced(loaded, traces)
@@ -439,17 +439,22 @@ def _plan(app: App, campaign: Campaign) -> None:
     ]
     legs: list[dict[str, Json]] = [{"arm": one.name, "profile": one.profile, "run": number} for one, number in order]
 
+    evaluated: dict[str, Json] = {one.name: one.evaluated for one in states if one.evaluated}
+    planned: dict[str, Json] = {"probe": probe.state.name, "legs": [*legs], "trace": traced is not None}
+
     def text() -> None:
         where = "a fresh container" if per_engine == 1 else f"a fresh container for each {per_engine} runs of an arm"
         app.out.line(f"each leg, in {where}: {probe.state.name}")
         rows = [(str(place), *(str(one[name]) for name in one)) for place, one in enumerate(legs, 1)]
         app.out.table(("leg", "arm", "profile", "run"), rows)
+        for name, profile in evaluated.items():
+            app.out.line(f"{name} is asked the questions as profile {profile}, in another fresh container")
         if traced is not None:
             names = ", ".join(one.name for one in states)
             often = "" if traced.rules.runs == 1 else f" {traced.rules.runs} times"
             app.out.line(f"then each{often} under a profiler: {names}")
 
-    app.show(campaign.kind, {"probe": probe.state.name, "legs": [*legs], "trace": traced is not None}, text, [])
+    app.show(campaign.kind, {**planned, **({"evaluated": evaluated} if evaluated else {})}, text, [])
 
 
 def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
@@ -482,7 +487,7 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
     keys = locked_keys(image, states, evidence.path)
     with locks.acquire_all(app.places.locks, keys, Holder(os.getpid(), began, command)):
         instances = FreshInstances(app.project, app.places, running, kind, command)
-        for name in {one.profile for one in states}:
+        for name in {name for one in states for name in one.profiles}:
             instances.clear(image, name)
         asked = probe.questions if isinstance(probe, LoadThenQuestions) else probe
         if isinstance(asked, ProgramProbe | lmeval.LmEvalProbe):
@@ -496,7 +501,7 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
 def locked_keys(image: str, states: Sequence[ArmState], output: Path) -> list[Key]:
     """Return the keys that a run of STATES into OUTPUT locks: no other may clear its containers or its files away."""
     directory = hashlib.sha256(os.fsencode(output.resolve())).hexdigest()[:12]
-    profiles = dict.fromkeys(state.profile for state in states)
+    profiles = dict.fromkeys(name for state in states for name in state.profiles)
     return [Key("evidence", f"output-{directory}"), *(Key("evidence", f"{image}-{name}") for name in profiles)]
 
 

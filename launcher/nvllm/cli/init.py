@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -16,8 +16,10 @@ from nvllm.cache import signing_key
 from nvllm.cache.signing_key import Signer
 from nvllm.cli.complete import files, targets
 from nvllm.cli.frame import PATH, App, Command, packed, with_app
+from nvllm.cli.lock import lacking_lines
 from nvllm.core import durable, paths, reading
 from nvllm.core.canonical import Json
+from nvllm.core.fields import PINNED, PINNED_COMMIT
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import ImageSpec
@@ -25,10 +27,9 @@ from nvllm.init import newproject
 from nvllm.init.newproject import ProjectDraft, ProjectRequest
 from nvllm.lock import providers
 from nvllm.lock.providers import Providers
-from nvllm.patches import proofs
+from nvllm.patches import patchset, proofs, seriesfile
 from nvllm.spec import specfile
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)+[a-z0-9.+-]*")
 _SIGNERS = "manifests/allowed_signers"
@@ -99,7 +100,11 @@ _OPTIONS = (
         shell_complete=files,
         help="A test that fails without the patches, or without patch ID. FILE is copied. Repeatable.",
     ),
-    click.option("--commit", metavar="HEX40", help="The commit of the release.  [default: looked up]"),
+    click.option(
+        "--commit",
+        metavar="HEX40",
+        help="The commit of the release.  [default: git says it, or the source archive its first digits]",
+    ),
     click.option(
         "--bare", is_flag=True, help="Without the patches that nvllm's image has: stock vLLM and your patches."
     ),
@@ -159,6 +164,8 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
         locked = None if given.no_lock or given.dry_run else _locked(app, drafted, project, asked)
         (root / "manifests/.gitkeep").touch()
         spec = specfile.load(project.spec(values.name), drafted.spec)
+        series = seriesfile.of(project, spec.patches.series)
+        lacking = patchset.lacking(spec, series, [one for one in series.patches if one.id in spec.patches.enable])
         if signer is not None:  # last: what is refused before leaves no key
             allowed = signer if given.dry_run else signing_key.make(signer)
             durable.replace(root / _SIGNERS, allowed.entry.encode(), 0o644, code="NV920")
@@ -178,6 +185,7 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
         "series": values.series,
         "carried": [fit.id for fit in drafted.fits if fit.fault is None],
         "left_out": [{"id": fit.id, "fault": fit.fault} for fit in drafted.fits if fit.fault is not None],
+        "lacking": {name: list(ids) for name, ids in lacking.items()},
         "imported": [{"id": one.id, "summary": one.summary, "from": one.diff.name} for one in drafted.changes],
         "differs": list(values.differs),
         "lock": locked,
@@ -188,16 +196,15 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
     app.out.result(
         "init",
         cast("Json", data),
-        lambda: _say(app, drafted, directory, next_, signer, dry_run=given.dry_run, locked=locked),
+        lambda: _say(app, drafted, directory, lacking, next_, signer, dry_run=given.dry_run, locked=locked),
     )
 
 
 def _unusable(given: InitOptions) -> Iterator[Refusal]:
     if given.version is not None and not _VERSION.fullmatch(given.version):
         yield Refusal("NV108", "--vllm", "a version such as 0.28.0", given.version, "pip index versions vllm")
-    if given.commit is not None and not _COMMIT.fullmatch(given.commit):
-        cure = "write the whole id, as `git rev-parse` prints it"
-        yield Refusal("NV108", "--commit", "a full commit id: 40 hex digits", given.commit, cure)
+    if given.commit is not None and not re.fullmatch(PINNED_COMMIT, given.commit):
+        yield Refusal("NV108", "--commit", PINNED, given.commit, "write the whole id, as `git rev-parse` prints it")
     if given.name is not None and not _NAME.fullmatch(given.name):
         expected = "a name of lower-case letters, digits and -, not starting with -"
         yield Refusal("NV108", "--name", expected, given.name, f"--name {newproject.name_of(Path(given.name))}")
@@ -253,6 +260,7 @@ def _say(
     app: App,
     drafted: ProjectDraft,
     directory: Path,
+    lacking: Mapping[str, Sequence[str]],
     next_: Sequence[str],
     signer: Signer | None,
     *,
@@ -265,6 +273,8 @@ def _say(
     for fit in drafted.fits:
         if fit.fault is not None:
             app.out.line(f"  left out: {fit.id}, a patch of nvllm's: {fit.fault}")
+    for line in lacking_lines(lacking):
+        app.out.line(f"  {line}")
     carried = [fit.id for fit in drafted.fits if fit.fault is None]
     if carried:
         app.out.line(f"  nvllm's patches: {', '.join(carried)}")

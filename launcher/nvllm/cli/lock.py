@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -14,11 +14,12 @@ from nvllm.cli.complete import models
 from nvllm.cli.frame import App, Command
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
+from nvllm.core.lock import LockedVllm
 from nvllm.lock import drift, lockdoc, resolve, updates
 from nvllm.lock.drift import Drift
 from nvllm.lock.project import lock_image, proved_digits, read_inputs, read_lock, usable_lock
 from nvllm.lock.updates import Reminder
-from nvllm.patches import proved
+from nvllm.patches import patchset, proved
 from nvllm.sources.store import Store
 
 EXAMPLES = """
@@ -116,21 +117,36 @@ def lock(
     size = sum(file.size for file in new.files) / 1e6
     head = f"{file}: {verb}, {len(new.files)} files, {size:.0f} MB, {len(new.wheels)} of them wheels"
     if digits is not None:
-        head += f"\n{_proved(new.vllm.commit, digits)}"
+        head += f"\n{_proved(new.vllm, digits)}"
     enabled = [patch for patch in inputs.series.patches if patch.id in inputs.spec.patches.enable]
     states = proved.tally(app.project, inputs.series.base, enabled)
     if states:
         data["proofs"] = {**states}
         head += f"\npatches: {proved.words(states)}"
+    lacking = patchset.lacking(inputs.spec, inputs.series, enabled)
+    if lacking:
+        data["lacking"] = {name: list(ids) for name, ids in lacking.items()}
+        head += "".join(f"\n{line}" for line in lacking_lines(lacking))
     app.out.result("lock", cast("Json", data), lambda: _print(app, head, drifts, reminder))
     if check and changed:
         raise click.exceptions.Exit(1)
 
 
-def _proved(commit: str, digits: int) -> str:
-    if digits == len(commit):
+def _proved(vllm: LockedVllm, digits: int) -> str:
+    commit = vllm.commit
+    if vllm.compiled:
         return f"commit {commit}: proved by the hash of its source tree"
+    if digits == len(commit):
+        return f"commit {commit}: its source archive records all of that"
     return f"commit {commit}: its source archive proves {commit[:digits] or 'nothing'}; the rest is what the spec says"
+
+
+def lacking_lines(lacking: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a line for each profile that is LACKING patches which it requires."""
+    return [
+        f"profile {name}: requires {', '.join(ids)}, not in the patch set; serve and bless refuse it (NV613)"
+        for name, ids in lacking.items()
+    ]
 
 
 def cell(text: str | None) -> str:

@@ -423,8 +423,7 @@ def _locked_sources(app: App, version: str) -> Iterator[LockedFile]:
 def _offered(app: App, sources: Sources, version: str) -> LockedFile:
     if app.offline:
         problem = f"no lock has the source of {version}, and --offline"
-        cure = "run it once without --offline, or name a directory: --against DIR"
-        raise refuse("NV209", f"vLLM {version}", "its source archive", problem, cure)
+        raise refuse("NV209", f"vLLM {version}", "its source archive", problem, "run it once without --offline")
     for spec in _specs(app):
         if spec.vllm.source is not None and spec.vllm.version == version:
             label, store = app.project.show(app.project.spec(spec.name)), Store(app.places.store)

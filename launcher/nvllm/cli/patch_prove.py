@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import click
@@ -35,6 +35,7 @@ Examples:
   nvllm patch prove cpu --dry-run              which tests would run, where, and on which sets
 """
 
+_NO_FILE = "its file is not in this project"
 _NO_GPU = "needs a GPU, which this host or the profile lacks"
 _WORDS: Mapping[Verdict, str] = {
     "proved": "fails without the patch, passes with the set",
@@ -91,7 +92,8 @@ def prove(
 
     A test proves its patch if it fails without it, by an assertion or an error that it names, and passes with the set.
     What the tests did is kept in patches/SERIES/proofs.json after each patch, so that a run goes on where another
-    stopped. Exits with 1 if a patch is not proved.
+    stopped. Unless patches are named, a test whose file the project lacks is left out, and its patch stays unproved.
+    Exits with 1 if a patch is not proved.
 
     With --each, the tests of all patches run without each patch: a test that passes although its patch is left out is
     shown with the patches that cover it, and so is a test that fails although its patch is there.
@@ -105,8 +107,11 @@ def prove(
     facts = survey.host_facts(app.places, engine.connect())
     sets = [proving.sets(series, spec.patches.enable, patch) for patch in named]
     gpu = bool(facts.gpus) and spec.profiles[name].gpu is not None
-    work = [_work(app, series, chosen, gpu=gpu, again=again) for chosen in sets]
-    removals = [_removal(app, series, chosen, gpu=gpu, again=again) for chosen in sets] if each else []
+    # A patch that is named has to be proved; of the enabled ones, those whose tests are elsewhere stay unproved.
+    everything = (node for patch in series.patches for node in patch.proved_by)
+    absent = frozenset() if patches else proofs.absent(app.project.root, everything)
+    work = [_work(app, series, chosen, absent, gpu=gpu, again=again) for chosen in sets]
+    removals = [_removal(app, series, chosen, absent, gpu=gpu, again=again) for chosen in sets] if each else []
     if not dry_run:
         nodes = [node for job in work for node in job.job.nodes]
         nodes += [node for one in removals if one.to_run for _, node in one.tests]
@@ -138,28 +143,29 @@ def prove(
         raise click.exceptions.Exit(1)
 
 
-def _work(app: App, series: Series, chosen: Sets, *, gpu: bool, again: bool) -> _Work:
+def _work(app: App, series: Series, chosen: Sets, absent: Collection[str], *, gpu: bool, again: bool) -> _Work:
     """Return what is to be done for the patch of CHOSEN: without AGAIN, not what the records say already.
 
-    GPU says whether tests get one.
+    The tests ABSENT are not here. GPU says whether tests get one.
     """
     root, patch = app.project.root, chosen.patch
     proofs_here = proved.read(app.project, series.base).proofs
     done = {one.node for one in proofs_here if one.patch == patch.id and one.verdict == "proved"}
     current = {one.node for one in proofs_here if one.node in done and proved.holds(root, patch, one)}
     left = {node: _NO_GPU for node in patch.proved_by if not gpu and proofs.GPU in proofs.needs(root, node)}
+    left |= {node: _NO_FILE for node in patch.proved_by if node in absent}
     run = tuple(node for node in patch.proved_by if node not in left and (again or node not in current))
     return _Work(Job(chosen, run), left)
 
 
-def _removal(app: App, series: Series, chosen: Sets, *, gpu: bool, again: bool) -> _Removal:
-    """Return what is to run without the patch of CHOSEN. AGAIN and GPU are those of `_work`."""
+def _removal(app: App, series: Series, chosen: Sets, absent: Collection[str], *, gpu: bool, again: bool) -> _Removal:
+    """Return what is to run without the patch of CHOSEN. ABSENT, AGAIN and GPU are those of `_work`."""
     root, whole = app.project.root, [patch for patch in series.patches if patch.id in chosen.whole]
     tests = [
         (patch.id, node)
         for patch in whole
         for node in patch.proved_by
-        if gpu or proofs.GPU not in proofs.needs(root, node)
+        if node not in absent and (gpu or proofs.GPU not in proofs.needs(root, node))
     ]
     hashed = proved.inputs(root, whole, tests)
     kept = proved.read(app.project, series.base).left_out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,10 +18,11 @@ from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.cli.patch import source_archive
 from nvllm.core import durable
 from nvllm.core.canonical import Json
+from nvllm.core.fields import COMMIT, PINNED, PINNED_COMMIT
 from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.core.spec import ImageSpec
-from nvllm.lock import providers, release_wheels, resolve, wheel_matches_source
-from nvllm.lock.project import read_lock
+from nvllm.lock import lockdoc, providers, release_wheels, resolve, wheel_matches_source
+from nvllm.lock.project import lock_image, read_inputs, read_lock, usable_lock
 from nvllm.lock.release_wheels import ReleaseWheels
 from nvllm.patches import patching, seriesfile, source
 from nvllm.patches.series import Series
@@ -99,7 +101,9 @@ def suffixes(series: Series) -> tuple[str, ...]:
 )
 @click.option("--dry-run", is_flag=True, help="Say what becomes of each patch; write nothing.")
 @click.option(
-    "--commit", metavar="COMMIT", help="The commit of the release, 40 hex digits.  [default: git asks upstream]"
+    "--commit",
+    metavar="HEX40",
+    help="The commit of the release.  [default: git says it, or the source archive its first digits]",
 )
 @click.option(
     "--conflicts",
@@ -113,8 +117,9 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
 
     Each patch is merged three-way, file by file, from the two source archives. It is unchanged, moved, merged, partly
     upstream, upstream, or in conflict. Where patches conflict, the files are written with markers: edit them, and run
-    the same command again. Then comes what the image's spec needs: what is written, and what a person decides. Exits
-    with 1 while a patch is in conflict, or a person must decide something.
+    the same command again. Then comes what the image's spec needs: what is written, and what a person decides. If the
+    spec needs no decision, the lock is written too. Exits with 1 while a patch is in conflict, or a person must decide
+    something.
     """
     spec = specfile.of(app.project, image)
     series = seriesfile.of(app.project, spec.patches.series)
@@ -135,11 +140,13 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     ported, tree = job.to(to, new, resolutions.resolved)
     ported = _dated(job, ported, to)
     unmerged = [outcome for outcome in ported if outcome.state in ("conflict", "missing")]
-    commit = None if dry_run or unmerged else _commit(app, to, commit, tree)
+    commit = None if dry_run or unmerged else _commit(app, spec, to, commit, tree)
     gone = {outcome.id for outcome in ported if outcome.state == "upstream"}
     carried = frozenset(patch.id for patch in series.patches if patch.status == "carried" and patch.id not in gone)
     release = newspec.NewRelease(to, commit, target.name, new, f"vllm-{to}.tar.gz", carried)
     moved, needs = _moved(app, spec, series, release, dry_run=dry_run)
+    undecided = any(need.state == "decide" for need in needs)
+    needs = (*needs, *newspec.old_proofs(app.project.root, series, release))
     paths: tuple[Path, ...] = ()
     lines: list[str] = []
     spec_path = app.project.spec(image)
@@ -155,14 +162,15 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
             for name, content in files.items():
                 durable.replace(partial / name, content, 0o644, code="NV920")
         lines = [f"written: {app.project.show(target)}, {len(files) - 1} patches"]
-        if moved is None:
-            lines.append(f"next: write what the table says into {app.project.show(spec_path)}, then nvllm lock {image}")
-        else:
+        if moved is not None:
             durable.replace(spec_path, moved.encode(), 0o644, code="NV920")
-            lines += [
-                f"written: {app.project.show(spec_path)}",
-                f"next: nvllm lock {image} --update wheels, nvllm build {image}, nvllm patch prove {image}",
-            ]
+            lines.append(f"written: {app.project.show(spec_path)}")
+        if moved is None or undecided:
+            left = "says" if moved is None else "leaves to you"
+            write = f"write what the table {left} into {app.project.show(spec_path)}"
+            lines.append(f"next: {write}, then nvllm lock {image} --update wheels")
+        else:
+            lines += [f"written: {_locked(app, image)}", f"next: nvllm patch prove {image}, nvllm build {image}"]
     data: dict[str, Json] = {
         "image": image,
         "series": series.base,
@@ -175,6 +183,22 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     app.out.result("port", data, lambda: _text(app, ported, job.enabled, needs, lines))
     if unmerged or any(need.state == "decide" for need in needs):
         raise click.exceptions.Exit(1)
+
+
+def _locked(app: App, image: str) -> str:
+    """Lock IMAGE, whose spec and series are those of the new release, and return the path of the lock.
+
+    Raises what `nvllm lock` raises, which then goes on where this ended.
+    """
+    app.remember_project()
+    previous = usable_lock(app.project, image, app.progress)
+    update = frozenset({"wheels"})  # what the new release does not bound would stay at the versions of the old one
+    inputs = read_inputs(app.project, image)
+    lockdoc.write(
+        app.project.lock(image),
+        lock_image(inputs, previous, app.places, update, offline=app.offline, progress=app.progress),
+    )
+    return app.project.show(app.project.lock(image))
 
 
 def _dated(job: _Job, ported: tuple[Ported, ...], version: str) -> tuple[Ported, ...]:
@@ -258,7 +282,7 @@ def _moved(
     needs = newspec.needs(spec, values, release, wheels, instead)
     path = app.project.spec(spec.name)
     text = newspec.text(specfile.written(path, app.project.show(path)), values) if wheels is not None else None
-    return text, (*needs, *newspec.old_proofs(app.project.root, series, release))
+    return text, needs
 
 
 def wheels_of(app: App, spec: ImageSpec, release: newspec.NewRelease) -> ReleaseWheels | None:
@@ -291,15 +315,20 @@ def _text(
         app.out.line(line)
 
 
-def _commit(app: App, version: str, named: str | None, tree: ArchiveTree) -> str:
-    """Return the commit of VERSION: NAMED, or what git says, as far as the source in TREE records it.
+def _commit(app: App, spec: ImageSpec, version: str, named: str | None, tree: ArchiveTree) -> str:
+    """Return the commit of VERSION: NAMED, or what git says, or as far as the source in TREE records it.
 
-    Raises Refused NV209 if nobody knows it, NV207 if the source records another.
+    Raises Refused NV108 for a name that is no commit, NV209 if nobody knows it (all of it, where SPEC has a source by
+    its commit), NV207 if the source records another.
     """
+    if named is not None and not re.fullmatch(PINNED_COMMIT, named):
+        raise refuse("NV108", "--commit", PINNED, named, "write the whole id, as `git rev-parse` prints it")
     recorded = wheel_matches_source.recorded_commit(tree.read(_VERSION_FILE) or b"")
     commit = named if named is not None or app.offline else commits.tagged(version, os.environ)
     cure = f"name the commit of the tag v{version} with --commit: {commits.command(version, os.environ)}"
-    if commit is None:
+    if commit is None and spec.vllm.source is None:
+        commit = recorded
+    if commit is None or (spec.vllm.source is not None and not re.fullmatch(COMMIT, commit)):
         expected = f"the commit of vLLM {version}, 40 hex digits, which begins with {recorded}"
         raise refuse("NV209", "--commit", expected, "nobody here who knows the rest", cure)
     if recorded is None or not commit.startswith(recorded):

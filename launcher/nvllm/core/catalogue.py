@@ -156,6 +156,7 @@ _CODES: dict[str, tuple[str, str] | tuple[str, str, RefusalKind]] = {
     ),
     "NV611": ("not over an image", "A file that a development tree changes cannot lie over those of an image."),
     "NV612": ("made by dev", "What `nvllm dev` serves can be neither blessed nor pushed."),
+    "NV613": ("required patch missing", "The profile requires a patch that neither the patch set nor the release has."),
     "NV620": ("variables unread", "The variables that vLLM reads are not where nvllm looks for them in its source."),
     # 7xx: the started container
     "NV701": ("gate refused", "Something inside the container differs from the plan."),

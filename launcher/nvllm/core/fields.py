@@ -65,6 +65,10 @@ NOT_EMPTY = Rule(least=1)
 COMMIT = "^[0-9a-f]{40}$"
 Sha256 = Annotated[str, Rule("^[0-9a-f]{64}$", "a sha256 as 64 lower-case hex digits")]
 Commit = Annotated[str, Rule(COMMIT, "a commit as 40 lower-case hex digits")]
+PINNED_COMMIT = "^[0-9a-f]{9,40}$"
+"""vLLM's commit: all of it, or, of a release, what its source archive records. PyPI's archives record nine digits."""
+PINNED = "a commit as 40 lower-case hex digits, or, of a release, the nine or more that its source archive records"
+PinnedCommit = Annotated[str, Rule(PINNED_COMMIT, PINNED)]
 Platform = Annotated[str, Rule(choices=("linux/amd64", "linux/arm64"))]
 Epoch = Annotated[int, Rule(minimum=0, maximum=2**32 - 1)]
 Size = Annotated[

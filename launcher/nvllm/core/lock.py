@@ -10,7 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from nvllm.core.fields import NOT_EMPTY, WRITTEN, Commit, Count, Epoch, Form, Platform, Positive, Rule, Sha256
+from nvllm.core.fields import (
+    NOT_EMPTY,
+    WRITTEN,
+    Commit,
+    Count,
+    Epoch,
+    Form,
+    PinnedCommit,
+    Platform,
+    Positive,
+    Rule,
+    Sha256,
+)
 from nvllm.core.paths import AMD64
 
 SCHEMA = "nvllm.lock/1"
@@ -118,7 +130,7 @@ class FileDifference:
 @dataclass(frozen=True, slots=True)
 class LockedVllm:
     version: Text
-    commit: Commit
+    commit: PinnedCommit
     source: LockedFile
     distribution: Text
     differs: tuple[FileDifference, ...]

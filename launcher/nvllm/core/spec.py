@@ -12,7 +12,19 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from nvllm.core.evaluation import Evaluation
-from nvllm.core.fields import COMMIT, NOT_EMPTY, Epoch, Form, Platform, ProjectPath, Rule, Size, Text
+from nvllm.core.fields import (
+    COMMIT,
+    NOT_EMPTY,
+    PINNED,
+    PINNED_COMMIT,
+    Epoch,
+    Form,
+    Platform,
+    ProjectPath,
+    Rule,
+    Size,
+    Text,
+)
 from nvllm.core.gaterules import GateRules
 
 SCHEMA = "nvllm.image/1"
@@ -187,8 +199,8 @@ class VllmPin:
     commit: Annotated[
         str,
         Rule(
-            COMMIT,
-            "a commit as 40 lower-case hex digits",
+            PINNED_COMMIT,
+            PINNED,
             code="NV102",
             cure="write the 40 hex digits that `git rev-parse {value}^0` prints in a clone of vLLM "
             "(without one: `git ls-remote https://github.com/vllm-project/vllm {value}`)",
@@ -448,6 +460,8 @@ class CampaignRules:
 
     memory_floor: Size = MEMORY_FLOOR
     """Bytes of MemAvailable below which the running engine is ended, and the campaign with it."""
+    evaluate_as: Name | None = None
+    """The profile whose engine a sweep asks the questions; without, the one that was measured under load is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,6 +483,8 @@ class Profile:
     """Variables of the engine in this profile."""
     sentinels: tuple[Sentinel, ...] = ()
     """The switchable patches that are on."""
+    requires: tuple[Name, ...] = ()
+    """The patches without which the profile does not work. One that is upstream in the release counts."""
     gpu: Annotated[GpuNeed | None, Rule(nullable=True)] = None
     """The GPUs that the profile needs; null for a profile on the CPU."""
     waivers: tuple[Waiver, ...] = ()

@@ -1,4 +1,4 @@
-"""Whether the arms of a comparison ran the same compiled code, by what the verdicts of their legs say."""
+"""What has to be alike in the arms of a comparison: the compiled code that they ran, and how an answer is graded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from dataclasses import replace
 
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.records import ArmArtifact, Comparison
+from nvllm.trials.probing import KEPT
+
+_NAMED = 10
+"""Questions that are named in a note."""
 
 
 def noted(compared: Comparison, arms: Sequence[ArmLegs], pairs: Mapping[str, Sequence[ArmLegs]]) -> Comparison:
@@ -16,7 +20,7 @@ def noted(compared: Comparison, arms: Sequence[ArmLegs], pairs: Mapping[str, Seq
     """
     findings = [replace(one, artifacts=text(pairs.get(one.factor, arms))) for one in compared.findings]
     loaded = tuple(artifact(arm) for arm in arms)
-    notes = (*compared.notes, *_blessed(arms), *_cold(arms))
+    notes = (*compared.notes, *_blessed(arms), *_cold(arms), *_evaluated(arms), *_graded(arms))
     return replace(compared, findings=tuple(findings), artifacts=loaded, notes=notes)
 
 
@@ -53,6 +57,28 @@ def _blessed(arms: Sequence[ArmLegs]) -> Iterator[str]:
     others = dict.fromkeys(name for name, verdict in legs if verdict.tree not in trees)
     if blessed and others:
         yield f"blessed: {', '.join(blessed)}; not blessed: {', '.join(others)}; that is a part of their difference"
+
+
+def _evaluated(arms: Sequence[ArmLegs]) -> Iterator[str]:
+    """Yield for each of ARMS that answers as another profile which one that is, and what it loaded."""
+    for arm in arms:
+        engines = {verdict.evaluation for verdict, _ in arm.valid} - {None}
+        for profile, tree in sorted({(one.profile, one.tree) for one in engines if one is not None}):
+            of = f", tree {tree[:12]}" if tree else ""
+            yield f"{arm.name} was asked the questions as profile {profile}{of}, in an engine of its own"
+
+
+def _graded(arms: Sequence[ArmLegs]) -> Iterator[str]:
+    """Yield which questions have an answer that was graded as right and as wrong: then a grader is wrong."""
+    grades: dict[tuple[int, str, str], set[bool]] = {}
+    for answer in (answer for arm in arms for _, answers in arm.valid for answer in answers):
+        if 0 < len(answer.text) < KEPT and not answer.problem:  # of a longer one only the end is known
+            grades.setdefault((answer.id, answer.expected, answer.text), set()).add(answer.correct)
+    questions = sorted({question for (question, _, _), grade in grades.items() if len(grade) > 1})
+    if questions:
+        named = ", ".join(map(str, questions[:_NAMED]))
+        more = f" and {len(questions) - _NAMED} more" if len(questions) > _NAMED else ""
+        yield f"a grader is wrong: the same answer was graded as right and as wrong, to the questions {named}{more}"
 
 
 def _cold(arms: Sequence[ArmLegs]) -> Iterator[str]:

@@ -38,14 +38,18 @@ def question(manifest: RunManifest, comparison: Comparison) -> str:
 def answer(comparison: Comparison) -> list[tuple[Finding | Outcome, str]]:
     """Return what COMPARISON answers: the finding of each factor, or the outcome of each arm, and its part in words."""
     if comparison.findings:
-        return [
-            (one.finding, f"{one.factor} is {_IS.get(one.finding, one.finding)}{f': {one.takes}' if one.takes else ''}")
-            for one in comparison.findings
-        ]
+        return [(one.finding, _in_short(one)) for one in comparison.findings]
     return [
         (arm.outcome, f"{arm.name} {_OUTCOMES[arm.outcome]} in {arm.runs} run{'' if arm.runs == 1 else 's'}")
         for arm in comparison.arms
     ]
+
+
+def _in_short(finding: FactorFinding) -> str:
+    """Return FINDING as a part of the answer: what was found, and what would decide the rest."""
+    open_part = finding.takes if finding.finding == "unknown" else f"a part is not known yet: {finding.takes}"
+    details = "; ".join(part for part in (finding.brief, finding.takes and open_part) if part)
+    return f"{finding.factor} is {_IS.get(finding.finding, finding.finding)}{f': {details}' if details else ''}"
 
 
 _IS: Mapping[Finding, str] = MappingProxyType(

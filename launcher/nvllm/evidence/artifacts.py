@@ -104,9 +104,9 @@ class Artifacts:
         something else; and NV853 for a record that is damaged.
         """
         key, manifest = servehash.compile_key(examination.plan), examination.manifest
-        loaded = [one for one in self.directory.verdicts(arm.name) if one.tree]
+        loaded = [one for one in self.directory.verdicts(arm.name) if one.loaded(arm.profile)[1]]
         again = f"{held_locks.command} --force"
-        refuse_any(_others(loaded, "compile key", key, lambda verdict: verdict.compile_key, again))
+        refuse_any(_others(loaded, "compile key", key, lambda verdict: verdict.loaded(arm.profile)[0], again))
         compiled = (key, arm.artifact)
         if compiled not in self._known:
             if manifest is not None:
@@ -114,7 +114,8 @@ class Artifacts:
                 self._known[compiled] = Artifact(key, manifest.tree, store, manifest.cure)
             else:
                 self._known[compiled] = self._own(key, arm.artifact, examination, held_locks)
-        refuse_any(_others(loaded, "tree", self._known[compiled].tree.hash, lambda verdict: verdict.tree, again))
+        tree = self._known[compiled].tree.hash
+        refuse_any(_others(loaded, "tree", tree, lambda verdict: verdict.loaded(arm.profile)[1], again))
         return self._known[compiled]
 
     def _own(self, key: str, number: int, examination: Examination, held_locks: HeldLocks) -> Artifact:

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nvllm.core import clock, proc
@@ -94,6 +95,12 @@ def profile_arms(build: Build, profiles: Sequence[str]) -> list[ArmState]:
             name = f"{profile}-{again}"
         states.append(ArmState(name, profile, tuple(sorted(build.spec.profiles[profile].sentinels)), ()))
     return states
+
+
+def swept_arms(build: Build, profiles: Sequence[str]) -> list[ArmState]:
+    """Return the arms of a sweep of PROFILES: each, and the first one again, asked as its `evaluate-as:` says."""
+    rules = {name: build.spec.profiles[name].campaign.evaluate_as or "" for name in profiles}
+    return [replace(one, evaluated=rules[one.profile]) for one in profile_arms(build, [*profiles, profiles[0]])]
 
 
 def host_state(project: Project, places: Places, engine: Engine) -> HostState:

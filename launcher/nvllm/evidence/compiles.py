@@ -53,7 +53,8 @@ def noted(
         finding = deciding.decide(effect.factor, [effect])
         if finding.finding == _LOSS:
             bad.add(arm.name)
-            finding = replace(finding, text=f"this artifact is bad, tree {_tree(arm)}: {finding.text}")
+            text = f"this artifact is bad, tree {_tree(arm)}: {finding.text}"
+            finding = replace(finding, text=text, brief=f"this artifact is bad, tree {_tree(arm)[:12]}")
         effects.append(effect)
         findings.append(finding)
     results = [_result(arm, state.artifact, bad) for arm, state in zip(arms, states, strict=True)]

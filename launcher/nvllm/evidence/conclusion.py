@@ -56,7 +56,10 @@ def _traces(tables: Sequence[KernelTable]) -> Iterator[str]:
     if tables:
         runs = max(len(one) for one in trace.by_arm(tables).values())
         legs = "one traced leg, and have no interval" if runs == 1 else f"{runs} traced legs"
-        yield f"kernel times are of {legs}; each leg records {tables[0].steps} steps at most, and compiles for itself"
+        yield f"kernel times are of {legs}; each leg records {tables[0].steps} steps at most"
+        without = sorted({one.arm for one in tables if not one.tree})
+        if without:
+            yield f"traces of {', '.join(without)} loaded no artifact: what such a leg compiles, it compiles for itself"
     if tables and not all(one.tokens for one in tables):
         yield "a trace whose tokens nobody knows has no ms a token: it has as many steps as --trace-steps lets it have"
 

@@ -55,7 +55,8 @@ def decide(factor: str, effects: Sequence[Effect]) -> FactorFinding:
         more = f", and {len(seen) - _NAMED} more" if len(seen) > _NAMED else ""
         takes = would_take(open_ones)
         parts += [f"not known: {', '.join(seen[:_NAMED])}{more}", takes]
-    return FactorFinding(factor, finding, "; ".join(parts), takes)
+    brief = ", ".join(dict.fromkeys(_kind(one) for one in differing))
+    return FactorFinding(factor, finding, "; ".join(parts), takes, brief=brief)
 
 
 def against_floor(arm: ArmSummary, questions: int, floor: float) -> FactorFinding:
@@ -65,7 +66,8 @@ def against_floor(arm: ArmSummary, questions: int, floor: float) -> FactorFindin
     if not questions or arm.outcome == "invalid":
         return FactorFinding(factor, "unknown", "no valid run with questions")
     if arm.low >= floor or arm.high < floor:
-        return FactorFinding(factor, "above the floor" if arm.low >= floor else "below the floor", share)
+        finding: Finding = "above the floor" if arm.low >= floor else "below the floor"
+        return FactorFinding(factor, finding, share, brief=share)
     needed = intervals.share_needed(arm.correct * questions, questions, LEVEL, floor)
     more = f"about {needed} questions" if needed is not None else "more questions than there are"
     takes = f"it would take {more}, if others are answered as these"
@@ -141,11 +143,14 @@ def _seen(effect: Effect) -> str:
     return f"{effect.measure} {effect_text(effect, effect.estimate)} ({interval_text(effect)})"
 
 
-def _difference(effect: Effect) -> str:
+def _kind(effect: Effect) -> str:
+    """Return what kind of difference EFFECT is."""
     if effect.measure == CORRECT:
-        what = "more correct answers" if effect.estimate > 0 else "fewer correct answers"
-    elif effect.measure == LENGTH:
-        what = "longer answers, which is no loss" if effect.estimate > 0 else "shorter answers, which is no win"
-    else:
-        what = "faster" if _better(effect) else "slower"
-    return f"{what}: {_seen(effect)}" + (f", within {margin_text(effect)}" if within(effect) else "")
+        return "more correct answers" if effect.estimate > 0 else "fewer correct answers"
+    if effect.measure == LENGTH:
+        return "longer answers, which is no loss" if effect.estimate > 0 else "shorter answers, which is no win"
+    return "faster" if _better(effect) else "slower"
+
+
+def _difference(effect: Effect) -> str:
+    return f"{_kind(effect)}: {_seen(effect)}" + (f", within {margin_text(effect)}" if within(effect) else "")

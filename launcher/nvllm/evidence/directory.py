@@ -8,6 +8,7 @@
         timeline.json                  the phases of its start
         perq.jsonl                     every answer
         verdict.json                   written last: a leg with a verdict is complete
+        evaluation/                    the run directory of a second engine, if another one is asked the questions
     artifacts/<compile key>/           what legs load, see `artifacts.py`; <compile key>-<n>/ if there are several
     arms/<arm>/trace/, trace-2/ ...    the legs under a profiler, if there are any: kernels.json, trace.json.gz
     comparison.json, ANALYSIS.md, summary.md, report.html       once every leg is complete
@@ -52,6 +53,8 @@ T = TypeVar("T")
 _MANIFEST = "runner_manifest.json"
 _FILES = frozenset({_MANIFEST, "arms", "artifacts", "comparison.json", "ANALYSIS.md", "summary.md", "report.html"})
 _ARTIFACT = "artifact.json"
+EVALUATION = "evaluation"
+"""Below a leg, the run directory of a second engine, which was asked the questions."""
 _LONGEST = 255
 """Bytes of the longest name of a directory."""
 
@@ -161,8 +164,12 @@ class EvidenceDirectory:
     def series(self) -> dict[str, tuple[MemorySample, ...]]:
         """Return the series of memory of every leg that has one, by arm and run. Raises Refused NV853."""
         manifest = self.manifest()
-        legs = ((arm.name, run) for arm in manifest.arms for run in self._runs(arm.name, manifest.runs))
-        every = ((f"{arm}, {run}", self.memory(self.leg(arm, run))) for arm, run in legs)
+        legs = [(arm.name, run) for arm in manifest.arms for run in self._runs(arm.name, manifest.runs)]
+        every = [
+            (f"{arm}, {run}{name}", self.memory(self.leg(arm, run) / below))
+            for arm, run in legs
+            for name, below in (("", ""), (f", {EVALUATION}", EVALUATION))
+        ]
         return {name: samples for name, samples in every if samples}
 
     def memory(self, leg: Path) -> tuple[MemorySample, ...]:

@@ -46,7 +46,7 @@ def noted(compared: Comparison, arms: Sequence[ArmLegs], margins: Margins, error
         parts = [(pair, effect) for pair, effect in zip(pairs, effects, strict=True) if pair.finding == name]
         decided = deciding.decide(name, [effect for _, effect in parts])
         series = _series([parts[0][0].first, *(pair.other for pair, _ in parts)])
-        findings.append(replace(decided, text=f"{series}; {decided.text}"))
+        findings.append(replace(decided, text=f"{series}; {decided.text}", brief=series))
     notes = [f"runs in one engine: {len(pairs)} pairs, each later run against the first one, corrected by themselves"]
     engines = tuple(_engines(arms))
     return replace(

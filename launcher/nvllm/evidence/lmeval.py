@@ -145,7 +145,9 @@ def answers(output: Path, run: int) -> Iterator[Answered]:
 
 def _answer(run: int, number: int, sample: Mapping[str, Any]) -> Answered:
     correct = float(sample[sample["metrics"][0]]) == 1.0
-    filtered, text = (_first(sample[name]) for name in ("filtered_resps", "resps"))
+    filtered, responses = _first(sample["filtered_resps"]), sample["resps"]
+    # A task that scores several answers is graded by all of their scores.
+    text = _first(responses) if len(responses) == 1 else str(responses)
     return Answered(run, number, correct, str(sample["target"]), filtered[:KEPT], 0.0, 0, text[:KEPT])
 
 

@@ -134,7 +134,7 @@ def _by_run(comparison: Comparison) -> str:
         (f"{one.arm}, engine {one.engine}", [run.correct / max(1, run.asked) for run in one.runs])
         for one in comparison.engines
     ]
-    return plots.curves("Right answers, run after run in one engine", rows, "runs before, in the same engine", "right")
+    return plots.curves("Right answers, run after run in one engine", rows, "run of the engine", "right", 1)
 
 
 def _memory(memory: Memory) -> Iterator[tuple[str, str]]:

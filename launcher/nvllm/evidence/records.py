@@ -87,6 +87,13 @@ class ArmState:
     on: tuple[str, ...]
     artifact: Count = 0
     """Which of several compiles of one key its legs load; 0 if there is only one."""
+    evaluated: str = ""
+    """The profile whose engine is asked the questions of a sweep; empty if that of PROFILE is asked them too."""
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """The profiles that its engines serve."""
+        return (self.profile, self.evaluated) if self.evaluated else (self.profile,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +152,17 @@ class LegPhase:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationEngine:
+    """The second engine of a leg, of another PROFILE, which was asked the questions. TREE and COMPILE_KEY as there."""
+
+    profile: Word
+    container: str
+    serve_hash: str
+    tree: str = ""
+    compile_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LegVerdict:
     """verdict.json of a leg, one run of one arm: its OUTCOME, the CHECKS of its harness, and its figures."""
 
@@ -185,6 +203,14 @@ class LegVerdict:
     """The share of the KV cache in use once the run was over and the engine at rest; None if nobody knows."""
     memory: Mapping[str, Count] = field(default_factory=dict)
     """Bytes while its engine ran, by figure of `serve/memoryseries.py`: the least available, the most of others."""
+    evaluation: EvaluationEngine | None = None
+    """The engine that was asked the questions, if that is not the one that was measured under load."""
+
+    def loaded(self, profile: str) -> tuple[str, str]:
+        """Return the compile key and the tree that its engine of PROFILE loaded; empty texts if it loaded none."""
+        if self.evaluation is not None and self.evaluation.profile == profile:
+            return self.evaluation.compile_key, self.evaluation.tree
+        return self.compile_key, self.tree
 
     @property
     def in_engine(self) -> int:
@@ -299,6 +325,8 @@ class KernelTable:
     """Which trace of the arm it is; of all together, how many they are."""
     tokens: Count = 0
     """The tokens that were generated meanwhile; 0 if the load did not end within the steps, or nobody counted."""
+    tree: str = ""
+    """The hash of the compiled tree that its engine loaded; empty if it loaded none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +361,7 @@ class FactorFinding:
     """The FINDING about one factor, and what it rests on in words.
 
     TAKES says what would decide the figures that are open, as far as they show it; empty if none is. ARTIFACTS says
-    whether the arms that it compares loaded the same compiled code.
+    whether the arms that it compares loaded the same compiled code. BRIEF says in a few words what was found.
     """
 
     factor: Word
@@ -341,6 +369,7 @@ class FactorFinding:
     text: Word
     takes: str = ""
     artifacts: str = ""
+    brief: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ with a verdict is not run again.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,16 +19,17 @@ from nvllm.core.canonical import Json
 from nvllm.core.catalogue import Blame
 from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refused
+from nvllm.core.refusal import Refused, refuse
 from nvllm.evidence import analysis, arms, artifacts, conclusion, harness, looks, page, summary, trace
 from nvllm.evidence.artifacts import Artifact, Artifacts, LegStart
-from nvllm.evidence.directory import EvidenceDirectory
+from nvllm.evidence.directory import EVALUATION, EvidenceDirectory
 from nvllm.evidence.harness import LegObserved
-from nvllm.evidence.load import LoadProbe
+from nvllm.evidence.load import LoadProbe, LoadThenQuestions
 from nvllm.evidence.records import (
     LEG_SCHEMA,
     ArmState,
     Comparison,
+    EvaluationEngine,
     HarnessCheck,
     LegPhase,
     LegVerdict,
@@ -61,13 +63,27 @@ LOOK = 0.5
 
 @dataclass(frozen=True, slots=True)
 class LegResult:
-    """A leg that was run: what was ASKED, the CHECKS of its harness, and the START of its engine."""
+    """A leg that was run: what was ASKED, the CHECKS of its harness, and the START of its engine.
+
+    REASON is why that did not start; EVALUATED is the start of a second engine, which was asked the questions.
+    """
 
     asked: Asked
     checks: tuple[HarnessCheck, ...]
     start: EngineStart
-    peak_memory: int | None
-    kv_usage: float | None
+    peak_memory: int | None = None
+    kv_usage: float | None = None
+    reason: str = ""
+    evaluated: EngineStart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LegPart:
+    """What one engine of a leg is: it serves as ARM says and is asked PROBE, in the directory BELOW that of the leg."""
+
+    arm: ArmState
+    probe: LegProbe
+    below: str = ""
 
 
 @dataclass
@@ -85,8 +101,8 @@ class Runner:
 
     def __post_init__(self) -> None:
         self._artifacts = Artifacts(self.directory, self.instances.places, self.progress)
-        self._loaded: dict[str, Artifact] = {}
-        """What the legs of an arm load, by its name."""
+        self._loaded: dict[ArmState, Artifact] = {}
+        """What the engines of an arm load."""
 
     def run(self) -> Comparison:
         """Run every leg that has no verdict, compare the arms, and write what was found.
@@ -126,11 +142,23 @@ class Runner:
         """See to it that what the legs without a verdict load is there. Blessed profiles come first: theirs is."""
         engines = range(1, self.manifest.engines + 1)
         waiting = [arm for arm in self.manifest.arms if not all(self._complete(arm, engine) for engine in engines)]
-        for arm in () if self.manifest.cold else sorted(waiting, key=lambda arm: not self._is_blessed(arm)):
-            build = self._armed(arm)
-            if build.spec.profiles[arm.profile].blessed:
-                with self.instances.examined(build, arm.profile, self._depth(arm)) as (examination, taken):
-                    self._loaded[arm.name] = self._artifacts.of(arm, examination, taken)
+        serving = [] if self.manifest.cold else [part.arm for arm in waiting for part in self._parts(arm)]
+        for arm in sorted(serving, key=lambda arm: not self._is_blessed(arm)):
+            self._load(arm)
+
+    def _parts(self, arm: ArmState) -> list[LegPart]:
+        """Return the engines of a leg of ARM: one, or one for the load and another for the questions."""
+        if arm.evaluated and isinstance(self.probe, LoadThenQuestions):
+            answering = replace(arm, profile=arm.evaluated, evaluated="")
+            return [LegPart(arm, self.probe.load), LegPart(answering, self.probe.questions, EVALUATION)]
+        return [LegPart(arm, self.probe)]
+
+    def _load(self, arm: ArmState) -> None:
+        """See to it that what the legs of ARM load is there, if they load anything."""
+        build = self._armed(arm)
+        if build.spec.profiles[arm.profile].blessed and arm not in self._loaded:
+            with self.instances.examined(build, arm.profile, self._depth(arm)) as (examination, taken):
+                self._loaded[arm] = self._artifacts.of(arm, examination, taken)
 
     def _complete(self, arm: ArmState, engine: int) -> list[LegVerdict]:
         """Return the verdicts of ENGINE of ARM; none if one is missing: another engine is not asked the rest."""
@@ -164,44 +192,60 @@ class Runner:
     def legs(self, arm: ArmState, runs: range) -> list[LegVerdict]:
         """Ask one engine in each of RUNS, and write them down once it has ended: they are complete together.
 
-        An engine that does not start makes them invalid. Its run directory is that of the first one.
+        An engine that does not start makes them invalid. Its run directory is that of the first one. Another engine is
+        asked the questions if ARM says so, unless the first one has made the leg invalid.
         """
-        leg = self.directory.leg(arm.name, runs[0])
         started = clock.now()
-        with self._start(self._armed(arm), arm, leg) as of_leg:
-            try:
-                results = self._asked(of_leg, arm, runs)
-            except Refused as refused:
-                if any(refusal.blame not in _OF_THE_START for refusal in refused.refusals):
-                    raise
-                return [self._finish(self._unstarted(arm, run, of_leg.start, started, refused), ()) for run in runs]
+        first, *others = self._parts(arm)
+        results = self._results(first, runs)
+        for part in others:
+            if not any(harness.broken(one.checks) for one in results):
+                results = [_joined(*pair) for pair in zip(results, self._results(part, runs), strict=True)]
         return [
             self._finish(self._verdict(arm, run, started, result), result.asked.answers)
             for run, result in zip(runs, results, strict=True)
         ]
 
+    def _results(self, part: LegPart, runs: range) -> list[LegResult]:
+        """Start the engine of PART, and return what it was asked in each of RUNS."""
+        leg = self.directory.leg(part.arm.name, runs[0]) / part.below
+        with self._start(self._armed(part.arm), part.arm, leg, self._depth(part.arm)) as of_leg:
+            try:
+                return self._asked(of_leg, part, runs)
+            except Refused as refused:
+                if any(refusal.blame not in _OF_THE_START for refusal in refused.refusals):
+                    raise
+                return [_unstarted(of_leg.start, refused) for _ in runs]
+
     def trace(self, arm: ArmState, load: LoadProbe, run: int) -> None:
         """Take trace RUN of ARM under a part of LOAD, and keep what it adds up to.
 
-        Raises Refused NV858 if there is none, and as a serve does if the engine does not start.
+        Raises Refused NV858 if there is none; NV854 if the engine compiled, where it should have loaded what ARM loads;
+        and as a serve does if the engine does not start.
         """
-        profile, steps = self.build.spec.profiles[arm.profile], self.manifest.trace.steps
-        build = fresh.with_profile(self.build, arm.profile, trace.profiled(profile, steps))
+        self._load(arm)
+        build, steps = self._armed(arm), self.manifest.trace.steps
+        build = fresh.with_profile(build, arm.profile, trace.profiled(build.spec.profiles[arm.profile], steps))
         directory = self.directory.trace(arm.name, run)
-        with self._start(build, arm, directory) as leg, leg.start.running("the trace is taken"):
+        # Under the profiler it has a serve hash of its own, which nothing was blessed for: it loads what ARM loads.
+        with self._start(build, arm, directory, Depth.UNBLESSED) as leg, leg.start.running("the trace is taken"):
             traced = trace.take(leg.start, load, arm.name, run, steps)
+            loaded = leg.check(self._looked(leg.start)[1])
+        if loaded is not None and not loaded.holds:
+            cure = f"less {shlex.quote(str(leg.start.run.log))}"
+            raise refuse("NV854", f"trace {run} of arm {arm.name}", loaded.expected, loaded.found, cure)
         self.directory.keep_trace(traced.table, traced.trace)
 
     @contextlib.contextmanager
-    def _start(self, build: Build, arm: ArmState, leg: Path) -> Iterator[LegStart]:
-        """Examine the profile of ARM in BUILD, hold its locks, and yield the start of its engine, into LEG."""
+    def _start(self, build: Build, arm: ArmState, leg: Path, depth: Depth) -> Iterator[LegStart]:
+        """Examine the profile of ARM in BUILD to DEPTH, hold its locks, and yield the start of its engine, into LEG."""
         blessed = build.spec.profiles[arm.profile].blessed
         places, directory = self.instances.places, RunDirectory(leg)
         with contextlib.ExitStack() as stack:
-            examination, taken = stack.enter_context(self.instances.examined(build, arm.profile, self._depth(arm)))
+            examination, taken = stack.enter_context(self.instances.examined(build, arm.profile, depth))
             examination = replace(examination, plan=planner.running_in(examination.plan, directory.mounted))
             if blessed and examination.manifest is None:
-                loading = self._artifacts.loading(self._loaded[arm.name], examination, taken, directory)
+                loading = self._artifacts.loading(self._loaded[arm], examination, taken, directory)
                 yield stack.enter_context(loading)
                 return
             cache = stack.enter_context(staged_cache.staged(examination, places))
@@ -221,19 +265,20 @@ class Runner:
             profile = replace(profile, blessed=True)
         return fresh.with_profile(self.build, arm.profile, profile)
 
-    def _asked(self, of_leg: LegStart, arm: ArmState, runs: range) -> list[LegResult]:
+    def _asked(self, of_leg: LegStart, part: LegPart, runs: range) -> list[LegResult]:
         """Start the engine, and ask the probe in each of RUNS. The log of the checks is that of all of them."""
         start, seen = of_leg.start, list[tuple[Asked, LegObserved, int | None]]()
         with start.running("the leg is over"):
             for run in runs:
                 # What was in use before the first run: what a run leaves behind must not count as normal for the next.
                 before = seen[0][1].baseline if seen else None
-                seen.append(self._asked_once(of_leg, self.directory.leg(arm.name, run), run, before))
+                leg = self.directory.leg(part.arm.name, run) / part.below
+                seen.append(self._asked_once(of_leg, part.probe, leg, run, before))
         log, ablated = self.directory.log(start.run.path), self.manifest.ablated
         return [
             LegResult(
                 asked,
-                harness.checks(arm.present, ablated, replace(observed, log=log), asked.answers),
+                harness.checks(part.arm.present, ablated, replace(observed, log=log), asked.answers),
                 start,
                 memory,
                 observed.rest,
@@ -242,9 +287,9 @@ class Runner:
         ]
 
     def _asked_once(
-        self, of_leg: LegStart, leg: Path, run: int, baseline: float | None
+        self, of_leg: LegStart, probe: LegProbe, leg: Path, run: int, baseline: float | None
     ) -> tuple[Asked, LegObserved, int | None]:
-        """Ask the probe in RUN, and look at what has to hold then. Return the answers, that, and the peak memory.
+        """Ask PROBE in RUN, and look at what has to hold then. Return the answers, that, and the peak memory.
 
         BASELINE is the share of the KV cache in use before the first run of the engine; None in that run.
         """
@@ -252,7 +297,7 @@ class Runner:
         private_directory(leg)
         share = self._snapshot(plan, leg, "before")
         before = share if baseline is None else baseline
-        asked = self.probe.ask(start, run, lambda: self._halfway(plan, leg))
+        asked = probe.ask(start, run, lambda: self._halfway(plan, leg))
         rest = _at_rest(plan.port, before)
         self._snapshot(plan, leg, "after")
         listing, scratch, memory = self._looked(start)
@@ -285,12 +330,6 @@ class Runner:
         self.directory.keep(leg, f"metrics-{when}.txt", metrics)
         return kv_usage(metrics)
 
-    def _unstarted(self, arm: ArmState, run: int, start: EngineStart, started: str, refused: Refused) -> LegVerdict:
-        reason = "; ".join(f"{one.code} {one.title}: {one.found}" for one in refused.refusals)
-        failed = HarnessCheck("start", False, "an engine that answers", reason[:2000])  # noqa: FBT003 - a field
-        verdict = self._verdict(arm, run, started, LegResult(Asked(()), (failed,), start, None, None))
-        return replace(verdict, reason=reason.partition("\n")[0])
-
     def _verdict(self, arm: ArmState, run: int, started: str, result: LegResult) -> LegVerdict:
         start, answers = result.start, result.asked.answers
         correct = sum(one.correct for one in answers)
@@ -301,7 +340,7 @@ class Runner:
             arm=arm.name,
             run=run,
             outcome=outcome,
-            reason=reason,
+            reason=result.reason or reason,
             checks=result.checks,
             correct=correct,
             asked=len(answers),
@@ -317,12 +356,18 @@ class Runner:
             peak_memory=result.peak_memory,
             figures=dict(result.asked.figures),
             timeouts=sum(one.timed_out for one in answers),
-            tree="" if start.plan.cache is None else start.plan.cache.tree,
-            compile_key="" if start.plan.cache is None else servehash.compile_key(start.plan),
+            compile_key=_loaded(start.plan)[0],
+            tree=_loaded(start.plan)[1],
             engine=engine + 1 if self.manifest.per_engine > 1 else 0,
             turn=earlier + 1,
             kv_usage=result.kv_usage,
-            memory=memoryseries.extremes(one.bytes for one in self.directory.memory(start.run.path)),
+            memory=memoryseries.extremes(
+                one.bytes
+                for engine_start in (start, result.evaluated)
+                if engine_start is not None
+                for one in self.directory.memory(engine_start.run.path)
+            ),
+            evaluation=None if result.evaluated is None else _evaluation(result.evaluated),
         )
 
     def _finish(self, verdict: LegVerdict, answers: Sequence[Answered]) -> LegVerdict:
@@ -332,6 +377,38 @@ class Runner:
         self.directory.keep(leg, "timeline.json", canonical.pretty(phases))
         self.directory.finish(verdict, answers)
         return verdict
+
+
+def _unstarted(start: EngineStart, refused: Refused) -> LegResult:
+    """Return the result of a leg whose engine did not start, as REFUSED says."""
+    reason = "; ".join(f"{one.code} {one.title}: {one.found}" for one in refused.refusals)
+    failed = HarnessCheck("start", False, "an engine that answers", reason[:2000])  # noqa: FBT003 - a field
+    return LegResult(Asked(()), (failed,), start, reason=reason.partition("\n")[0])
+
+
+def _joined(load: LegResult, questions: LegResult) -> LegResult:
+    """Return the leg whose figures are those of LOAD, and whose answers are those of QUESTIONS, on another engine."""
+    peaks = [one for one in (load.peak_memory, questions.peak_memory) if one is not None]
+    checks = (replace(one, name=f"{EVALUATION}: {one.name}") for one in questions.checks)
+    return replace(
+        load,
+        asked=replace(questions.asked, figures=load.asked.figures),
+        checks=(*load.checks, *checks),
+        peak_memory=max(peaks, default=None),
+        kv_usage=questions.kv_usage,
+        reason=questions.reason,
+        evaluated=questions.start,
+    )
+
+
+def _loaded(plan: LaunchPlan) -> tuple[str, str]:
+    """Return the compile key and the tree that an engine of PLAN loads; empty texts if it loads none."""
+    return ("", "") if plan.cache is None else (servehash.compile_key(plan), plan.cache.tree)
+
+
+def _evaluation(start: EngineStart) -> EvaluationEngine:
+    key, tree = _loaded(start.plan)
+    return EvaluationEngine(start.plan.profile, start.container, start.plan.serve_hash, tree, key)
 
 
 def kv_usage(metrics: str) -> float | None:

@@ -343,7 +343,8 @@ def kernels_title(table: KernelTable) -> str:
     what = "kernels of the GPU" if table.on == "gpu" else "operators of the processor, without those that each calls"
     more = f"; {table.others} shorter ones are in the sum alone" if table.others else ""
     of = table.arm if table.run == 1 else f"{table.arm}, {table.run} together"
-    return f"Trace of {of}: {what}, {table.microseconds / 1000:.3f} ms in all{more}"
+    tree = f", tree {table.tree[:12]}" if table.tree else ""
+    return f"Trace of {of}{tree}: {what}, {table.microseconds / 1000:.3f} ms in all{more}"
 
 
 def kernel_rows(table: KernelTable) -> list[tuple[str, ...]]:

@@ -42,9 +42,12 @@ _ARGUMENTS: Mapping[str, str | int | bool] = MappingProxyType(
 
 
 def profiled(profile: Profile, steps: int) -> Profile:
-    """Return PROFILE under the profiler for STEPS, for development: with other arguments it has no blessing."""
+    """Return PROFILE under the profiler for STEPS, for development: with other arguments it has no blessing.
+
+    It loads what PROFILE loads: no argument of the profiler is in the compile key.
+    """
     arguments = {**profile.arguments, **_ARGUMENTS, "profiler-config.max_iterations": steps}
-    return replace(profile, arguments=arguments, dev=True, blessed=False)
+    return replace(profile, arguments=arguments, dev=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,17 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A trace that was taken: RUN of ARM, of at most STEPS, while so many REQUESTS were given so many TOKENS."""
+    """A trace that was taken: RUN of ARM, of at most STEPS, while so many REQUESTS were given so many TOKENS.
+
+    TREE is the hash of what its engine loaded; empty if it loaded nothing.
+    """
 
     arm: str
     run: int
     requests: int
     steps: int
     tokens: int
+    tree: str = ""
 
 
 def take(start: EngineStart, load: LoadProbe, arm: str, run: int, steps: int) -> Traced:
@@ -81,7 +88,8 @@ def take(start: EngineStart, load: LoadProbe, arm: str, run: int, steps: int) ->
         problem = f"exit status {status}: {output[-300:]}" if status else ""
     if not problem:
         try:
-            return read(output, Taken(arm, run, small.requests, steps, answer.tokens))
+            tree = "" if start.cache is None else start.cache.hash
+            return read(output, Taken(arm, run, small.requests, steps, answer.tokens, tree))
         except (ValueError, KeyError, TypeError) as error:
             problem = f"{error!r}"
     cure = f"less {shlex.quote(str(start.run.log))}"
@@ -116,6 +124,7 @@ def read(text: str, taken: Taken) -> Traced:
         trace=name,
         run=taken.run,
         tokens=tokens,
+        tree=taken.tree,
     )
     return Traced(table, trace)
 

@@ -6,11 +6,13 @@ worth as much as its signature. It holds no time and no host, so a build by one 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from nvllm import __version__
 from nvllm.core.canonical import Json
+from nvllm.core.fields import COMMIT
 from nvllm.core.lock import LockedDebianBase, LockedRegistryBase
 from nvllm.core.paths import Places, Project
 from nvllm.core.refusal import refuse
@@ -91,10 +93,14 @@ def _sha256(digest: str) -> Json:
 
 
 def _dependencies(build: Build) -> Iterator[Json]:
-    """Yield every file of the lock and every patch by sha256, and the commit of vLLM by its id."""
+    """Yield every file of the lock and every patch by sha256, and the commit of vLLM by its id, as far as it is known.
+
+    The beginning of an id is no digest; the source archive, which records it, has one.
+    """
     lock, pin = build.lock, build.spec.vllm
     repository = f"https://github.com/{purl.repository(pin)}"
-    yield {"name": "vllm", "uri": f"git+{repository}@{pin.commit}", "digest": {"gitCommit": pin.commit}}
+    whole: dict[str, Json] = {"digest": {"gitCommit": pin.commit}} if re.fullmatch(COMMIT, pin.commit) else {}
+    yield {"name": "vllm", "uri": f"git+{repository}@{pin.commit}", **whole}
     source = lock.vllm.source
     yield {"name": source.filename, "uri": purl.of_source(lock.vllm, pin), "digest": _sha256(source.sha256)}
     if isinstance(lock.base, LockedRegistryBase):

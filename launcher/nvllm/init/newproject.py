@@ -18,6 +18,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from nvllm.core import durable, reading
+from nvllm.core.fields import COMMIT
 from nvllm.core.lock import Lock, LockedFile
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, refuse, refuse_any
@@ -254,7 +255,11 @@ def _commit(
     *,
     offline: bool,
 ) -> str:
-    """Return the commit of VERSION, as it is known here or as git says it, and as far as the source records it."""
+    """Return the commit of VERSION, as it is known here, as git says it, or as far as the source records it.
+
+    Raises Refused NV209 if a checkout is to be compared with the commit and nobody knows all of it, or if the source
+    records none, NV207 if it records another.
+    """
     known = _known(origin.project).get(version)
     if known is not None and (archive is None or origin.spec.vllm.source is not None):
         if request.commit not in (None, known):
@@ -265,11 +270,14 @@ def _commit(
     version_file = source.archive(providers.path(archive.sha256), ["vllm/_version.py"]).read("vllm/_version.py")
     recorded = wheel_matches_source.recorded_commit(version_file or b"")
     commit = request.commit or known
-    if commit is None and request.checkout is not None:
-        names = [f"refs/tags/v{version}", *([recorded] if recorded is not None else [])]
+    whole = commit is not None and re.fullmatch(COMMIT, commit)
+    if request.checkout is not None and not whole:
+        names = [commit] if commit is not None else [f"refs/tags/v{version}", *([recorded] if recorded else [])]
         commit = commits.of_checkout(request.checkout, names)
     if commit is None and not offline:
         commit = commits.tagged(version, env)
+    if commit is None and request.checkout is None:
+        commit = recorded
     if commit is None:
         started = f", of which {archive.filename} records {recorded}" if recorded is not None else ""
         cure = f"find it where the network reaches it, and name it with --commit: {commits.command(version, env)}"

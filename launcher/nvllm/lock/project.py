@@ -52,10 +52,10 @@ def read_lock(project: Project, image: str) -> Lock:
 
 
 def proved_digits(lock: Lock, store: Store) -> int | None:
-    """Return how many of the 40 digits of the commit of LOCK its source proves; None if the source is not in STORE.
+    """Return how many of the digits of the commit of LOCK its source proves; None if the source is not in STORE.
 
     A source that is compiled is proved by its git tree. The archive of a release records only the first digits of its
-    commit; the others are what the spec says.
+    commit; the others, if the spec has them, are what it says.
     """
     if lock.vllm.source.index == REPOSITORY:
         return len(lock.vllm.commit)

@@ -166,13 +166,16 @@ def timelines(label: str, starts: Sequence[Start]) -> str:
     return svg(label, draw, lines + 3 + math.ceil(len(names) / 2))
 
 
-def curves(label: str, rows: Sequence[tuple[str, Sequence[float]]], across: str, up: str) -> str:
-    """Return a plot of ROWS: names, and values from 0 to 1 for 0, 1, 2... of what is ACROSS. UP says what they are."""
+def curves(label: str, rows: Sequence[tuple[str, Sequence[float]]], across: str, up: str, first: int = 0) -> str:
+    """Return a plot of ROWS: names, and values from 0 to 1. UP says what they are.
+
+    They are those of FIRST, FIRST + 1... of what is ACROSS.
+    """
     drawn = rows[:MOST]
 
     def draw(axes: Axes) -> None:
-        _curves(axes, [(name, [*enumerate(values)]) for name, values in drawn])
-        axes.set_xlim(0, max([1, *(len(values) - 1 for _, values in drawn)]))
+        _curves(axes, [(name, [*enumerate(values, first)]) for name, values in drawn])
+        axes.set_xlim(first, first + max([1, *(len(values) - 1 for _, values in drawn)]))
         axes.set_ylim(0, 1)
         axes.set_ylabel(up)
         axes.set_xlabel(across + _left_out(len(drawn), len(rows)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from nvllm.core.refusal import Refusal, refuse_any
+from nvllm.core.spec import ImageSpec
 from nvllm.patches.series import Patch, Series
 
 
@@ -46,6 +47,26 @@ def narrowed(names: Sequence[str], series: Series, patches: Sequence[Patch]) -> 
     known = {patch.sentinel.name for patch in series.patches if patch.sentinel is not None}
     absent = known - sentinels(patches)
     return tuple(name for name in names if name not in absent)
+
+
+def lacking(spec: ImageSpec, series: Series, patches: Sequence[Patch]) -> Mapping[str, Sequence[str]]:
+    """Return, by profile of SPEC, the patches that it requires and that neither PATCHES, a set of SERIES, nor the
+    release of SERIES has. A profile that lacks none is not in it."""
+    there = {patch.id for patch in (*patches, *(patch for patch in series.patches if patch.status == "upstream"))}
+    listed = {name: [one for one in profile.requires if one not in there] for name, profile in spec.profiles.items()}
+    return {name: ids for name, ids in listed.items() if ids}
+
+
+def unmet(spec: ImageSpec, profile: str, series: Series, patches: Sequence[Patch]) -> Iterator[Refusal]:
+    """Yield NV613 for each patch that PROFILE of SPEC is `lacking`."""
+    for name in lacking(spec, series, patches).get(profile, ()):
+        patch = series.patch(name)
+        carried = patch is not None and patch.status == "carried"
+        state = f"not in the set, carried by {series.base}" if carried else f"not in {series.base}"
+        bring = f"write {name} under patches.enable, then nvllm build {spec.name}"
+        cure = bring if carried else f"make {name} for {series.version}, or take it out if the profile works without it"
+        where = f"images/{spec.name}.yaml: .profiles.{profile}.requires"
+        yield Refusal("NV613", where, f"a patch set that has {name}", state, cure)
 
 
 def _unknown(where: str, series: Series, name: str) -> Refusal:

@@ -11,7 +11,7 @@ import importlib.util
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from nvllm.core import proc, reading
@@ -30,6 +30,11 @@ _LACKS = "ModuleNotFoundError: "
 def pytest_is_here() -> bool:
     """Return whether the Python that runs nvllm has pytest."""
     return importlib.util.find_spec("pytest") is not None
+
+
+def absent(root: Path, nodes: Iterable[str]) -> frozenset[str]:
+    """Return those of NODES whose file is not below ROOT, such as the proofs of nvllm's patches in another project."""
+    return frozenset(node for node in nodes if not (root / node.partition("::")[0]).is_file())
 
 
 def refusals(root: Path, nodes: Sequence[str]) -> Iterator[Refusal]:

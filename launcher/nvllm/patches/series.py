@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from nvllm.core.fields import COMMIT, Case, Form, Rule, Sha256
+from nvllm.core.fields import PINNED, PINNED_COMMIT, Case, Form, Rule, Sha256
 
 SCHEMA = "nvllm.series/1"
 
@@ -102,7 +102,7 @@ class Series:
     schema: Annotated[str, Rule(choices=(SCHEMA,))]
     base: Annotated[str, Rule("^[A-Za-z0-9][A-Za-z0-9._-]*$", "the name of the series' directory")]
     version: Version
-    commit: Annotated[str, Rule(COMMIT, "a commit as 40 lower-case hex digits", code="NV102")]
+    commit: Annotated[str, Rule(PINNED_COMMIT, PINNED, code="NV102")]
     patches: tuple[Patch, ...]
 
     def patch(self, patch_id: str) -> Patch | None:

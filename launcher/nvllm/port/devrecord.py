@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from nvllm.core import documents, durable, reading
-from nvllm.core.fields import Commit, Form, Rule, Sha256, Word
+from nvllm.core.fields import Commit, Form, PinnedCommit, Rule, Sha256, Word
 from nvllm.core.refusal import refuse
 from nvllm.sources.worktree import WorkTree
 
@@ -25,7 +25,7 @@ class DevTree:
     schema: Annotated[str, Rule(choices=(SCHEMA,))]
     image: Word
     series: Word
-    commit: Commit
+    commit: PinnedCommit
     base: Commit
     source: Sha256
 

@@ -97,7 +97,8 @@ def needs(
 
 def old_proofs(root: Path, series: Series, release: NewRelease) -> Iterator[Need]:
     """Yield the files below ROOT with tests of the patches carried that are for the release of SERIES: by a parameter
-    that the file lacks for the new one, or because they name it. Such a test says nothing of the patch at RELEASE."""
+    that the file lacks for the new one, or because they name it. Such a test says nothing of the patch at RELEASE.
+    Of a file that the project lacks, such as a proof of nvllm's own patches, nothing has to be decided."""
     old, new = series.version, release.version
     listed: dict[str, list[str]] = {}
     for patch in series.patches:
@@ -106,7 +107,9 @@ def old_proofs(root: Path, series: Series, release: NewRelease) -> Iterator[Need
     for file, nodes in listed.items():
         content = _content(root / file)
         tests = f"{len(set(nodes))} of its tests"
-        if moved_nodes(nodes, old, new) != nodes and not _names(content, new):
+        if not (root / file).exists():
+            yield Need("patches: proved-by", "unread", f"{file}, {tests}", "not in this project")
+        elif moved_nodes(nodes, old, new) != nodes and not _names(content, new):
             yield Need("patches: proved-by", "decide", f"{file}, {tests}", f"give them the parameter {new}")
         elif moved_nodes(nodes, old, new) == nodes and _names(content, old):
             yield Need("patches: proved-by", "decide", f"{file}, {tests}", f"it names {old}: let it test {new}")
@@ -133,7 +136,11 @@ def _changes(spec: ImageSpec, moved: Values, release: NewRelease) -> Iterator[Ne
     vllm, python = spec.vllm, spec.python
     pairs: list[tuple[str, Sequence[str], Sequence[str]]] = [
         ("vllm.version", [vllm.version], [moved.version]),
-        ("vllm.commit", [vllm.commit], [release.commit or "asked of git by the port, or named with --commit"]),
+        (
+            "vllm.commit",
+            [vllm.commit],
+            [release.commit or "what git says, or the archive"],
+        ),
         ("vllm.differs", vllm.differs, moved.differs),
         ("vllm.brings", vllm.brings, moved.brings),
         ("python.requirements", python.requirements, moved.requirements),

@@ -191,10 +191,12 @@ def _from_lock(known: KnownProfile, depth: Depth) -> KnownProfile:
         patches = patchset.choose(
             series, spec.patches.enable, where=f"{project.show(project.spec(spec.name))}: .patches.enable"
         )
-        return replace(known, patches=patches, refusals=(*known.refusals, *refused.refusals))
+        unmet = patchset.unmet(spec, known.instance.profile, series, patches)
+        return replace(known, patches=patches, refusals=(*known.refusals, *refused.refusals, *unmet))
     build, stale = identity.from_lock(project, spec, series, lock, None)
     unproved = proved.demanded(project, spec, build.patches)
-    return replace(known, patches=build.patches, build=build, refusals=(*known.refusals, *stale, *unproved))
+    unmet = patchset.unmet(spec, known.instance.profile, series, build.patches)
+    return replace(known, patches=build.patches, build=build, refusals=(*known.refusals, *stale, *unproved, *unmet))
 
 
 def _from_engine(known: KnownProfile, engine: Engine | EngineProblem) -> KnownProfile:

@@ -6,7 +6,7 @@ Unknown means included. What is left out is the short list below, each with the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import MappingProxyType
 
 from nvllm.core import canonical
@@ -54,6 +54,10 @@ NOT_COMPILED: Mapping[str, str] = MappingProxyType(
     }
 )
 """Factors of the serve hash that decide nothing of what is compiled, and why."""
+
+_PROFILER = "--profiler-config"
+"""An argument of which vLLM takes nothing into the key of its cache (``ProfilerConfig.compute_hash``): a trace loads
+what was compiled without it."""
 
 EXCLUDED_LIMITS = ("start_timeout", "stall_timeout", "drain_timeout", "open_files")
 """Of the limits: how long somebody waits, and how many connections an engine takes."""
@@ -110,10 +114,13 @@ def serve_hash(plan: LaunchPlan) -> str:
 def compile_key(plan: LaunchPlan) -> str:
     """Return the compile key of PLAN, 64 hex digits: plans with the same one can load what one of them compiled.
 
-    It covers every factor of the serve hash but those in `NOT_COMPILED`: the build hash with every patch, the hashes of
-    the models, the engine's command and environment, GPUs, processor, waivers and limits. So it covers more than the
-    key by which vLLM names its cache, and never less.
+    It covers every factor of the serve hash but those in `NOT_COMPILED` and the arguments of the profiler: the build
+    hash with every patch, the hashes of the models, the engine's command and environment, GPUs, processor, waivers and
+    limits. So it covers more than the key by which vLLM names its cache, and never less.
     """
+    engine = plan.command.engine
+    profiler = [word for word in engine if word.partition(".")[0] == _PROFILER]
+    plan = replace(plan, command=replace(plan.command, engine=tuple(_without(engine, profiler))))
     compiled = {name: value for name, value in factors(plan).items() if name not in NOT_COMPILED}
     return canonical.digest(COMPILE_DOMAIN, compiled)
 

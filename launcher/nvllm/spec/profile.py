@@ -106,6 +106,7 @@ def check(draft: Draft, profile: str) -> Iterator[Refusal]:
     yield from _waivers(draft, profile)
     yield from _blessed(draft, profile)
     yield from _evaluation(draft, profile)
+    yield from _evaluate_as(draft, profile)
 
 
 def _model(draft: Draft, steps: list[Step]) -> Iterator[Refusal]:
@@ -272,6 +273,30 @@ def _evaluation(draft: Draft, profile: str) -> Iterator[Refusal]:
             parts.part(text)
         except ValueError as error:
             yield draft.bad(steps, "a part of the whole, such as 45/50 or 90%", str(error), "write 45/50, or 90%")
+
+
+_ANSWERED_BY = ("model", "adapters", "chat-template", "sentinels")
+"""What two profiles have alike if answers of one say something of the other."""
+
+
+def _evaluate_as(draft: Draft, profile: str) -> Iterator[Refusal]:
+    """Refuse a profile for the questions that the spec lacks, and one whose answers are those of something else."""
+    steps: list[Step] = ["profiles", profile, "campaign", "evaluate-as"]
+    name = draft.word(*steps)
+    if name is None:
+        return
+    known = sorted(other for other in draft.mapping("profiles") if other.isprintable() and other != profile)
+    if name not in known:
+        expected = f"another profile of the spec: {', '.join(known)}" if known else "a second profile in the spec"
+        meant = schemas.nearest(name, known)
+        yield draft.bad(steps, expected, schemas.show(name), f"write {meant}" if meant is not None else "remove it")
+        return
+    for part in _ANSWERED_BY:
+        if draft.at("profiles", profile, part) != draft.at("profiles", name, part):
+            expected = f"a profile with the {part} of {profile}: its answers stand for {profile}"
+            yield draft.bad(
+                steps, expected, f"{name}, with another", f"name another profile, or give {name} that {part}"
+            )
 
 
 def _full_option(argument: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from nvllm.core import canonical, documents, reading, schemas, yamlnodes
 from nvllm.core.canonical import Json
+from nvllm.core.fields import COMMIT, PINNED_COMMIT
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import FORM, DebianBase, ImageSpec, Model, Profile, PythonSet, RegistryBase, VllmPin
@@ -160,6 +161,7 @@ def _doubles(draft: Draft) -> Iterator[Refusal]:
     ]
     for name in draft.mapping("profiles"):
         lists.append((("profiles", name, "sentinels"), None))
+        lists.append((("profiles", name, "requires"), None))
         lists.append((("profiles", name, "gpu", "capabilities"), None))
         lists.append((("profiles", name, "waivers"), "name"))
         lists.append((("profiles", name, "adapters"), None))
@@ -216,7 +218,15 @@ def _served(draft: Draft, name: str) -> Iterator[Refusal]:
 
 
 def _compiled(draft: Draft, name: str) -> Iterator[Refusal]:
-    """Refuse a requirement on the distribution NAME: it is compiled, and an index has another one."""
+    """Refuse the beginning of a commit, whose archive no host gives, and a requirement on the distribution NAME.
+
+    NAME is compiled, and an index has another one.
+    """
+    commit = draft.word("vllm", "commit")
+    if commit is not None and re.fullmatch(PINNED_COMMIT, commit) and not re.fullmatch(COMMIT, commit):
+        cure = f"write the 40 hex digits that `git rev-parse {commit}^0` prints in a clone of the repository"
+        expected = "the whole commit, 40 hex digits: vllm.source is asked for it"
+        yield draft.refusal("NV102", ["vllm", "commit"], expected, schemas.show(commit), cure)
     for index, requirement in enumerate(draft.items("python", "requirements")):
         if isinstance(requirement, str) and _normal(requirement.partition("==")[0]) == _normal(name):
             steps: list[Step] = ["python", "requirements", index]

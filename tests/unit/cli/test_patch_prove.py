@@ -150,6 +150,21 @@ def test_what_proves_nothing_is_named(project: Path, capsys: pytest.CaptureFixtu
     assert "with:    error: KeyError" in out
 
 
+def test_a_proof_that_is_not_in_the_project_is_left_out_unless_its_patch_is_named(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A project of `nvllm init` has nvllm's patches, and not the tests of nvllm's own repository."""
+    add(project, "test_its_own", "test_of_either")
+    series, elsewhere = project / "patches/v0.28.0/series.yaml", "tests/series/test_elsewhere.py::test_it"
+    series.write_text(series.read_text().replace("tests/test_greet.py::test_of_either", elsewhere))
+    answer = prove(capsys, code=1)
+    assert (answer["state"], verdicts(answer)) == ("unproved", ["proved", None])
+    assert [one["left"] for one in answer["tests"]] == [None, "its file is not in this project"]
+    assert main(["patch", "prove", "cpu", "louder", "--json"]) == 2
+    (refusal,) = json.loads(capsys.readouterr().out)["refusals"]
+    assert (refusal["code"], refusal["found"]) == ("NV108", "no file tests/series/test_elsewhere.py")
+
+
 def test_a_patch_that_is_not_carried_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(project, "test_its_own")
     capsys.readouterr()

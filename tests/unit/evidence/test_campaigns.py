@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -12,12 +14,13 @@ from typing import Any
 import pytest
 
 from nvllm.core import clock, durable
+from nvllm.core.plan import LaunchPlan
 from nvllm.evidence.records import Kind
 from nvllm.host import facts, gate_records
 from support import question_samples
 from support.campaign_world import KINDS, Campaign, campaign
 from support.gate_samples import DAY, HERE, record
-from support.plansamples import FrontEnd
+from support.plansamples import FrontEnd, edit
 
 GIB = 2**30
 
@@ -47,6 +50,60 @@ def test_a_run_until_it_is_decided_ends_when_nothing_is_open(made: Campaign) -> 
     for _ in range(2):
         status, document = made.run("eval", "--until-decided", "--runs", "8")
         assert (status, codes(document), len(made.verdicts), len(made.engine.plans)) == (0, [], 3, 3)
+
+
+def evaluating(made: Campaign) -> Path:
+    """Let the profile `eager` be asked as another one, and return the leg of its first arm."""
+    spec = made.project.spec("demo")
+    (eager,) = re.findall(r"^  eager:\n(?:    .*\n)+", spec.read_text(), re.MULTILINE)
+    other = eager.replace("  eager:", "  piecewise:").replace("max-model-len: 128", "max-model-len: 64")
+    spec.write_text(spec.read_text() + other)
+    edit(spec, eager, eager.replace("    port: 8000\n", "    port: 8000\n    campaign: {evaluate-as: piecewise}\n"))
+    return made.output / "arms" / "eager" / "run-1"
+
+
+def test_a_sweep_asks_the_questions_of_the_profile_that_the_spec_names(made: Campaign) -> None:
+    leg = evaluating(made)
+    for _ in range(2):  # the second time nothing is run again
+        status, document = made.run("sweep")
+        assert (status, codes(document), len(made.verdicts), len(made.engine.plans)) == (0, [], 2, 4)
+    assert [one.profile for one in made.engine.plans] == ["eager", "piecewise"] * 2
+    verdict = json.loads((leg / "verdict.json").read_text())
+    assert (verdict["outcome"], verdict["asked"], verdict["figures"]["output tokens/s"]) == ("passed", 4, 42.5)
+    assert verdict["evaluation"]["profile"] == "piecewise"
+    assert verdict["evaluation"]["container"] != verdict["container"]
+    names = [one["name"] for one in verdict["checks"]]
+    assert names[len(names) // 2 :] == [f"evaluation: {one}" for one in names[: len(names) // 2]]
+    assert {one.name for one in leg.glob("evaluation/*")} >= {"engine.log", "memory.jsonl", "metrics-after.txt"}
+    noted = "eager was asked the questions as profile piecewise, in an engine of its own"
+    assert noted in document["result"]["notes"]
+    assert noted in (made.output / "report.html").read_text()
+    status, document = made.run("sweep", "--dry-run")
+    assert document["result"]["evaluated"] == {"eager": "piecewise", "eager-2": "piecewise"}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_after_a_load_that_failed_nothing_is_asked_of_the_other_profile(made: Campaign) -> None:
+    leg = evaluating(made)
+    made.engine.read_in = lambda *_: None  # type: ignore[method-assign]
+    status, document = made.run("sweep")
+    assert (status, codes(document), len(made.engine.plans)) == (1, ["NV854", "NV854"], 2)
+    assert "evaluation" not in json.loads((leg / "verdict.json").read_text())
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_leg_whose_second_engine_does_not_start_is_invalid(made: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    leg, start = evaluating(made), made.engine.start
+
+    def started(plan: LaunchPlan, labels: Mapping[str, str]) -> str:
+        made.engine.broken = plan.sentinels if plan.profile == "piecewise" else None
+        return start(plan, labels)
+
+    monkeypatch.setattr(made.engine, "start", started)
+    status, document = made.run("sweep")
+    assert (status, codes(document)) == (1, ["NV854", "NV854"])
+    verdict = json.loads((leg / "verdict.json").read_text())
+    assert (verdict["outcome"], verdict["checks"][-1]["name"]) == ("invalid", "evaluation: start")
 
 
 def test_five_runs_in_one_engine_whose_fourth_collapses(made: Campaign) -> None:

@@ -63,7 +63,8 @@ def test_a_collapse_in_the_fourth_run_is_found_and_named() -> None:
         "engine 1, run 4 / run 1: fewer correct answers: correct -72.0 points"
     )
     assert lost(compared) == ["engine 1, run 4 / run 1", "engine 1, run 5 / run 1"]
-    assert analysis.answer(compared)[0] == ("loss", f"engine 1, runs 2 to 5 / run 1 is a loss: {finding.takes}")
+    loss = "engine 1, runs 2 to 5 / run 1 is a loss: 47, 47, 47, 11, 35 of 50 right, run after run"
+    assert analysis.answer(compared)[0] == ("loss", f"{loss}; a part is not known yet: {finding.takes}")
 
 
 def test_one_engine_of_three_collapses_alone() -> None:

@@ -120,6 +120,14 @@ def test_samples_become_answers_and_the_first_filter_counts(tmp_path: Path, monk
     assert (tmp_path / "leg/lm-eval/tiny/samples_sums_1.jsonl").read_text() == LINES
 
 
+def test_the_text_of_a_task_that_scores_answers_has_all_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = [[["-3.1", "False"]], [["-2.5", "False"]]]
+    line = json.dumps({**json.loads(sample("none", 0, right=True)), "resps": scores, "filtered_resps": scores})
+    installed(tmp_path, monkeypatch, f"(output / 'samples_sums_1.jsonl').write_text({line!r})")
+    (answered,) = ask(tmp_path).answers
+    assert (answered.correct, answered.text) == (True, str(scores))
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [

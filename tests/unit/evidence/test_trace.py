@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from nvllm.core import workload
+from nvllm.core.plan import CACHE
 from nvllm.core.refusal import Refused
 from nvllm.evidence import analysis, conclusion, page, summary, trace
 from nvllm.evidence.load import METRICS, PERCENTILES, LoadProbe
 from nvllm.evidence.records import KernelTable, TraceRules
 from nvllm.evidence.trace import Taken
 from support.evidence_samples import benched, manifest
-from support.evidence_world import World, probe, world
+from support.evidence_world import World, artifact_world, probe, world
 from support.plansamples import SPEC, FrontEnd
 
 LOAD = LoadProbe("vllm", 100, 2, 64, 128, 42)
@@ -121,6 +124,48 @@ def test_each_trace_has_an_engine_of_its_own_and_they_are_added_up(made: World) 
     assert (only.run, only.tokens, only.requests, trace.mean(only.kernels[0])) == (3, 96, 6, 4.0)
 
 
+@pytest.fixture
+def compiled(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch, undrawn: None) -> World:
+    monkeypatch.setattr(workload, "SETTINGS", workload.SETTINGS[:1])
+    made = artifact_world(tmp_path, front)
+    first = replace(made.runner.manifest.arms[0], name="eager")
+    states = (first, replace(first, name="eager-2"))
+    made.runner.manifest = replace(made.runner.manifest, arms=states, ablated=(), kind="bench", traced=True)
+    made.directory.begin(made.runner.manifest, force=True)
+    return replace(made, runner=replace(made.runner, traced=LOAD))
+
+
+def test_a_traced_leg_loads_what_the_other_legs_of_its_arm_loaded(compiled: World) -> None:
+    answers(compiled, *[(0, ""), (0, said(("aten::mm", 3, 9.0)))] * 2)
+    found = compiled.runner.run()
+    legs = [compiled.directory.verdict(arm, 1) for arm in ("eager", "eager-2")]
+    assert len(compiled.engine.benches) == 1
+    assert {table.tree for table in found.kernels} == {leg.tree for leg in legs if leg is not None} != {""}
+    assert not any("loaded no artifact" in note for note in found.notes)
+    assert f"Trace of eager, tree {found.kernels[0].tree[:12]}: " in summary.markdown(compiled.runner.manifest, found)
+    shutil.rmtree(compiled.directory.trace("eager-2"))  # a run that goes on, of which only a trace is missing
+    answers(compiled, (0, ""), (0, said(("aten::mm", 3, 9.0))))
+    assert replace(compiled.runner).run() == found
+    assert len(compiled.engine.benches) == 1
+
+
+def test_a_traced_leg_that_compiled_is_invalid(compiled: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(compiled, (0, ""), (0, said(("aten::mm", 3, 9.0))))
+    take = trace.take
+
+    def compiles(*arguments: Any) -> trace.Traced:
+        compiled.engine.scratch = (f"{CACHE}/inductor_cache/aa/new.py",)
+        return take(*arguments)
+
+    monkeypatch.setattr(trace, "take", compiles)
+    with pytest.raises(Refused) as caught:
+        compiled.runner.run()
+    ((code, where, text),) = [(one.code, one.where, one.found) for one in caught.value.refusals]
+    assert (code, where) == ("NV854", "trace 1 of arm eager")
+    assert text == f"{CACHE}/inductor_cache/aa/new.py"
+    assert compiled.directory.kernels() == ()
+
+
 def test_milliseconds_a_token_have_an_interval_over_traces() -> None:
     tables = [replace(table("A", ("gemm", 4, took)), run=run) for run, took in enumerate((60.0, 64.0, 68.0), 1)]
     (traced,) = trace.per_token(tables)
@@ -140,8 +185,8 @@ def test_nobody_knows_the_tokens_of_a_trace_that_has_all_its_steps() -> None:
 
 def test_a_profile_under_the_profiler_is_for_development() -> None:
     (profile,) = [SPEC.profiles["eager"]]
-    found = trace.profiled(replace(profile, blessed=True), 32)
-    assert (found.dev, found.blessed) == (True, False)
+    found = trace.profiled(profile, 32)
+    assert (found.dev, found.blessed) == (True, profile.blessed)
     assert found.arguments.items() >= profile.arguments.items()
 
 

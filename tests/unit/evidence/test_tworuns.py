@@ -11,6 +11,7 @@ import pytest
 from nvllm.core.refusal import Refused
 from nvllm.evidence import analysis, page, summary, tworuns
 from nvllm.evidence.arms import Arm
+from nvllm.evidence.comparison import Leg
 from nvllm.evidence.load import PRIMARY
 from nvllm.evidence.records import ArmState, Margins
 from nvllm.evidence.tworuns import Run
@@ -46,6 +47,20 @@ def test_answers_to_other_questions_are_not_compared() -> None:
     notes = "; ".join(compared.notes)
     assert "different questions, prompt or load: 3c3c3c3c3c3c and 9f9f9f9f9f9f" in notes
     assert "different margins; those of A count" in notes
+
+
+def test_one_answer_that_is_graded_in_two_ways_is_named() -> None:
+    def wrong(leg: Leg) -> Leg:
+        """Return LEG as a grader leaves it that takes the questions 3 and 5 for wrong."""
+        return leg[0], tuple(replace(one, correct=one.correct and one.id not in {3, 5}) for one in leg[1])
+
+    first = ablated(1.0)
+    _, compared = tworuns.joined(first, ablated(1.0, lambda question: question > 10))
+    assert not any("a grader is wrong" in note for note in compared.notes)  # other answers, not other grades
+    lied = [replace(arm, legs=tuple(wrong(leg) for leg in arm.legs)) for arm in first.arms]
+    _, compared = tworuns.joined(first, Run(first.manifest, lied))
+    note = "a grader is wrong: the same answer was graded as right and as wrong, to the questions 3, 5"
+    assert note in compared.notes
 
 
 def test_two_benches() -> None:

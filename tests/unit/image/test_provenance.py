@@ -47,7 +47,7 @@ def checked(build: Build = BUILD, built: BuildDigests = BUILT) -> Any:
     for one in definition.resolved_dependencies:
         ResourceDescriptor.copy_from_pb(one).validate()
         assert one.uri == "" or _URI.fullmatch(one.uri)
-        algorithm, value = next(iter(one.digest.items()))
+        algorithm, value = next(iter(one.digest.items()), ("sha256", 64 * "0"))
         assert re.fullmatch({"sha256": "[0-9a-f]{64}", "gitCommit": "[0-9a-f]{40}"}[algorithm], value)
     for subject in made["subject"]:
         assert re.fullmatch("[0-9a-f]{64}", subject["digest"]["sha256"])
@@ -59,6 +59,17 @@ def test_the_classes_of_in_toto_can_refuse() -> None:
         json_format.ParseDict({**checked(), "subjects": []}, statement_pb2.Statement())
     with pytest.raises(ValueError, match="At least one subject"):
         checked(built=replace(BUILT, image_id=None, manifest=None))
+
+
+def test_the_beginning_of_a_commit_is_no_digest() -> None:
+    pin = replace(BUILD.spec.vllm, commit=BUILD.spec.vllm.commit[:9])
+    for build, digest in (
+        (BUILD, {"gitCommit": BUILD.spec.vllm.commit}),
+        (replace(BUILD, spec=replace(BUILD.spec, vllm=pin)), None),
+    ):
+        first, source, *_ = checked(build)["predicate"]["buildDefinition"]["resolvedDependencies"]
+        assert (first["uri"].endswith(f"@{build.spec.vllm.commit}"), first.get("digest")) == (True, digest)
+        assert "sha256" in source["digest"]
 
 
 def test_the_image_is_named_by_its_manifest_and_its_id() -> None:

@@ -148,28 +148,42 @@ def test_a_commit_that_the_source_is_not_of_is_refused(index: Index) -> None:
     assert codes(caught) == ["NV207"]
 
 
-def test_a_commit_that_nobody_knows_is_refused_with_the_command_that_finds_it(index: Index) -> None:
+def test_without_git_the_commit_is_what_the_archive_records(index: Index) -> None:
+    assert draft(index, commit=None).values.commit == COMMIT[:9]
+    assert draft(index, commit=COMMIT[:12]).values.commit == COMMIT[:12]
+
+
+def test_a_commit_that_nobody_knows_is_refused_with_the_command_that_finds_it(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gitrepo.make(tmp_path / "checkout", {"tools/run": "", "setup.py": ""})  # a checkout without the release
+    for commit, expected in ((None, "records 123456789"), (COMMIT[:9], "records 123456789")):
+        with pytest.raises(Refused) as caught:
+            draft(index, commit=commit, checkout=tmp_path / "checkout")
+        (refusal,) = caught.value.refusals
+        assert (refusal.code, expected in refusal.expected) == ("NV209", True)
+        assert "git ls-remote " in refusal.cure
+    monkeypatch.setitem(SOURCES, "vllm/_version.py", "version = 1\n")
     with pytest.raises(Refused) as caught:
         draft(index, commit=None)
-    (refusal,) = caught.value.refusals
-    assert refusal.code == "NV209"
-    assert "records 123456789" in refusal.expected
-    assert "git ls-remote " in refusal.cure
+    assert codes(caught) == ["NV209"]
 
 
-def test_the_commits_of_a_checkout_become_patches(index: Index, tmp_path: Path) -> None:
+def test_the_commits_of_a_checkout_become_patches(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "checkout"
     first = gitrepo.make(root, {"tools/run": "", "setup.py": "", "vllm/greet.py": "hello\n"}).commit
     gitrepo.git(root, "tag", f"v{VERSION}")
     for text in ("HELLO\n", "HELLO!\n"):
         (root / "vllm/greet.py").write_text(text)
         gitrepo.git(root, "commit", "--quiet", "--all", "--message", f"Say {text.strip()}")
-    SOURCES["vllm/_version.py"] = f"__commit_id__ = 'g{first[:9]}'\n"
-    try:
-        made = draft(index, commit=None, checkout=root, proofs=[f"say-hello={TEST}", f"say-hello-2={TEST}"])
-    finally:
-        SOURCES["vllm/_version.py"] = "__commit_id__ = 'g123456789'\n"
+    monkeypatch.setitem(SOURCES, "vllm/_version.py", f"__commit_id__ = 'g{first[:9]}'\n")
+    proofs = [f"say-hello={TEST}", f"say-hello-2={TEST}"]
+    made = draft(index, commit=None, checkout=root, proofs=proofs)
     assert made.values.commit == first
+    # A commit that is named by its first digits is completed by the checkout.
+    assert draft(index, commit=first[:9], checkout=root, proofs=proofs).values.commit == first
     assert [(one.id, one.summary) for one in made.changes] == [
         ("say-hello", "Say HELLO"),
         ("say-hello-2", "Say HELLO!"),

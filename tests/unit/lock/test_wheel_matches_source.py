@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 
 from nvllm.core.lock import FileDifference
 from nvllm.lock import wheel_matches_source
+from nvllm.spec import specfile
 from support import locking, locks
+from support.specs import GOOD, SHOWN
 from support.wheels import make_sdist, make_wheel
 
 SIDES = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["0" * 64, "1" * 64]))
@@ -60,3 +63,11 @@ def test_what_the_build_of_a_wheel_fetched_is_no_difference() -> None:
 )
 def test_the_recorded_commit_is_read_and_never_run(text: str, commit: str | None) -> None:
     assert wheel_matches_source.recorded_commit(text.encode()) == commit
+
+
+@pytest.mark.parametrize(("digits", "refused"), [(8, True), (9, False), (12, False), (40, False)])
+def test_a_pin_has_all_that_the_archive_records(digits: int, refused: bool) -> None:
+    pin = replace(specfile.parse(GOOD, SHOWN).vllm, commit=locks.COMMIT[:digits])
+    recorded = {"vllm/_version.py": f"__commit_id__ = 'g{locks.COMMIT[:9]}'\n".encode()}
+    codes = [one.code for one in wheel_matches_source.other_commit(recorded, "vllm.tar.gz", pin, SHOWN)]
+    assert codes == (["NV207"] if refused else [])

@@ -120,7 +120,7 @@ def test_a_proof_of_the_old_release_is_listed(tmp_path: Path) -> None:
     rows = {
         'BASE = "v0.28.0"': (f"{plain}, 2 of its tests", "it names 0.28.0: let it test 0.32.0"),
         "0.28.01 10.28.0 0.28.0.1": None,
-        None: (f"{plain}, 2 of its tests", "it names 0.28.0: let it test 0.32.0"),
+        None: (f"{plain}, 2 of its tests", "not in this project"),
     }
     for path in (plain, with_parameter):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

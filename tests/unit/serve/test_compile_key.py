@@ -1,4 +1,4 @@
-"""A sentinel decides nothing of what is compiled, in any series: arms that differ in sentinels load one artifact."""
+"""Neither a sentinel nor the profiler decides what is compiled, in any series: such legs load one artifact."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path, PurePosixPath
 
 from nvllm.core.paths import Project
 from nvllm.core.plan import LaunchPlan
-from nvllm.core.spec import ImageSpec
+from nvllm.core.spec import ImageSpec, Profile
+from nvllm.evidence import trace
 from nvllm.image import identity
 from nvllm.patches import patchset, seriesfile
 from nvllm.serve import planner, servehash
@@ -22,8 +23,8 @@ TRACED = ("vllm/model_executor", "vllm/compilation")
 """The code of models and layers, which torch.compile traces and vLLM hashes into its key, and what compiles it."""
 
 
-def plan(spec: ImageSpec, profile: str, sentinels: tuple[str, ...]) -> LaunchPlan:
-    changed = replace(spec.profiles[profile], sentinels=sentinels, chat_template=None)
+def plan(spec: ImageSpec, profile: str, changed: Profile) -> LaunchPlan:
+    changed = replace(changed, chat_template=None)
     spec = replace(spec, profiles={profile: changed})
     image = PlannedImage(spec, "b" * 64, identity.scheme(spec.base.python), ("sha256:" + "1" * 64,))
     draft = LOCAL if changed.draft is not None else None
@@ -42,12 +43,23 @@ def test_a_sentinel_does_not_change_the_compile_key_of_any_series() -> None:
         assert names >= patchset.sentinels(series.patches)
         for profile in spec.profiles:
             arms = [(), *((name,) for name in sorted(names)), tuple(sorted(names))]
-            plans = [plan(spec, profile, arm) for arm in arms]
+            plans = [plan(spec, profile, replace(spec.profiles[profile], sentinels=arm)) for arm in arms]
             assert len({one.serve_hash for one in plans}) == len(arms)
             if len({servehash.compile_key(one) for one in plans}) != 1:
                 wrong.append(f"{path.stem} {profile}")
     assert wrong == []
     assert seen == {one.parent.name for one in (ROOT / "patches").glob("*/series.yaml")}
+
+
+def test_the_profiler_does_not_change_the_compile_key_of_any_profile() -> None:
+    for path in sorted((ROOT / "images").glob("*.yaml")):
+        spec = specfile.of(Project(ROOT), path.stem)
+        for name, profile in spec.profiles.items():
+            traced = trace.profiled(profile, 32)
+            longer = replace(traced, arguments={**traced.arguments, "max-model-len": 7})
+            plain, under, other = (plan(spec, name, one) for one in (profile, traced, longer))
+            assert plain.serve_hash != under.serve_hash
+            assert servehash.compile_key(plain) == servehash.compile_key(under) != servehash.compile_key(other)
 
 
 def test_no_patch_with_a_sentinel_touches_code_that_is_traced() -> None:

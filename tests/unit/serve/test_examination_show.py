@@ -52,6 +52,17 @@ def test_without_a_lock_the_plan_says_what_the_spec_decides(demo: Project, place
     assert [one.target for one in found.plan.mounts] == ["/run/nvllm"]
 
 
+def test_a_patch_that_the_profile_requires_is_looked_for_with_a_lock_and_without(demo: Project, places: Places) -> None:
+    edit(demo.spec("demo"), "    model: tiny\n", "    model: tiny\n    requires: [aot-load-guard, none-such]\n")
+    with_lock = [one for one in seen(demo, places).refusals if one.code == "NV613"]
+    demo.lock("demo").unlink()
+    without = [one for one in seen(demo, places).refusals if one.code == "NV613"]
+    assert with_lock == without
+    assert [one.expected for one in without] == [
+        f"a patch set that has {name}" for name in ("aot-load-guard", "none-such")
+    ]
+
+
 def test_without_a_lock_the_draft_model_is_looked_for_as_well(demo: Project, places: Places) -> None:
     demo.lock("demo").unlink()
     edit(demo.spec("demo"), "    model: tiny\n", "    model: tiny\n    draft: hub\n")

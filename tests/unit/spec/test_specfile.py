@@ -312,6 +312,32 @@ def test_evaluations_that_are_none() -> None:
     assert refused == rows
 
 
+def test_the_profile_that_answers_for_another_one() -> None:
+    head, eager = GOOD.split("profiles:\n")
+    other = eager.replace("  eager:\n", "  piecewise:\n")
+
+    def text(name: str, old: str = "", new: str = "") -> str:
+        asking = eager.replace("    port: 8000\n", f"    port: 8000\n    campaign: {{evaluate-as: {name}}}\n")
+        return f"{head}profiles:\n{asking}{other.replace(old, new) if old else other}"
+
+    assert specfile.parse(text("piecewise"), SHOWN).profiles["eager"].campaign.evaluate_as == "piecewise"
+    assert specfile.parse(text("piecewise", "max-model-len: 128", "max-model-len: 64"), SHOWN)
+    rows = {
+        text("eager"): "another profile of the spec: piecewise",
+        text("piecewize"): "another profile of the spec: piecewise",
+        text(
+            "piecewise", "model: tiny", "model: hub"
+        ): "a profile with the model of eager: its answers stand for eager",
+        text("piecewise", "    sentinels: [drain]\n", ""): (
+            "a profile with the sentinels of eager: its answers stand for eager"
+        ),
+    }
+    for wrong, expected in rows.items():
+        refusal = only(wrong)
+        assert (refusal.code, refusal.expected) == ("NV101", expected)
+        assert refusal.where.endswith(".profiles.eager.campaign.evaluate-as")
+
+
 def test_how_long_requests_may_stand_still() -> None:
     assert specfile.parse(GOOD, SHOWN).profiles["eager"].limits.stall_timeout == 600
     text = spoiled("      start-timeout: 300\n", "      start-timeout: 300\n      stall-timeout: 90\n")
