@@ -18,7 +18,7 @@ from typing import Literal
 from nvllm.bless.blessing import Compiled
 from nvllm.cache.manifest import TrialMachine, TrialRecord
 from nvllm.core import canonical, durable, paths
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
 from nvllm.fleet import tasks
 from nvllm.fleet.machines import ClusterNode, MachinePool, NotCarriedError, cancelled_by_interrupt
 from nvllm.fleet.tasks import SAME_VERSION, Answer, BootAnswer, BootTask, ReadyAnswer, ReadyTask, ServedProfile
@@ -81,10 +81,8 @@ class BootMachines:
                 end_all(running, self.pool.clear)
         refusals: list[Refusal] = []
         for boot in ended:
-            try:
+            with collected(refusals):
                 boot.result()
-            except Refused as refused:
-                refusals += refused.refusals
         refuse_any(refusals)
         return tuple(boot.result() for boot in running)
 

@@ -26,7 +26,7 @@ from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.progress import Progress, Task
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
 from nvllm.fleet.bounded import (
     LIMITS,
     BoundedClient,
@@ -278,10 +278,8 @@ class Repository:
                 counted, stop = Serial(task), threading.Event()
                 with ThreadPoolExecutor(_AT_ONCE, "push") as pool:
                     for sent in [pool.submit(self._push_unless, stop, one, counted) for one in lacking]:
-                        try:
+                        with collected(refusals):
                             sent.result()
-                        except Refused as refused:
-                            refusals += refused.refusals
         by_answer = {one.found: one for one in reversed(refusals)}  # one cause is one refusal
         refuse_any(by_answer.values())
         return sum(one.size for one in lacking)

@@ -18,7 +18,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
 from nvllm.engine.engine import Engine
 from nvllm.host import facts
 from nvllm.image import buildrecord, identity, recording, registry_base, sbom
@@ -291,12 +291,10 @@ class LayerBuilder:
         entries: list[TarEntry] = []
         refusals: list[Refusal] = []
         for locked in self.build.lock.wheels:
-            try:
+            with collected(refusals):  # report the other wheels too
                 path = self.store.path(locked.file.sha256)
                 wheels[locked] = stack.enter_context(Wheel(path, locked.file.filename, locked.omitted))
                 entries.extend(wheels[locked].entries(self.build.scheme))
-            except Refused as refused:  # report the other wheels too
-                refusals.extend(refused.refusals)
         refuse_any(refusals)
         return wheels, entries
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from nvllm import runtime
 from nvllm.core import reading
 from nvllm.core.plan import EVERY_ADDRESS
-from nvllm.core.refusal import Refusal, Refused, refuse
+from nvllm.core.refusal import Refusal, Refused, collected, refuse
 from nvllm.core.spec import LOOPBACK, Access
 
 _SHORTEST, _LONGEST = 16, 512
@@ -36,10 +36,8 @@ def refusals(access: Access, user: str, project: Path) -> list[Refusal]:
     """
     wrong = [] if access.publish in {LOOPBACK, EVERY_ADDRESS} else _address(access.publish)
     if access.key_file is not None:
-        try:
+        with collected(wrong):
             _key(access.key_file, int(user.partition(":")[0]), project)
-        except Refused as refused:
-            wrong += refused.refusals
     return wrong
 
 

@@ -22,7 +22,7 @@ from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress, Task
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
 from nvllm.sources.client import SilentHostError
 from nvllm.sources.store import Store
 
@@ -262,10 +262,8 @@ def _fetch_all(files: Sequence[LockedFile], work: _Work) -> None:
         futures = [pool.submit(_fetch_one, file, work) for file in files]
         try:
             for future in futures:
-                try:
+                with collected(refusals):
                     future.result()
-                except Refused as refused:
-                    refusals += refused.refusals
         finally:
             # Downloads still run here only after an interrupt or a bug: do not wait for gigabytes then.
             work.stop.set()
