@@ -20,6 +20,7 @@ from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.cache.pins import Pin, Pins
+from nvllm.cli.build import image_builder
 from nvllm.cli.complete import profiles
 from nvllm.cli.fleet import ON, connected, repository
 from nvllm.cli.frame import PATH, App, Command, packed
@@ -33,7 +34,6 @@ from nvllm.fleet.machines import Carrier, MachinePool
 from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import ServedProfile
 from nvllm.host import survey
-from nvllm.image.builder import ImageBuilder
 from nvllm.serve import hostclass, owners, supervisor
 from nvllm.serve.examination import Depth, Examination, examine
 from nvllm.serve.kernel_reports import KernelReports
@@ -263,7 +263,7 @@ def _spread(
     """
     assert examination.build is not None  # without a lock there was no examination
     plan, build = examination.plan, examination.build
-    builder = ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
+    builder = image_builder(app)
     pushed = images.push_image(builder.image(build), images.tag_of(build), registry)
     served = ServedProfile(
         plan.image, plan.profile, plan.build_hash, registry.name.typed, pushed.digest, pool.host, plan.serve_hash

@@ -9,7 +9,7 @@ import click
 
 from nvllm.cache.blessings import Blessings
 from nvllm.cli import terminal
-from nvllm.cli.build import fresh_build, patches_option
+from nvllm.cli.build import fresh_build, image_builder, patches_option
 from nvllm.cli.complete import profiles
 from nvllm.cli.fleet import opened
 from nvllm.cli.frame import App, Command
@@ -21,7 +21,6 @@ from nvllm.fleet import blessings, images, registry
 from nvllm.fleet.blessings import PulledBlessing, PushedBlessing
 from nvllm.fleet.registry import Repository
 from nvllm.image import recording
-from nvllm.image.builder import ImageBuilder
 from nvllm.image.buildrecord import Proof
 from nvllm.image.identity import Build
 from nvllm.image.recording import Witness
@@ -71,7 +70,7 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
         raise refuse("NV108", "REPO", "a repository without a digest", repo, f"nvllm push {name} {image}")
     build = fresh_build(app, image, patches)
     app.remember_project()
-    finished = ImageBuilder(app.project, app.places, app.progress, offline=app.offline).image(build)
+    finished = image_builder(app).image(build)
     recording.verify(finished.layers, app.progress)
     built = recording.of_image(build, finished)
     Witness(app.project, app.places, engine.connect).hold(build.spec.name, built, finished.layers)
@@ -148,7 +147,7 @@ def pull(app: App, repo: str, image: str, profiles: Sequence[str], verify: bool)
     repository = opened(app, name)
     app.remember_project()
     if verify:
-        builder = ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
+        builder = image_builder(app)
         digest = images.compared(repository, digest, build, builder)
     proof: Proof | None = "built" if verify else None
     done = images.pull_image(repository, digest, build, app.project, app.places, docker, app.progress, proof=proof)

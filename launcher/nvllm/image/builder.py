@@ -34,7 +34,6 @@ from nvllm.layers.oci import Image, Lower
 from nvllm.layers.patchlayer import Patched
 from nvllm.layers.tarlayer import Layer, TarEntry
 from nvllm.layers.wheel import Wheel
-from nvllm.patches import seriesfile
 from nvllm.patches.series import Patch
 from nvllm.patches.unified import Diff
 from nvllm.sources.store import Store
@@ -107,10 +106,8 @@ class ImageBuilder:
     def builder(self, build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
         """Return the layer builder of BUILD, after fetching FILES of its lock. Raises Refused as `fetch` does."""
         store = self.fetched(build, files)
-        directory = self.project.series(build.spec.patches.series)
-        diffs = seriesfile.diffs(directory, build.patches, self.project.show(directory))
-        ordered = tuple(diffs[patch.id] for patch in build.patches)
-        return LayerBuilder(build, ordered, store, LayerCache(self.places.layers), self.progress)
+        cache = LayerCache(self.places.layers)
+        return LayerBuilder(build, build.diffs(self.project), store, cache, self.progress)
 
     def kernels(self, build: Build) -> LayerBuilder:
         """Return a layer builder for the kernels layer of BUILD, fetching only the files that this layer needs.
