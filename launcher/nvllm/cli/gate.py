@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import click
 
 from nvllm.cli.frame import App, FiniteRange, Group, packed, with_app
-from nvllm.core import clock, documents, proc
+from nvllm.core import documents, proc
 from nvllm.core.canonical import Json
 from nvllm.core.gaterules import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE
 from nvllm.core.refusal import Refusal, collected, refuse_any
@@ -20,7 +19,7 @@ from nvllm.host.disk_gate import DiskLimits
 from nvllm.host.facts import HostFacts
 from nvllm.host.gate_records import Measured
 from nvllm.host.gates import FORM, GateName, GateRecord
-from nvllm.host.locks import Holder, Key
+from nvllm.host.locks import Key
 from nvllm.host.memory_gate import MemoryLimits
 from nvllm.host.memtester import Memtester
 from nvllm.host.thermal_gate import ThermalLimits, ThermalSources
@@ -211,8 +210,7 @@ def _memory(app: App, limits: MemoryLimits) -> Kept:
 @contextmanager
 def _alone(app: App, name: GateName) -> Iterator[None]:
     """Hold the lock of the gate NAME: two of a kind would measure each other."""
-    began = clock.now()
-    with locks.acquire_all(app.places.locks, [Key("gate", name)], Holder(os.getpid(), began, f"nvllm gate {name}")):
+    with locks.acquire_all(app.places.locks, [Key("gate", name)], locks.this_process(f"nvllm gate {name}")):
         yield
 
 

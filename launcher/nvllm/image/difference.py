@@ -147,7 +147,7 @@ def _entries(layer: str, first: _Layer, second: _Layer, details: Iterator[int]) 
 def changed(
     layer: str, path: str, before: Mapping[str, str], after: Mapping[str, str], lacking: str
 ) -> Iterator[ImageDifference]:
-    """Yield the attributes of PATH in LAYER that differ between BEFORE and AFTER. LACKING stands for one that is absent."""
+    """Yield the attributes of PATH in LAYER that differ between BEFORE and AFTER; LACKING is for an absent one."""
     for attribute in {**before, **after}:
         if before.get(attribute) != after.get(attribute):
             yield ImageDifference(layer, path, attribute, before.get(attribute, lacking), after.get(attribute, lacking))
