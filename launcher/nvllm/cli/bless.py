@@ -173,7 +173,9 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
             )
             if given.artifacts is not None:
                 compiled = several.run(work, asked, given.artifacts, app.progress)
-            result = compiled.result if compiled is not None else _compiled(work(), asked, base, candidate)
+                result = compiled.result
+            else:
+                result = work().run(asked, base) if candidate is None else work().prove(asked.boots, candidate)
         else:
             result = _spread(app, examination, asked, base, pool, repository(app, given.registry), pin, asker)
         new = blessing.new_manifest(examination, blessings, result, asked, time.time())
@@ -194,10 +196,6 @@ def _counted(compiled: SeveralResult | None) -> tuple[dict[str, Json], str]:
     if compiled is None:
         return {}, ""
     return {"compiles": compiled.compiles, "rejected": [*compiled.rejected]}, f"{compiled.text}. "
-
-
-def _compiled(work: Bless, asked: BlessRequest, base: Manifest | None, candidate: Manifest | None) -> BlessResult:
-    return work.run(asked, base) if candidate is None else work.prove(asked.boots, candidate)
 
 
 def _refuse_pairs(given: BlessOptions) -> None:

@@ -69,6 +69,8 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
     if digest is not None:
         raise refuse("NV108", "REPO", "a repository without a digest", repo, f"nvllm push {name} {image}")
     build = fresh_build(app, image, patches)
+    for profile in profiles:
+        named_profile(app.project, build.spec, profile)  # refuse an unknown one before the build
     app.remember_project()
     finished = image_builder(app).image(build)
     recording.verify(finished.layers, app.progress)
@@ -77,9 +79,7 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
     manifests = Blessings.of_project(app.project, app.places)
     now = time.time()
     chosen = [
-        one
-        for profile in profiles
-        for one in blessings.of_build(manifests, image, _named(app, build, profile), build.build_hash, now)
+        one for profile in profiles for one in blessings.of_build(manifests, image, profile, build.build_hash, now)
     ]
     repository = opened(app, name)
     tag = images.tag_of(build)
@@ -110,12 +110,6 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
         *(f"  nvllm pull {name}@{pushed.digest} {image} --blessing {profile}" for profile in profiles),
     ]
     app.out.result("push", data, "\n".join(lines))
-
-
-def _named(app: App, build: Build, profile: str) -> str:
-    """Return PROFILE. Raises Refused NV107 if BUILD has no such profile."""
-    named_profile(app.project, build.spec, profile)
-    return profile
 
 
 def _pushed(blessing: PushedBlessing) -> Json:

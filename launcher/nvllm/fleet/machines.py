@@ -300,11 +300,9 @@ class RemoteMachines:
             expected = f"the result of {sent.task} of {sent.host}"
             raise refuse("NV345", machine.name, expected, answered, tasks.SAME_VERSION)
         if answer.evidence:
-            self._keep(answer.evidence, answer.bytes)
+            path = paths.ensure(self.evidence) / answer.evidence
+            durable.replace(path, answer.bytes, 0o600, "evidence", "NV920")
         return answer.trial
-
-    def _keep(self, name: str, data: bytes) -> None:
-        durable.replace(paths.ensure(self.evidence) / name, data, 0o600, "evidence", "NV920")
 
     def clear(self) -> None:
         self._pool.clear()

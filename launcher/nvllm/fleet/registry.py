@@ -30,7 +30,6 @@ from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
 from nvllm.fleet.bounded import (
     LIMITS,
     BoundedClient,
-    LargeError,
     Pace,
     RegistryLimits,
     SlowError,
@@ -40,7 +39,7 @@ from nvllm.fleet.bounded import (
 )
 from nvllm.fleet.credentials import Credentials
 from nvllm.layers.oci import INDEX, MANIFEST, Descriptor, sha256
-from nvllm.sources.fetch import Answer, Serial
+from nvllm.sources.fetch import Answer, LargeError, Serial
 
 T = TypeVar("T")
 

@@ -140,8 +140,9 @@ def plan(request: PlanRequest) -> LaunchPlan:
     profile, image, spec = request.profile, request.image, request.image.spec
     path = f"{_MODELS}/{profile.model}"
     engine = (
-        # Also in a bootstrap, where there is nothing to copy: it and the serves have one command, and one hash.
-        *(_seeding(image) if profile.blessed else ()),
+        # `runtime/seed.py`, which runs what follows. Also in a bootstrap, where there is nothing to copy: it and the
+        # serves have one command, and one hash.
+        *((image.scheme.interpreter, "-I", f"/{identity.SEED_PATH}") if profile.blessed else ()),
         *spec.runtime.entrypoint,
         path,
         "--served-model-name",
@@ -227,11 +228,6 @@ def _template(local: LocalTemplate | None) -> PlannedTemplate | None:
         return None
     locked = local.locked
     return PlannedTemplate(locked.path, _template_path(locked.path), locked.size, locked.sha256)
-
-
-def _seeding(image: PlannedImage) -> tuple[str, ...]:
-    """Return the command that runs `runtime/seed.py` in a container of IMAGE; the engine's command follows it."""
-    return image.scheme.interpreter, "-I", f"/{identity.SEED_PATH}"
 
 
 def _served(name: str, path: str, local: LocalModel) -> ServedModel:

@@ -270,7 +270,7 @@ class EngineStart:
     # A start
 
     def _create(self) -> str:
-        """Create and start the container, and return its id."""
+        """Create and start the container, and return its id. A bless starts its workbench in its place."""
         return self.engine.start(self.plan, labels(self.plan, self.run.path))
 
     def _accept(self) -> None:
