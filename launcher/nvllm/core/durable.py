@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from nvllm.core import paths
 from nvllm.core.refusal import Refused, refuse
 
 WriteCode = Literal["NV911", "NV920"]
@@ -133,6 +134,13 @@ def replace(path: Path, data: bytes, mode: int, name: str = "file", code: WriteC
     """Make DATA the content of PATH, with MODE, as `replacing` does."""
     with replacing(path, mode, name, code) as stream:
         stream.write(data)
+
+
+def keep(path: Path, data: bytes, name: str = "file", code: WriteCode = "NV920") -> None:
+    """Make DATA the content of PATH, for this user alone, as `replacing` does; the directory is made if need be."""
+    with writing(path, code):
+        paths.ensure(path.parent)
+    replace(path, data, 0o600, name, code)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from typing import ClassVar, Protocol
 
 from nvllm.bisect.driver import PendingTrial
 from nvllm.bisect.records import BisectStart, Lost, Sent
-from nvllm.core import durable, paths, reading
+from nvllm.core import durable, reading
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.fleet import images, tasks
@@ -300,8 +300,7 @@ class RemoteMachines:
             expected = f"the result of {sent.task} of {sent.host}"
             raise refuse("NV345", machine.name, expected, answered, tasks.SAME_VERSION)
         if answer.evidence:
-            path = paths.ensure(self.evidence) / answer.evidence
-            durable.replace(path, answer.bytes, 0o600, "evidence", "NV920")
+            durable.keep(self.evidence / answer.evidence, answer.bytes, "evidence")
         return answer.trial
 
     def clear(self) -> None:
