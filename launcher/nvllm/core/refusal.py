@@ -124,3 +124,12 @@ def collected(refusals: list[Refusal]) -> Iterator[None]:
         yield
     except Refused as refused:
         refusals += refused.refusals
+
+
+@contextmanager
+def refusing(code: str, where: str, expected: str, cure: str) -> Iterator[None]:
+    """Turn an OSError of the context into :class:`Refused`; what was found is the system's own word for it."""
+    try:
+        yield
+    except OSError as error:
+        raise refuse(code, where, expected, error.strerror or str(error), cure) from error
