@@ -66,6 +66,8 @@ def _cures(tree: ast.Module) -> Iterator[ast.expr]:
         match node:
             case ast.Call(func=ast.Name(id="Refusal" | "refuse"), args=[_, _, _, _, cure, *_]):
                 yield cure
+            case ast.Call(func=ast.Name(id="refusing"), args=[_, _, _, cure]):
+                yield cure
             case ast.Call(keywords=keywords):
                 yield from (one.value for one in keywords if one.arg == "cure")
             case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):

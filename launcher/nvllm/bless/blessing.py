@@ -34,7 +34,7 @@ from nvllm.core import canonical, clock, durable
 from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan, Workbench
 from nvllm.core.progress import Progress, Silent, Table
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
 from nvllm.host.locks import HeldLocks
 from nvllm.runtime import seed
 from nvllm.serve import planner, servehash, slow_start, staged_cache
@@ -381,10 +381,8 @@ class Bless:
     def _touched(self, tree: Tree, copy: Staged) -> list[Refusal]:
         """Return what a trial changed in COPY: by the status of its files, and by every byte of them."""
         changes = staging.recheck(copy, self.cure)
-        try:
+        with collected(changes):
             staging.verify(copy.path, tree, self.cure)
-        except Refused as refused:
-            changes.extend(refused.refusals)
         return changes
 
     # Bootstrap and trials

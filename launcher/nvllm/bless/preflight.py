@@ -14,7 +14,7 @@ from nvllm.cache.blessings import Blessing, BlessingQuery, Blessings, whole
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.core import clock
 from nvllm.core.plan import LaunchPlan
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, collected, refuse, refuse_any
 from nvllm.image import development
 from nvllm.serve import servehash
 from nvllm.serve.examination import Examination
@@ -98,10 +98,8 @@ def preflight(
         expected = f"at most the {profile.bless.valid_days} days that the profile allows"
         cure = f"--expires {profile.bless.valid_days}d, or none, which is the same"
         refusals.append(Refusal("NV108", "--expires", expected, clock.stamp(request.expires), cure))
-    try:  # find out before the trials, not after them
+    with collected(refusals):  # find out before the trials, not after them
         _signable(plan, request.key, signers)
-    except Refused as refused:
-        refusals.extend(refused.refusals)
     refuse_any(refusals)
     return there[0] if there else None
 

@@ -28,7 +28,7 @@ from nvllm.cache.revocations import Revocations
 from nvllm.cache.seen_versions import Versions
 from nvllm.core import clock, explain, reading, trusted
 from nvllm.core.paths import Places, Project
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
 from nvllm.core.trusted import Trusted
 
 _WHOLE = re.compile(r"[0-9a-f]{64}")
@@ -294,10 +294,8 @@ class Blessings:
         if query.evaluation is not None:
             refusals += evaluation.against(path, query.evaluation, blessed.evaluations, blessed.cure)
         if query.signers is not None:
-            try:
+            with collected(refusals):
                 self.signer(path, blessed, query.signers)
-            except Refused as refused:
-                refusals.extend(refused.refusals)
         return refusals
 
     def reasons_against(self, path: Path, blessed: Manifest, now: float) -> list[Refusal]:

@@ -21,7 +21,7 @@ from nvllm.cache.cachetree import Tree
 from nvllm.cache.evaluation import EvaluationRecord
 from nvllm.core import canonical, clock, documents, reading
 from nvllm.core.fields import NOT_EMPTY, Count, Form, Positive, Rule, Seconds, Sha256, Word
-from nvllm.core.refusal import refuse
+from nvllm.core.refusal import refuse, refusing
 
 SCHEMA = "nvllm.manifest/1"
 
@@ -268,11 +268,8 @@ def read(path: Path, label: str) -> Manifest:
     Raises Refused NV908 with everything that is wrong: a file that cannot be read, another schema or layout than
     nvllm writes, another file name, or a hash that does not fit the content.
     """
-    try:
+    with refusing("NV908", label, "a manifest that can be read", _CURE):
         data = reading.unlinked(path, reading.MANIFEST)
-    except OSError as error:
-        problem = error.strerror or str(error)
-        raise refuse("NV908", label, "a manifest that can be read", problem, _CURE) from error
     return decode(data, label)
 
 

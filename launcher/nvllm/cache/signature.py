@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from nvllm.core import proc
-from nvllm.core.refusal import refuse
+from nvllm.core.refusal import refuse, refusing
 
 NAMESPACE = "nvllm"
 _PROGRAM, _PACKAGE = "ssh-keygen", "openssh-client"
@@ -60,10 +60,8 @@ def _trusted(signers: Path) -> None:
     """Raise Refused NV909 unless SIGNERS is a file that only root and we can write."""
     cure = f"write the signers into {signers} (man ssh-keygen, ALLOWED SIGNERS), mode 644"
     expected = "an allowed signers file that no other user can write"
-    try:
+    with refusing("NV909", str(signers), expected, cure):
         info = os.stat(signers)
-    except OSError as error:
-        raise refuse("NV909", str(signers), expected, error.strerror or str(error), cure) from error
     if not stat.S_ISREG(info.st_mode) or info.st_uid not in {0, os.geteuid()} or info.st_mode & 0o022:
         rights = f"mode {stat.S_IMODE(info.st_mode):04o}, user {info.st_uid}"
         raise refuse("NV909", str(signers), expected, rights, f"chmod 644 {shlex.quote(str(signers))}")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nvllm.cache import signature
 from nvllm.core import durable, reading
-from nvllm.core.refusal import Refusal, refuse
+from nvllm.core.refusal import Refusal, refuse, refusing
 
 _PRINCIPAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@-]{0,199}")
 """Of a pattern of OpenSSH's (`*`, `?`, `!`, a list with commas) anybody could be the signer."""
@@ -95,10 +95,8 @@ def _beside(key: Path) -> Path:
 def _public(key: Path) -> str:
     """Return the public half of KEY, which may be one itself. Raises Refused NV108 if there is none."""
     expected, cure = "an SSH key that can be read", "name a key that `ssh-keygen -y -f PATH` reads, or a new path"
-    try:
+    with refusing("NV108", f"--key {key}", expected, cure):
         texts = [reading.content(path, reading.CONFIGURATION) for path in (key, _beside(key)) if os.path.lexists(path)]
-    except OSError as error:
-        raise refuse("NV108", f"--key {key}", expected, error.strerror or str(error), cure) from error
     done = signature.run(["-y", "-P", "", "-f", str(key)], b"")  # -P: nobody is asked for a passphrase
     for content in (*texts, done.stdout):
         public = _PUBLIC.fullmatch(content.decode("ascii", errors="replace"))

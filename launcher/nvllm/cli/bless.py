@@ -20,6 +20,7 @@ from nvllm.cache import manifest, promotion
 from nvllm.cache.blessings import Blessings
 from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.cache.pins import Pin, Pins
+from nvllm.cli.build import image_builder
 from nvllm.cli.complete import profiles
 from nvllm.cli.fleet import ON, connected, repository
 from nvllm.cli.frame import PATH, App, Command, packed
@@ -33,7 +34,6 @@ from nvllm.fleet.machines import Carrier, MachinePool
 from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import ServedProfile
 from nvllm.host import survey
-from nvllm.image.builder import ImageBuilder
 from nvllm.serve import hostclass, owners, supervisor
 from nvllm.serve.examination import Depth, Examination, examine
 from nvllm.serve.kernel_reports import KernelReports
@@ -173,7 +173,9 @@ def bless_command(app: App, image: str, given: BlessOptions) -> None:
             )
             if given.artifacts is not None:
                 compiled = several.run(work, asked, given.artifacts, app.progress)
-            result = compiled.result if compiled is not None else _compiled(work(), asked, base, candidate)
+                result = compiled.result
+            else:
+                result = work().run(asked, base) if candidate is None else work().prove(asked.boots, candidate)
         else:
             result = _spread(app, examination, asked, base, pool, repository(app, given.registry), pin, asker)
         new = blessing.new_manifest(examination, blessings, result, asked, time.time())
@@ -194,10 +196,6 @@ def _counted(compiled: SeveralResult | None) -> tuple[dict[str, Json], str]:
     if compiled is None:
         return {}, ""
     return {"compiles": compiled.compiles, "rejected": [*compiled.rejected]}, f"{compiled.text}. "
-
-
-def _compiled(work: Bless, asked: BlessRequest, base: Manifest | None, candidate: Manifest | None) -> BlessResult:
-    return work.run(asked, base) if candidate is None else work.prove(asked.boots, candidate)
 
 
 def _refuse_pairs(given: BlessOptions) -> None:
@@ -263,7 +261,7 @@ def _spread(
     """
     assert examination.build is not None  # without a lock there was no examination
     plan, build = examination.plan, examination.build
-    builder = ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
+    builder = image_builder(app)
     pushed = images.push_image(builder.image(build), images.tag_of(build), registry)
     served = ServedProfile(
         plan.image, plan.profile, plan.build_hash, registry.name.typed, pushed.digest, pool.host, plan.serve_hash

@@ -67,6 +67,21 @@ def fresh_build(app: App, image: str, patches: str | None) -> Build:
     return build
 
 
+def fetched_source(app: App, build: Build) -> Path:
+    """Return the archive of the source of BUILD in the store; it is fetched if it is not there."""
+    source = build.lock.vllm.source
+    return image_builder(app).fetched(build, [source]).path(source.sha256)
+
+
+def image_builder(app: App, name: BuilderName = "nvllm") -> ImageBuilder:
+    """Return the builder NAME of images of the project of APP."""
+    # Imported here: for an image that is already there these modules are not needed.
+    from nvllm.image import builder, nix
+
+    kind = nix.NixBuilder if name == "nix" else builder.ImageBuilder
+    return kind(app.project, app.places, app.progress, offline=app.offline)
+
+
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
     """The options of `build`: what is built, by what, and where it goes."""
@@ -143,7 +158,7 @@ def build_command(app: App, image: str, given: BuildOptions) -> None:
     elif partly:
         _layers(app, build, given.only, given.layout, given.record)
     elif given.layout is not None:
-        finished = _image_builder(app, given.builder).image(build)
+        finished = image_builder(app, given.builder).image(build)
         recording.verify(finished.layers, app.progress)
         comparison = _held(app, build, recording.of_image(build, finished), finished.layers, given.record)
         digest = oci.write_layout(finished, build.spec.name, given.layout)
@@ -169,7 +184,7 @@ def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> 
     tags = buildrecord.own_tags(build.tags, app.places, docker)
     before = docker.image(tags[-1])
     if record:
-        made = _image_builder(app, builder)
+        made = image_builder(app, builder)
         finished = made.whole(build, docker)
         recording.verify(finished.layers, app.progress)
         comparison = _held(app, build, recording.of_image(build, finished), finished.layers, record)
@@ -182,7 +197,7 @@ def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> 
         if not deviations:
             _print_result(app, build, there.image_id, "already there", comparison, _left(tags[-1], before, there), tags)
             return
-    done = _image_builder(app, builder).into_engine(build, docker, build.tags)
+    done = image_builder(app, builder).into_engine(build, docker, build.tags)
     comparison, _ = recording.outcome(app.project, build.spec.name, recording.of_record(done))
     _print_result(app, build, done.image_id, "built", comparison, _left(tags[-1], before, done), tags)
 
@@ -199,7 +214,7 @@ def _left(latest: str, before: ImageFacts | None, now: Record) -> str | None:
 
 def _layers(app: App, build: Build, only: ImagePart | None, layout: Path | None, record: bool) -> None:
     """Make the layers ONLY, or those of the patch set, and write them with a list to LAYOUT, if it is given."""
-    builder = _image_builder(app)
+    builder = image_builder(app)
     layers = builder.upper(build) if only is None else builder.part(build, only)
     recording.verify(layers, app.progress)
     digests = recording.of_layers(build, layers)
@@ -232,7 +247,7 @@ def _check(app: App, build: Build, layers_only: bool) -> None:
     """Build BUILD twice, the second time where much is different, and compare."""
     from nvllm.image import rebuild
 
-    builder = _image_builder(app)
+    builder = image_builder(app)
     if layers_only:
         layers: Sequence[Layer] = builder.upper(build)
         first = contents.of_layers("first", layers)
@@ -278,14 +293,6 @@ def _dry_run(app: App, build: Build) -> None:
         if record is not None and buildrecord.in_engine(record, docker) is not None:
             outcome = "already there"
     _print_result(app, build, image_id, outcome, tags=tags)
-
-
-def _image_builder(app: App, name: BuilderName = "nvllm") -> ImageBuilder:
-    # Imported here: for an image that is already there these modules are not needed.
-    from nvllm.image import builder, nix
-
-    kind = nix.NixBuilder if name == "nix" else builder.ImageBuilder
-    return kind(app.project, app.places, app.progress, offline=app.offline)
 
 
 def _print_result(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -39,6 +40,10 @@ def completion(ctx: click.Context, shell: str) -> None:
     Output(json=bool(ctx.obj), color=False).result("completion", {"shell": shell, "script": text}, text)
 
 
+Completer: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
+"""Returns the words that may stand in the place of an incomplete one."""
+
+
 def _offered(ctx: click.Context, names: Callable[[Project], Iterable[str]], incomplete: str) -> list[str]:
     """Return those of NAMES of the project that begin with INCOMPLETE; none if there is no project."""
     try:
@@ -46,6 +51,33 @@ def _offered(ctx: click.Context, names: Callable[[Project], Iterable[str]], inco
         return sorted({name for name in names(project) if name.startswith(incomplete)})
     except (Refused, OSError):
         return []
+
+
+def _of_project(names: Callable[[Project], Iterable[str]]) -> Completer:
+    return lambda ctx, _, incomplete: _offered(ctx, names, incomplete)
+
+
+def _in_specs(section: str) -> Completer:
+    """Return what completes a name in SECTION of a spec: of the image that the line names, else of every image."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        def names(project: Project) -> Iterator[str]:
+            for image in _named(ctx, project) or project.image_names():
+                yield from _entries(project, image, section)
+
+        return _offered(ctx, names, incomplete)
+
+    return complete
+
+
+def _last_of(completer: Completer) -> Completer:
+    """Return what completes the last of several names between commas as COMPLETER does, by those not there yet."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in completer(ctx, param, last) if name not in before.split(",")]
+
+    return complete
 
 
 def _read(path: Path) -> Mapping[str, object]:
@@ -59,9 +91,56 @@ def _read(path: Path) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def images(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of an image spec."""
-    return _offered(ctx, Project.image_names, incomplete)
+def _named(ctx: click.Context, project: Project) -> list[str]:
+    """Return the image that the line names, if it names one."""
+    # While an option waits for its value, click has parsed no argument yet: they all stand in ctx.args.
+    words = (str(word) for word in (ctx.params.get("image"), *ctx.args))
+    return [word for word in words if word in project.image_names()][:1]
+
+
+def _entries(project: Project, image: str, section: str) -> Iterator[str]:
+    """Yield the names in SECTION of the spec of IMAGE."""
+    entries = _read(project.spec(image)).get(section)
+    yield from map(str, entries if isinstance(entries, dict) else {})
+
+
+def _series_files(project: Project) -> Iterator[Path]:
+    return (one / "series.yaml" for one in reading.listed(project.root / "patches", "*"))
+
+
+def _patches(project: Project) -> Iterator[dict[str, object]]:
+    """Yield the entries of every series of PROJECT."""
+    for path in _series_files(project):
+        entries = _read(path).get("patches")
+        yield from (entry for entry in (entries if isinstance(entries, list) else []) if isinstance(entry, dict))
+
+
+def _sentinels(project: Project) -> Iterator[str]:
+    for entry in _patches(project):
+        match entry:
+            case {"sentinel": {"name": str(name)}}:
+                yield name
+
+
+def _blessings(project: Project) -> Iterator[str]:
+    directory = project.blessed if project.own else places(os.environ).packaged_blessed
+    return (path.stem for path in reading.listed(directory, "*.json"))
+
+
+images = _of_project(Project.image_names)
+profiles = _in_specs("profiles")
+models = _in_specs("models")
+patches = _of_project(lambda project: (id_ for one in _patches(project) if isinstance(id_ := one.get("id"), str)))
+series = _of_project(lambda project: (path.parent.name for path in _series_files(project)))
+blessings = _of_project(_blessings)
+instances = _of_project(lambda _: (path.name for path in reading.listed(places(os.environ).runs, "*")))
+several_profiles = _last_of(profiles)
+sentinels = _last_of(_of_project(_sentinels))
+
+
+def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete the path of a file or directory."""
+    return [CompletionItem(incomplete, type="file")]
 
 
 def images_and_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -79,101 +158,10 @@ def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     return [name for name in packaged().image_names() if name.startswith(incomplete)]
 
 
-def _named(ctx: click.Context, project: Project) -> list[str]:
-    """Return the image that the line names, if it names one."""
-    # While an option waits for its value, click has parsed no argument yet: they all stand in ctx.args.
-    words = (str(word) for word in (ctx.params.get("image"), *ctx.args))
-    return [word for word in words if word in project.image_names()][:1]
-
-
-def _in_specs(ctx: click.Context, section: str, incomplete: str) -> list[str]:
-    """Complete a name in SECTION of a spec: of the image that the line names, else of every image."""
-
-    def names(project: Project) -> Iterator[str]:
-        for image in _named(ctx, project) or project.image_names():
-            yield from _entries(project, image, section)
-
-    return _offered(ctx, names, incomplete)
-
-
-def _entries(project: Project, image: str, section: str) -> Iterator[str]:
-    """Yield the names in SECTION of the spec of IMAGE."""
-    entries = _read(project.spec(image)).get(section)
-    yield from map(str, entries if isinstance(entries, dict) else {})
-
-
-def _last(incomplete: str, offer: Callable[[str], Iterable[str]]) -> list[str]:
-    """Complete the last name of INCOMPLETE, names separated by commas, by what OFFER has that is not there yet."""
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in offer(last) if name not in before.split(",")]
-
-
-def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of a profile."""
-    return _in_specs(ctx, "profiles", incomplete)
-
-
-def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of a model."""
-    return _in_specs(ctx, "models", incomplete)
-
-
-def several_profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the last one of ``P,...``, the profiles of an image."""
-    return _last(incomplete, lambda last: profiles(ctx, param, last))
-
-
-def _series_files(project: Project) -> Iterator[Path]:
-    return (one / "series.yaml" for one in reading.listed(project.root / "patches", "*"))
-
-
-def _patches(project: Project) -> Iterator[dict[str, object]]:
-    """Yield the entries of every series of PROJECT."""
-    for path in _series_files(project):
-        entries = _read(path).get("patches")
-        yield from (entry for entry in (entries if isinstance(entries, list) else []) if isinstance(entry, dict))
-
-
-def patches(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the id of a patch, of every series."""
-
-    def ids(project: Project) -> Iterator[str]:
-        return (str(entry["id"]) for entry in _patches(project) if isinstance(entry.get("id"), str))
-
-    return _offered(ctx, ids, incomplete)
-
-
-def _sentinel_names(project: Project) -> Iterator[str]:
-    for entry in _patches(project):
-        match entry:
-            case {"sentinel": {"name": str(name)}}:
-                yield name
-
-
-def sentinels(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the last one of ``A,...``, the sentinels that patches of any series read."""
-    return _last(incomplete, lambda last: _offered(ctx, _sentinel_names, last))
-
-
 def sets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the last id of a patch set, ``ID,...``; or ``none``, the set of no patch."""
-    offered = _last(incomplete, lambda last: patches(ctx, param, last))
+    offered = _last_of(patches)(ctx, param, incomplete)
     return offered if "," in incomplete else [*offered, *(["none"] if "none".startswith(incomplete) else [])]
-
-
-def blessings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of a bless manifest in force."""
-
-    def names(project: Project) -> Iterator[str]:
-        directory = project.blessed if project.own else places(os.environ).packaged_blessed
-        yield from (path.stem for path in reading.listed(directory, "*.json"))
-
-    return _offered(ctx, names, incomplete)
-
-
-def instances(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of an instance that was started here."""
-    return _offered(ctx, lambda _: (path.name for path in reading.listed(places(os.environ).runs, "*")), incomplete)
 
 
 def compared(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -188,11 +176,6 @@ def compared(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     return [*codes(ctx, param, incomplete), *_offered(ctx, names, incomplete), *instances(ctx, param, incomplete)]
 
 
-def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete the path of a file or directory."""
-    return [CompletionItem(incomplete, type="file")]
-
-
 def builtins(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of a test that nvllm has for a bisect."""
     from nvllm.trials.probe import BUILTINS
@@ -203,11 +186,6 @@ def builtins(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 def probes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete ``gsm8k``, or let the shell complete the path of a program."""
     return [*(CompletionItem(one) for one in ("gsm8k",) if one.startswith(incomplete)), *files(ctx, param, incomplete)]
-
-
-def series(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of a series, which is its directory's."""
-    return _offered(ctx, lambda project: (path.parent.name for path in _series_files(project)), incomplete)
 
 
 def codes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

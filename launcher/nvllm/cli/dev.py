@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import tempfile
@@ -12,7 +11,7 @@ from pathlib import Path
 import click
 
 from nvllm.cli import dev_serve, dev_test, dev_tree
-from nvllm.cli.build import fresh_build
+from nvllm.cli.build import fetched_source, fresh_build
 from nvllm.cli.frame import PATH, App, Group, with_app
 from nvllm.cli.image_argument import IMAGE_BEFORE_PATH, with_image
 from nvllm.core import durable, yamledit
@@ -24,8 +23,7 @@ from nvllm.patches.source import DirectoryTree
 from nvllm.port import devrecord, devtree
 from nvllm.port.devrecord import DevTree
 from nvllm.port.devtree import Finished
-from nvllm.sources import commits, fetch
-from nvllm.sources.indexes import Sources
+from nvllm.sources import commits
 from nvllm.sources.store import Store
 from nvllm.sources.worktree import WorkTree
 from nvllm.spec import specfile
@@ -61,27 +59,26 @@ def start(app: App, image: str, directory: Path | None) -> None:
     build = fresh_build(app, image, None)
     target = directory if directory is not None else Path(f"vllm-{image}")
     durable.absent(target, "DIR")
-    store, pinned = Store(app.places.store), build.lock.vllm
-    fetch.fetch([pinned.source], store, Sources.of(build.lock, os.environ), app.progress, offline=app.offline)
-    where = app.project.series(build.spec.patches.series)
-    diffs = seriesfile.diffs(where, build.patches, app.project.show(where))
+    pinned, series = build.lock.vllm, build.spec.patches.series
+    archive = fetched_source(app, build)
+    diffs = build.diffs(app.project)
     with durable.appearing(target, "DIR") as partial:
-        checkout.write(store.path(pinned.source.sha256), [], partial)
+        checkout.write(archive, [], partial)
         work = WorkTree(partial)
         work.create()
         base = work.commit(["."], f"vLLM {pinned.version}, commit {pinned.commit}\n", build.spec.epoch)
-        for number, patch in enumerate(build.patches, 1):
-            changes = patching.apply(DirectoryTree(partial), diffs[patch.id])
-            checkout.apply(partial, changes, patching.modes(diffs[patch.id]))
+        for number, (patch, diff) in enumerate(zip(build.patches, diffs, strict=True), 1):
+            changes = patching.apply(DirectoryTree(partial), diff)
+            checkout.apply(partial, changes, patching.modes(diff))
             work.commit([*changes], devtree.message(patch), build.spec.epoch + number)
-        record = DevTree(devrecord.SCHEMA, image, where.name, pinned.commit, base, pinned.source.sha256)
+        record = DevTree(devrecord.SCHEMA, image, series, pinned.commit, base, pinned.source.sha256)
         devrecord.write(work, record)
     ids = [patch.id for patch in build.patches]
     text = (
         f"{target}  vLLM {pinned.version}, and a commit for each of {len(ids)} patches\n"
         f"next: edit and commit there, then nvllm dev finish {shlex.quote(str(target))}"
     )
-    data: Json = {"image": image, "series": where.name, "directory": str(target), "base": base, "patches": [*ids]}
+    data: Json = {"image": image, "series": series, "directory": str(target), "base": base, "patches": [*ids]}
     app.out.result("dev start", data, text)
 
 

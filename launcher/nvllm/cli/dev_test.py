@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +11,11 @@ import click
 from nvllm.cli import dev_tree
 from nvllm.cli.complete import files, profiles
 from nvllm.cli.frame import PATH, App, Command, with_app
-from nvllm.core import clock
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.engine import engine
 from nvllm.host import locks, survey
-from nvllm.host.locks import Holder, Key
+from nvllm.host.locks import Key
 from nvllm.patches import patchset
 from nvllm.runtime.proving import MARK
 from nvllm.trials import imagetests, probe, proving
@@ -55,7 +53,7 @@ def test(app: App, directory: Path, tests: tuple[str, ...], profile: str | None)
     own = made.build.spec.profiles[name]
     gpus = tuple(gpu.uuid for gpu in survey.host_facts(app.places, docker).gpus[: 1 if own.gpu is not None else 0])
     sentinels = {*own.sentinels} & patchset.sentinels(made.build.patches)
-    holder = Holder(os.getpid(), clock.now(), shlex.join(["nvllm", "dev", "test", str(directory)]))
+    holder = locks.this_process(shlex.join(["nvllm", "dev", "test", str(directory)]))
     written, by_node = "", dict[str, Sequence[TestResult]]()
     with locks.acquire_all(app.places.locks, [Key("proof", f"test-{image}-{app.project.id}")], holder):
         bench.clear()

@@ -6,16 +6,14 @@ import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nvllm.cli.build import fresh_build
+from nvllm.cli.build import fresh_build, image_builder
 from nvllm.cli.frame import App
 from nvllm.core.refusal import refuse
 from nvllm.engine.engine import Engine
 from nvllm.image import buildrecord, presence
-from nvllm.image.builder import ImageBuilder
 from nvllm.image.development import DevelopmentBuilder
 from nvllm.image.identity import Build
 from nvllm.layers.wheel import Wheel
-from nvllm.patches import seriesfile
 from nvllm.port import devrecord, overlay
 from nvllm.port.devrecord import DevTree
 from nvllm.port.overlay import TreeDifference
@@ -67,7 +65,7 @@ def development(app: App, directory: Path, profile: str | None) -> Development:
     named = specfile.named_profile(app.project, build.spec, name)
     same_origin(app, directory, record, build.spec.patches.series, build.lock.vllm.source.sha256)
     wheel = build.lock.vllm_wheel.file
-    ImageBuilder(app.project, app.places, app.progress, offline=app.offline).fetched(build, [wheel])
+    image_builder(app).fetched(build, [wheel])
     changed = _difference(app, directory, record, build)
     build = fresh.with_profile(build, name, replace(named, dev=True))
     return Development(directory, replace(build, development=changed.digest), changed)
@@ -86,10 +84,8 @@ def ensure_image(app: App, made: Development, docker: Engine) -> str:
 
 def _difference(app: App, directory: Path, record: DevTree, build: Build) -> TreeDifference:
     """Return what DIRECTORY has otherwise than the image of BUILD, whose wheel is in the store."""
-    where = app.project.series(record.series)
-    diffs = [*seriesfile.diffs(where, build.patches, app.project.show(where)).values()]
     work, locked = WorkTree(directory), build.lock.vllm_wheel
     changed = work.changed(record.base)
     pinned = work.in_commit(record.base, changed)
     with Wheel(Store(app.places.store).path(locked.file.sha256), locked.file.filename) as wheel:
-        return overlay.difference(directory, changed, pinned, diffs, wheel, build.spec.vllm.differs)
+        return overlay.difference(directory, changed, pinned, build.diffs(app.project), wheel, build.spec.vllm.differs)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import tempfile
 from pathlib import Path
 
 import click
 
-from nvllm.cli.build import fresh_build, patches_option
+from nvllm.cli.build import fresh_build, image_builder, patches_option
 from nvllm.cli.frame import PATH, App, Command, with_app
 from nvllm.cli.image_argument import IMAGE, selected
 from nvllm.core import reading
 from nvllm.core.canonical import Json
-from nvllm.core.lock import LockedFile
 from nvllm.core.paths import packaged
 from nvllm.core.refusal import refuse
 from nvllm.engine import engine
@@ -25,11 +23,7 @@ from nvllm.kernels import toolchain
 from nvllm.layers import oci
 from nvllm.layers.cache import LayerCache
 from nvllm.layers.oci import Image
-from nvllm.patches import seriesfile
 from nvllm.patches.unified import Diff
-from nvllm.sources import fetch
-from nvllm.sources.indexes import Sources
-from nvllm.sources.store import Store
 
 EXAMPLES = """
 Examples:
@@ -55,13 +49,10 @@ def dockerfile(app: App, image: str | None, context: Path | None, base_image: st
         raise click.UsageError("name --context DIR, --base-image TAG, or both")
     image = selected(app)  # behind the options: a line that lacks both is no cure, whichever IMAGE it names
     build = fresh_build(app, image, patches)
-    directory = app.project.series(build.spec.patches.series)
-    diffs = seriesfile.diffs(directory, build.patches, app.project.show(directory))
-    ordered = tuple(diffs[patch.id] for patch in build.patches)
     data: dict[str, Json] = {"image": image, "build_hash": build.build_hash}
     lines: list[str] = []
     if context is not None:
-        sha256 = write_context(app, build, ordered, context)
+        sha256 = write_context(app, build, build.diffs(app.project), context)
         data |= {"context": str(context), "sums": sha256, "whole": dockerfiles.whole(build)}
         targets = "image, native" if dockerfiles.whole(build) else "native (a patch of the set has to be compiled)"
         lines += [f"{context}  build context", f"  sums        {sha256}", f"  targets     {targets}"]
@@ -75,13 +66,13 @@ def dockerfile(app: App, image: str | None, context: Path | None, base_image: st
 
 def write_context(app: App, build: Build, diffs: tuple[Diff, ...], directory: Path) -> str:
     """Write the context of BUILD, whose patch set is DIFFS, at DIRECTORY; return the sha256 of its SHA256SUMS."""
-    store = Store(app.places.store)
     locked = dockerfiles.build_requirements(app.project.root / "images", build.spec.name)
     native = dockerfiles.native_wheels(_read(app, locked), app.project.show(locked))
     given = dockerfiles.dockerfile(_read(app, app.project.root / "Dockerfile"), build, "Dockerfile")
     wheels = (wheel.file for wheel in (*build.lock.wheels, *native))
     compiling = toolchain.inputs(build.lock) if build.spec.targets else ()
-    _fetch(app, build, [build.lock.vllm.source, *wheels, *compiling])
+    app.remember_project()
+    store = image_builder(app).fetched(build, [build.lock.vllm.source, *wheels, *compiling])
     items = dockerfiles.items(build, store, native, given)
     with tempfile.TemporaryDirectory(prefix="nvllm-context-") as name:
         scratch = Path(name)
@@ -89,7 +80,7 @@ def write_context(app: App, build: Build, diffs: tuple[Diff, ...], directory: Pa
             items.append(dockerfiles.tar(path, entries, build.lock.epoch, scratch, app.progress))
         if dockerfiles.whole(build):
             # No layer digests: the layers of `docker build` have other timestamps.
-            builder = _builder(app, build, diffs)
+            builder = LayerBuilder(build, diffs, store, LayerCache(app.places.layers), app.progress)
             items += [dockerfiles.layer("kernels.tar", one) for one in builder.kernels()]
             items.append(dockerfiles.layer("identity.tar", builder.identity([])))
         return dockerfiles.write(items, directory)
@@ -106,23 +97,14 @@ def _read(app: App, path: Path) -> str:
         raise reading.refused(app.project.show(path), error) from error
 
 
-def _fetch(app: App, build: Build, files: list[LockedFile]) -> None:
-    app.remember_project()
-    fetch.fetch(files, Store(app.places.store), Sources.of(build.lock, os.environ), app.progress, offline=app.offline)
-
-
-def _builder(app: App, build: Build, diffs: tuple[Diff, ...]) -> LayerBuilder:
-    return LayerBuilder(build, diffs, Store(app.places.store), LayerCache(app.places.layers), app.progress)
-
-
 def base(app: App, build: Build) -> Image:
     """Return an image of only the base layer of BUILD, for FROM in a Dockerfile without a registry.
 
     Raises Refused NV305 if the base is an image of a registry, which can be named in FROM itself.
     """
-    builder = _builder(app, build, ())
-    _fetch(app, build, list(build.lock.files))
-    layer = builder.base()
+    app.remember_project()
+    store = image_builder(app).fetched(build, build.lock.files)
+    layer = LayerBuilder(build, (), store, LayerCache(app.places.layers), app.progress).base()
     return oci.assemble(
         [layer],
         platform=build.lock.platform,

@@ -14,7 +14,7 @@ from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.cli.model import verify
 from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedFile, LockedRegistryBase
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, collected, refuse_any
 from nvllm.kernels import toolchain
 from nvllm.models import location
 from nvllm.sources import fetch
@@ -86,10 +86,8 @@ def _remove(damaged: Sequence[LockedFile], store: Store, cure: str) -> None:
     """Remove the DAMAGED files from STORE. Raises Refused NV205 with CURE for each of them."""
     refusals: list[Refusal] = []
     for file in damaged:
-        try:
+        with collected(refusals):
             store.verify(file.sha256, cure)
-        except Refused as refused:
-            refusals += refused.refusals
     refuse_any(refusals)
 
 

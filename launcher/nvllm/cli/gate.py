@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,16 +10,16 @@ from pathlib import Path
 import click
 
 from nvllm.cli.frame import App, FiniteRange, Group, packed, with_app
-from nvllm.core import clock, documents, proc
+from nvllm.core import documents, proc
 from nvllm.core.canonical import Json
 from nvllm.core.gaterules import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, collected, refuse_any
 from nvllm.host import disk_gate, facts, gate_records, gates, locks, memory_gate, thermal_gate
 from nvllm.host.disk_gate import DiskLimits
 from nvllm.host.facts import HostFacts
 from nvllm.host.gate_records import Measured
 from nvllm.host.gates import FORM, GateName, GateRecord
-from nvllm.host.locks import Holder, Key
+from nvllm.host.locks import Key
 from nvllm.host.memory_gate import MemoryLimits
 from nvllm.host.memtester import Memtester
 from nvllm.host.thermal_gate import ThermalLimits, ThermalSources
@@ -142,22 +141,18 @@ def all_gates(app: App, bands: MemoryLimits, dry_run: bool, degrees: ThermalLimi
     refusals: list[Refusal] = []
     runs = (functools.partial(_disk, app, times), functools.partial(_thermal, app, degrees))
     for run in (*runs, functools.partial(_memory, app, bands)):
-        try:
+        with collected(refusals):  # what one gate lacks does not hinder another
             kept = run()
             records.append(kept)
             refusals += _problems(kept)
-        except Refused as refused:  # what one gate lacks does not hinder another
-            refusals += refused.refusals
     _say(app, "gate all", records, refusals)
 
 
 def _dry_run(app: App, command: str, limits: MemoryLimits) -> None:
     """Say which bands LIMITS would test, and everything that is in the way."""
     refusals = memory_gate.unready(limits, facts.memory())
-    try:
+    with collected(refusals):
         proc.require("memtester", "memtester")
-    except Refused as refused:
-        refusals += refused.refusals
     planned = [{"bytes": one, "loops": limits.loops} for one in limits.bands]
     text = "\n".join(f"would test a band of {gates.size_text(one)}, loops: {limits.loops}" for one in limits.bands)
     app.show(command, {"bands": planned, "swap": limits.swap}, lambda: app.out.line(text), refusals)
@@ -215,8 +210,7 @@ def _memory(app: App, limits: MemoryLimits) -> Kept:
 @contextmanager
 def _alone(app: App, name: GateName) -> Iterator[None]:
     """Hold the lock of the gate NAME: two of a kind would measure each other."""
-    began = clock.now()
-    with locks.acquire_all(app.places.locks, [Key("gate", name)], Holder(os.getpid(), began, f"nvllm gate {name}")):
+    with locks.acquire_all(app.places.locks, [Key("gate", name)], locks.this_process(f"nvllm gate {name}")):
         yield
 
 

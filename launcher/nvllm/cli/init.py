@@ -21,7 +21,7 @@ from nvllm.core import durable, paths, reading
 from nvllm.core.canonical import Json
 from nvllm.core.fields import PINNED, PINNED_COMMIT
 from nvllm.core.paths import Project
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, refuse_any, refusing
 from nvllm.core.spec import ImageSpec
 from nvllm.init import newproject
 from nvllm.init.newproject import ProjectDraft, ProjectRequest
@@ -215,11 +215,9 @@ def _unusable(given: InitOptions) -> Iterator[Refusal]:
 
 def _content(path: Path) -> bytes:
     """Return the bytes of the diff at PATH. Raises Refused NV108 if there is no regular file that can be a diff."""
-    try:
+    expected, cure = f"a file with a diff, of at most {reading.PATCH} bytes", "write it with `git format-patch`"
+    with refusing("NV108", f"--from-diff {path}", expected, cure):
         return reading.content(path, reading.PATCH)
-    except OSError as error:
-        expected, cure = f"a file with a diff, of at most {reading.PATCH} bytes", "write it with `git format-patch`"
-        raise refuse("NV108", f"--from-diff {path}", expected, error.strerror or str(error), cure) from error
 
 
 def _locked(app: App, drafted: ProjectDraft, project: Project, asked: Providers) -> str | None:

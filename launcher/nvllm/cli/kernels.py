@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import cast
 
-from nvllm.cli.build import fresh_build, patches_option
+from nvllm.cli.build import fresh_build, image_builder, patches_option
 from nvllm.cli.frame import App, Group
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
-from nvllm.image import builder
 from nvllm.image.builder import LayerBuilder
 from nvllm.kernels import check
 from nvllm.kernels.kernellayer import Kernel
@@ -31,7 +30,7 @@ kernels = Group("kernels", epilog=EXAMPLES)
 def _builder(app: App, image: str, patches: str | None) -> LayerBuilder:
     """Return the layer builder of IMAGE, with the files for its kernels fetched."""
     build = fresh_build(app, image, patches)
-    return builder.ImageBuilder(app.project, app.places, app.progress, offline=app.offline).kernels(build)
+    return image_builder(app).kernels(build)
 
 
 def _layer(builder: LayerBuilder) -> Layer:

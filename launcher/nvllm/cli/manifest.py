@@ -20,7 +20,7 @@ from nvllm.cli.frame import PATH, App, Group, packed, sentence, with_app
 from nvllm.cli.webpage import OPTIONS, WebPage
 from nvllm.core import documents
 from nvllm.core.canonical import Json
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, collected, refuse_any
 
 EXAMPLES = """
 Examples:
@@ -203,15 +203,11 @@ def verify(app: App, name: str, signers: Path | None) -> None:
     manifest = _readable(blessing)
     refusals = blessings.reasons_against(blessing.path, manifest, time.time())
     signer = None
-    try:
+    with collected(refusals):
         if signers is not None:
             signer = blessings.signer(blessing.path, manifest, signers)
-    except Refused as refused:
-        refusals.extend(refused.refusals)
-    try:
+    with collected(refusals):
         trees(app).verify(manifest.tree, manifest.cure)
-    except Refused as refused:
-        refusals.extend(refused.refusals)
     refuse_any(refusals)
     data: Json = {
         "file": blessing.path.name,
@@ -244,10 +240,8 @@ def restore(app: App, name: str, sign: Path | None) -> None:
         cure = f"with the key of a signer: {restore}"
         expected = "a signature of its new version, as the blessing had one"
         refusals.append(Refusal("NV909", "--sign", expected, "no key", cure))
-    try:
+    with collected(refusals):
         trees(app).verify(earlier.tree, earlier.cure)
-    except Refused as refused:
-        refusals.extend(refused.refusals)
     refuse_any(refusals)
     new = promotion.restored(blessings, earlier)
     signed = signature.sign(encode(new), sign, new.filename) if sign is not None else None

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from nvllm.cli import patch_prove
-from nvllm.cli.build import fresh_build, patches_option
+from nvllm.cli.build import fetched_source, fresh_build, patches_option
 from nvllm.cli.complete import files, images_and_files, patches, series
 from nvllm.cli.frame import PATH, App, Group, sentence, with_app
 from nvllm.cli.image_argument import IMAGE, IMAGE_BEFORE_PATH, Needed, selected, with_image
@@ -358,13 +358,10 @@ def apply(app: App, image: str, directory: Path, patches: str | None) -> None:
     """
     build = fresh_build(app, image, patches)
     durable.absent(directory, "DIRECTORY")
-    store, series = Store(app.places.store), app.project.series(build.spec.patches.series)
-    source_file = build.lock.vllm.source
-    fetch.fetch([source_file], store, Sources.of(build.lock, os.environ), app.progress, offline=app.offline)
-    diffs = seriesfile.diffs(series, build.patches, app.project.show(series))
-    ordered = [diffs[patch.id] for patch in build.patches]
+    archive = fetched_source(app, build)
+    diffs = build.diffs(app.project)
     with durable.appearing(directory, "DIRECTORY") as partial:
-        changed = checkout.write(store.path(source_file.sha256), ordered, partial)
+        changed = checkout.write(archive, diffs, partial)
     data: Json = {
         "image": image,
         "directory": str(directory),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -11,14 +10,13 @@ import click
 from nvllm.cli import complete
 from nvllm.cli.frame import App, Command
 from nvllm.cli.image_argument import IMAGE, with_image
-from nvllm.core import clock
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse_any
 from nvllm.core.spec import ImageSpec
 from nvllm.engine import engine
 from nvllm.host import locks, survey
 from nvllm.host.facts import HostFacts
-from nvllm.host.locks import Holder, Key
+from nvllm.host.locks import Key
 from nvllm.patches import edit, proofs, proved, seriesfile
 from nvllm.patches.proved import CoveredProof, LeftOut, ProofRecord, State, Verdict
 from nvllm.patches.series import Series
@@ -193,7 +191,7 @@ def _run(
     diffs = seriesfile.diffs(directory, series.patches, app.project.show(directory))
     prover = ProofBench(app.project, spec, series, diffs, bench, facts)
     keys = [Key("proof", f"{image}-{app.project.id}")]
-    holder = Holder(os.getpid(), clock.now(), f"nvllm patch prove {image}")
+    holder = locks.this_process(f"nvllm patch prove {image}")
     waiting = [one for one in removals if one.to_run]
     app.remember_project()
     with locks.acquire_all(app.places.locks, keys, holder):

@@ -9,7 +9,7 @@ import click
 
 from nvllm.cache.blessings import Blessings
 from nvllm.cli import terminal
-from nvllm.cli.build import fresh_build, patches_option
+from nvllm.cli.build import fresh_build, image_builder, patches_option
 from nvllm.cli.complete import profiles
 from nvllm.cli.fleet import opened
 from nvllm.cli.frame import App, Command
@@ -21,7 +21,6 @@ from nvllm.fleet import blessings, images, registry
 from nvllm.fleet.blessings import PulledBlessing, PushedBlessing
 from nvllm.fleet.registry import Repository
 from nvllm.image import recording
-from nvllm.image.builder import ImageBuilder
 from nvllm.image.buildrecord import Proof
 from nvllm.image.identity import Build
 from nvllm.image.recording import Witness
@@ -70,17 +69,17 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
     if digest is not None:
         raise refuse("NV108", "REPO", "a repository without a digest", repo, f"nvllm push {name} {image}")
     build = fresh_build(app, image, patches)
+    for profile in profiles:
+        named_profile(app.project, build.spec, profile)  # refuse an unknown one before the build
     app.remember_project()
-    finished = ImageBuilder(app.project, app.places, app.progress, offline=app.offline).image(build)
+    finished = image_builder(app).image(build)
     recording.verify(finished.layers, app.progress)
     built = recording.of_image(build, finished)
     Witness(app.project, app.places, engine.connect).hold(build.spec.name, built, finished.layers)
     manifests = Blessings.of_project(app.project, app.places)
     now = time.time()
     chosen = [
-        one
-        for profile in profiles
-        for one in blessings.of_build(manifests, image, _named(app, build, profile), build.build_hash, now)
+        one for profile in profiles for one in blessings.of_build(manifests, image, profile, build.build_hash, now)
     ]
     repository = opened(app, name)
     tag = images.tag_of(build)
@@ -113,12 +112,6 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
     app.out.result("push", data, "\n".join(lines))
 
 
-def _named(app: App, build: Build, profile: str) -> str:
-    """Return PROFILE. Raises Refused NV107 if BUILD has no such profile."""
-    named_profile(app.project, build.spec, profile)
-    return profile
-
-
 def _pushed(blessing: PushedBlessing) -> Json:
     return {
         "label": blessing.label,
@@ -148,7 +141,7 @@ def pull(app: App, repo: str, image: str, profiles: Sequence[str], verify: bool)
     repository = opened(app, name)
     app.remember_project()
     if verify:
-        builder = ImageBuilder(app.project, app.places, app.progress, offline=app.offline)
+        builder = image_builder(app)
         digest = images.compared(repository, digest, build, builder)
     proof: Proof | None = "built" if verify else None
     done = images.pull_image(repository, digest, build, app.project, app.places, docker, app.progress, proof=proof)

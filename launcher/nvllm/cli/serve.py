@@ -20,7 +20,7 @@ from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core import durable, plan, reading
 from nvllm.core.canonical import Json
 from nvllm.core.plan import LaunchPlan, PlannedCpu, ServedModel
-from nvllm.core.refusal import Refusal, Refused, refuse
+from nvllm.core.refusal import Refusal, collected, refuse
 from nvllm.core.spec import LOOPBACK
 from nvllm.engine import engine
 from nvllm.engine.engine import Engine
@@ -348,11 +348,8 @@ def _stop_all(app: App, docker: Engine) -> None:
     refusals: list[Refusal] = []
     own = [name for name in stopping.unended(docker, app.places) if owners.is_free(app.project, app.places, name)]
     for name in own:
-        try:
-            with app.progress.task(f"stop {name}", None, "files"):
-                stopped.append({"instance": name, "container": stopping.stop(docker, app.places, name)})
-        except Refused as refused:
-            refusals.extend(refused.refusals)
+        with collected(refusals), app.progress.task(f"stop {name}", None, "files"):
+            stopped.append({"instance": name, "container": stopping.stop(docker, app.places, name)})
     names = [str(cast("Mapping[str, Json]", one)["instance"]) for one in stopped]
     text = "\n".join(f"stopped {name}" for name in names) or "nothing is being served"
     app.show("stop", {"instances": stopped}, lambda: app.out.line(text), refusals)

@@ -16,7 +16,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from nvllm.core import canonical, fields, schemas
 from nvllm.core.canonical import Json
-from nvllm.core.fields import WRITTEN, Form, T
+from nvllm.core.fields import WRITTEN, Form, T, Tagged
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 
 Rules: TypeAlias = Callable[[T], Iterable[tuple[str, str, str]]]
@@ -65,7 +65,10 @@ def _first_difference(first: bytes, second: bytes) -> int:
 
 def structure(form: Form[T], document: Json) -> T:
     """Return the value of FORM's class that DOCUMENT says. `schemas.validate` must have found no problem in it."""
-    return converter(form).structure(document, cast("type[T]", form.of))
+    of = form.of
+    if isinstance(of, Tagged):
+        of = of.kinds[str(canonical.mapping(document)[of.tag])]
+    return converter(form).structure(document, of)
 
 
 def unstructure(form: Form[T], value: T) -> Json:

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from nvllm.core.refusal import Refused, refuse
+from nvllm.core import paths
+from nvllm.core.refusal import Refused, refuse, refusing
 
 WriteCode = Literal["NV911", "NV920"]
 """The code of a failed write: a file of a blessing, or another file."""
@@ -37,12 +38,9 @@ def full(error: OSError) -> Refused | None:
 @contextmanager
 def writing(path: Path, code: WriteCode = "NV911") -> Iterator[None]:
     """Turn every OSError of the context into Refused with CODE for PATH."""
-    try:
+    cure = f"make room or give access at {path.parent}, then run the command again"
+    with refusing(code, str(path), "a place that takes what is written", cure):
         yield
-    except OSError as error:
-        cure = f"make room or give access at {path.parent}, then run the command again"
-        problem = error.strerror or str(error)
-        raise refuse(code, str(path), "a place that takes what is written", problem, cure) from error
 
 
 def absent(directory: Path, option: str) -> None:
@@ -135,6 +133,13 @@ def replace(path: Path, data: bytes, mode: int, name: str = "file", code: WriteC
         stream.write(data)
 
 
+def keep(path: Path, data: bytes, name: str = "file", code: WriteCode = "NV920") -> None:
+    """Make DATA the content of PATH, for this user alone, as `replacing` does; the directory is made if need be."""
+    with writing(path, code):
+        paths.ensure(path.parent)
+    replace(path, data, 0o600, name, code)
+
+
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Hold a lock on DIRECTORY, after waiting for its holder. The kernel frees it when the process ends.
@@ -144,12 +149,9 @@ def locked(directory: Path) -> Iterator[None]:
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        try:
+        cure = "keep the project and NVLLM_HOME on a local disk"
+        with refusing("NV513", str(directory), "hard file locks (flock)", cure):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            cure = "keep the project and NVLLM_HOME on a local disk"
-            problem = error.strerror or str(error)
-            raise refuse("NV513", str(directory), "hard file locks (flock)", problem, cure) from error
         yield
     finally:
         os.close(descriptor)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from nvllm.core import catalogue
@@ -114,3 +115,21 @@ def refuse_any(refusals: Iterable[Refusal]) -> None:
     every = tuple(refusals)
     if every:
         raise Refused(every)
+
+
+@contextmanager
+def collected(refusals: list[Refusal]) -> Iterator[None]:
+    """Add what is refused in the context to REFUSALS, and go on behind it: one command shows all of its refusals."""
+    try:
+        yield
+    except Refused as refused:
+        refusals += refused.refusals
+
+
+@contextmanager
+def refusing(code: str, where: str, expected: str, cure: str) -> Iterator[None]:
+    """Turn an OSError of the context into :class:`Refused`; what was found is the system's own word for it."""
+    try:
+        yield
+    except OSError as error:
+        raise refuse(code, where, expected, error.strerror or str(error), cure) from error

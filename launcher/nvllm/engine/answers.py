@@ -7,7 +7,6 @@ function raises ValueError for an answer of another form; `engine/client.py` mak
 from __future__ import annotations
 
 import hashlib
-import io
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -47,28 +46,13 @@ def chunks(stream: Iterable[bytes], most: int) -> bytes:
     return bytes(data)
 
 
-class _Stream(io.RawIOBase):
-    """CHUNKS as a file, of which no more is read than is asked for. Raises ValueError beyond MOST bytes."""
-
-    def __init__(self, chunks: Iterable[bytes], most: int) -> None:
-        self._chunks, self._left, self._rest = iter(chunks), most, b""
-
-    def read(self, size: int = -1) -> bytes:
-        while len(self._rest) < size and (chunk := next(self._chunks, None)) is not None:
-            self._rest += chunk
-        piece, self._rest = self._rest[:size], self._rest[size:]
-        self._left -= len(piece)
-        if self._left < 0:
-            raise OtherFormError("a larger file than nvllm reads")
-        return piece
-
-
 def file(stream: Iterable[bytes], most: int) -> bytes | None:
     """Return the content of the regular file that STREAM, a tar, begins with; None for another kind of file.
 
     Raises ValueError and tarfile.TarError for a damaged tar, or one of more than MOST bytes.
     """
-    with tarfile.open(fileobj=_Stream(stream, most), mode="r|") as tar:
+    bounded = archives.Bounded(archive.Chunks(stream), most)
+    with tarfile.open(fileobj=bounded, mode="r|") as tar:
         member = next(archives.members(tar, most), None)
         stored = tar.extractfile(member) if member is not None and member.isreg() else None
         return stored.read() if stored is not None else None

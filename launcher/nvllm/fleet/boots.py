@@ -17,8 +17,8 @@ from typing import Literal
 
 from nvllm.bless.blessing import Compiled
 from nvllm.cache.manifest import TrialMachine, TrialRecord
-from nvllm.core import canonical, durable, paths
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core import canonical, durable
+from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
 from nvllm.fleet import tasks
 from nvllm.fleet.machines import ClusterNode, MachinePool, NotCarriedError, cancelled_by_interrupt
 from nvllm.fleet.tasks import SAME_VERSION, Answer, BootAnswer, BootTask, ReadyAnswer, ReadyTask, ServedProfile
@@ -81,10 +81,8 @@ class BootMachines:
                 end_all(running, self.pool.clear)
         refusals: list[Refusal] = []
         for boot in ended:
-            try:
+            with collected(refusals):
                 boot.result()
-            except Refused as refused:
-                refusals += refused.refusals
         refuse_any(refusals)
         return tuple(boot.result() for boot in running)
 
@@ -131,8 +129,8 @@ class BootMachines:
         return record
 
     def _write(self, sent: SentBoot) -> None:
-        path = paths.ensure(self.directory / "tasks") / f"{sent.task}.json"
-        durable.replace(path, canonical.pretty(asdict(sent)).encode(), 0o600, "task", "NV920")
+        path = self.directory / "tasks" / f"{sent.task}.json"
+        durable.keep(path, canonical.pretty(asdict(sent)).encode(), "task")
 
     def _believed(self, task: BootTask, machine: ClusterNode, answer: Answer) -> TrialRecord:
         """Return the record in ANSWER, once its log shows it to be that of TASK; the log is on the disk then."""
@@ -159,8 +157,7 @@ class BootMachines:
                 wrong.append(("a container that no other trial had", record.boot))
             refuse_any(Refusal("NV345", name, expected, answered, SAME_VERSION) for expected, answered in wrong)
             self._boots.add(record.boot)
-        path = paths.ensure(self.directory / f"trial-{task.number}") / "engine.log"
-        durable.replace(path, log, 0o600, "evidence", "NV920")
+        durable.keep(self.directory / f"trial-{task.number}" / "engine.log", log, "evidence")
         # It was asked no evaluation: the first trial is, which runs here.
         return replace(record, machine=TrialMachine(name, answer.host), evaluation=None)
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import httpx2
 
+from nvllm.sources.fetch import BoundedStream
+
 CONNECT = 10.0
 """Seconds in which a host must take a connection."""
 _MOST, _SECONDS, _BLOB = "nvllm.most", "nvllm.seconds", "nvllm.blob"
@@ -46,10 +48,6 @@ LIMITS = RegistryLimits()
 
 class SlowError(httpx2.TimeoutException):
     """A registry took longer than it may; another attempt would cost as much again."""
-
-
-class LargeError(httpx2.DecodingError):
-    """An answer has more bytes than it may."""
 
 
 _ENDS: ContextVar[float] = ContextVar("_ENDS")
@@ -156,7 +154,7 @@ class BoundedClient(httpx2.Client):
         if _BLOB in extensions and response.is_success:
             response.stream = _Blob(response.stream, extensions[_BLOB])
         else:
-            response.stream = _Document(response.stream, extensions.get(_MOST, self._limits.document))
+            response.stream = BoundedStream(response.stream, extensions.get(_MOST, self._limits.document))
 
 
 def at_most(size: int) -> dict[str, Any]:
@@ -213,25 +211,6 @@ class _Sent(httpx2.SyncByteStream):
             left -= len(chunk)
         if left:  # there was a body
             self._watch.ends = time.monotonic() + self._watch.seconds
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-class _Document(httpx2.SyncByteStream):
-    """The body STREAM of an answer that is no blob, up to MOST bytes. Raises LargeError for more."""
-
-    def __init__(self, stream: httpx2.SyncByteStream, most: int) -> None:
-        self._stream = stream
-        self._most = most
-
-    def __iter__(self) -> Iterator[bytes]:
-        left = self._most
-        for chunk in self._stream:
-            left -= len(chunk)
-            if left < 0:
-                raise LargeError(f"more than {self._most} bytes")
-            yield chunk
 
     def close(self) -> None:
         self._stream.close()

@@ -27,7 +27,7 @@ from nvllm.image.digests import LayerDigest, compare
 from nvllm.image.identity import Build
 from nvllm.layers import oci
 from nvllm.layers.cache import LayerCache
-from nvllm.layers.oci import Descriptor, Image, sha256
+from nvllm.layers.oci import Image, sha256
 from nvllm.layers.tarlayer import Layer
 from nvllm.sources import fetch
 from nvllm.sources.store import Store
@@ -190,7 +190,8 @@ def _offered(data: bytes, repository: Repository) -> _Offered:
     named = [one.digest for one in layers]
     if named != diff_ids or len(kinds) != len(named) or any(one.media_type != oci.LAYER for one in layers):
         raise _other(repository, "layers as nvllm pushes them, not compressed", "others")
-    digests = tuple(_layer(kind, one) for kind, one in zip(kinds, layers, strict=True))
+    pairs = zip(kinds, layers, strict=True)
+    digests = tuple(LayerDigest(oci.kind_in(kind) or kind, one.digest, one.size) for kind, one in pairs)
     return _Offered(name, build_hash, platform, config, data, digests)
 
 
@@ -207,10 +208,6 @@ def _sequence(value: object) -> Sequence[Any]:
     if not isinstance(value, list):
         raise ValueError("no list where one should be")  # noqa: TRY004 - what is wrong is a document
     return value
-
-
-def _layer(kind: str, blob: Descriptor) -> LayerDigest:
-    return LayerDigest(oci.kind_in(kind) or kind, blob.digest, blob.size)
 
 
 def _against(offered: _Offered, build: Build, project: Project, repository: Repository) -> Sequence[Refusal]:

@@ -20,7 +20,7 @@ from typing import ClassVar, Protocol
 
 from nvllm.bisect.driver import PendingTrial
 from nvllm.bisect.records import BisectStart, Lost, Sent
-from nvllm.core import durable, paths, reading
+from nvllm.core import durable, reading
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse, refuse_any
 from nvllm.fleet import images, tasks
@@ -300,11 +300,8 @@ class RemoteMachines:
             expected = f"the result of {sent.task} of {sent.host}"
             raise refuse("NV345", machine.name, expected, answered, tasks.SAME_VERSION)
         if answer.evidence:
-            self._keep(answer.evidence, answer.bytes)
+            durable.keep(self.evidence / answer.evidence, answer.bytes, "evidence")
         return answer.trial
-
-    def _keep(self, name: str, data: bytes) -> None:
-        durable.replace(paths.ensure(self.evidence) / name, data, 0o600, "evidence", "NV920")
 
     def clear(self) -> None:
         self._pool.clear()

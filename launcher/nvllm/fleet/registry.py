@@ -26,11 +26,10 @@ from nvllm.core import canonical
 from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.progress import Progress, Task
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
 from nvllm.fleet.bounded import (
     LIMITS,
     BoundedClient,
-    LargeError,
     Pace,
     RegistryLimits,
     SlowError,
@@ -40,7 +39,7 @@ from nvllm.fleet.bounded import (
 )
 from nvllm.fleet.credentials import Credentials
 from nvllm.layers.oci import INDEX, MANIFEST, Descriptor, sha256
-from nvllm.sources.fetch import Answer, Serial
+from nvllm.sources.fetch import Answer, LargeError, Serial
 
 T = TypeVar("T")
 
@@ -278,10 +277,8 @@ class Repository:
                 counted, stop = Serial(task), threading.Event()
                 with ThreadPoolExecutor(_AT_ONCE, "push") as pool:
                     for sent in [pool.submit(self._push_unless, stop, one, counted) for one in lacking]:
-                        try:
+                        with collected(refusals):
                             sent.result()
-                        except Refused as refused:
-                            refusals += refused.refusals
         by_answer = {one.found: one for one in reversed(refusals)}  # one cause is one refusal
         refuse_any(by_answer.values())
         return sum(one.size for one in lacking)

@@ -11,14 +11,14 @@ import binascii
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, TypeAlias, cast
+from typing import Annotated, TypeAlias, cast
 
 from nvllm.bless.blessing import Compiled
 from nvllm.cache import cachetree
 from nvllm.cache.manifest import TrialRecord
 from nvllm.core import canonical, catalogue, documents, schemas
 from nvllm.core.canonical import Json
-from nvllm.core.fields import Form, Positive, Rule, Seconds, Sha256, Tagged, Word
+from nvllm.core.fields import Form, Positive, Rule, Seconds, Sha256, T, Tagged, Word
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.fleet.raylet import MemoryMonitor
 from nvllm.trials.trial import BisectProbe, Trial, TrialOutcome, TrialStage
@@ -217,12 +217,7 @@ class AnswerLine:
     schema: Annotated[str, Rule(choices=(ANSWER_SCHEMA,))]
 
 
-_TASKS: Mapping[str, type[Task]] = {
-    "trial": TrialTask,
-    "ready": ReadyTask,
-    "boot": BootTask,
-    "status": StatusTask,
-}
+_TASKS: Mapping[str, type[Task]] = {"trial": TrialTask, "ready": ReadyTask, "boot": BootTask, "status": StatusTask}
 _ANSWERS: Mapping[str, type[Answer]] = {
     "trial": TrialAnswer,
     "ready": ReadyAnswer,
@@ -240,23 +235,24 @@ FORM_ANSWER: Form[Answer] = Form(
 
 def task_line(task: Task) -> bytes:
     """Return TASK as one line."""
-    return _line(FORM_TASK, "ask", _TASKS, task)
+    return _line(FORM_TASK, task)
 
 
 def answer_line(answer: Answer) -> bytes:
     """Return ANSWER as one line."""
-    return _line(FORM_ANSWER, "answer", _ANSWERS, answer)
+    return _line(FORM_ANSWER, answer)
 
 
-def _line(form: Form[Any], tag: str, kinds: Mapping[str, type], value: Any) -> bytes:
-    name = next(name for name, cls in kinds.items() if isinstance(value, cls))
+def _line(form: Form[T], value: T) -> bytes:
+    assert isinstance(form.of, Tagged)
+    name = next(name for name, cls in form.of.kinds.items() if isinstance(value, cls))
     own = cast("dict[str, Json]", documents.unstructure(form, value))
-    return canonical.encode({"schema": form.schema, tag: name, **own}) + b"\n"
+    return canonical.encode({"schema": form.schema, form.of.tag: name, **own}) + b"\n"
 
 
 def task(line: bytes) -> Task:
     """Return the task in LINE. Raises Refused NV341 with everything that is wrong with it."""
-    carried: Task = _parsed(FORM_TASK, "ask", _TASKS, line, "NV341", "stdin", _CURE)
+    carried = _parsed(FORM_TASK, line, "NV341", "stdin", _CURE)
     if isinstance(carried, TrialTask):
         _decoded(carried.program, "NV341", "stdin: .program", _CURE)
     if isinstance(carried, BootTask):
@@ -275,7 +271,7 @@ def answer(line: bytes, where: str) -> Answer:
     The evidence of a trial has been held against its hash.
     """
     cure = SAME_VERSION
-    reply: Answer = _parsed(FORM_ANSWER, "answer", _ANSWERS, line, "NV345", where, cure)
+    reply = _parsed(FORM_ANSWER, line, "NV345", where, cure)
     if isinstance(reply, TrialAnswer):
         content = _decoded(reply.content, "NV345", f"{where}: .content", cure)
         told = hashlib.sha256(content).hexdigest()
@@ -290,7 +286,7 @@ def answer(line: bytes, where: str) -> Answer:
     return reply
 
 
-def _parsed(form: Form[Any], tag: str, kinds: Mapping[str, type], line: bytes, code: str, where: str, cure: str) -> Any:
+def _parsed(form: Form[T], line: bytes, code: str, where: str, cure: str) -> T:
     if len(line) > MOST_LINE:
         raise refuse(code, where, f"a line of at most {MOST_LINE} bytes", "a longer one", cure)
     try:
@@ -300,8 +296,7 @@ def _parsed(form: Form[Any], tag: str, kinds: Mapping[str, type], line: bytes, c
     refuse_any(
         Refusal(code, f"{where}: {one.path}", one.allowed, one.actual, cure) for one in schemas.validate(form, document)
     )
-    assert isinstance(document, dict)
-    return documents.converter(form).structure(document, kinds[str(document[tag])])
+    return documents.structure(form, document)
 
 
 def _decoded(text: str, code: str, where: str, cure: str) -> bytes:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nvllm.core import clock
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse, refuse_any
@@ -24,7 +23,7 @@ from nvllm.fleet.task_runner import TaskRunner, build_of
 from nvllm.fleet.tasks import Answer, ReadyAnswer, ReadyTask, StatusAnswer, StatusTask, Task, TrialTask
 from nvllm.host import engines, locks, survey
 from nvllm.host.facts import EngineProblem, HostFacts
-from nvllm.host.locks import HeldLocks, Holder, Key
+from nvllm.host.locks import HeldLocks, Key
 from nvllm.serve import hostclass
 
 PREDECESSOR = 120.0
@@ -141,11 +140,11 @@ class Worker:
 
 def worker_lock(places: Places) -> HeldLocks:
     """Take the lock of this host's worker, and wait for another one that ends. Raises Refused NV508 if none does."""
-    began = clock.now()
+    holder = locks.this_process("nvllm worker")
     deadline = time.monotonic() + PREDECESSOR
     while True:
         try:
-            return locks.acquire_all(places.locks, [Key("worker", "host")], Holder(os.getpid(), began, "nvllm worker"))
+            return locks.acquire_all(places.locks, [Key("worker", "host")], holder)
         except Refused:
             if time.monotonic() >= deadline:
                 raise

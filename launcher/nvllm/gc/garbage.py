@@ -95,10 +95,10 @@ class References:
     forgotten; UNKNOWN says which could not be read, and why.
     """
 
-    builds: frozenset[str]
-    files: frozenset[str]
-    layers: frozenset[str]
-    trees: frozenset[Path]
+    builds: frozenset[str] = frozenset()
+    files: frozenset[str] = frozenset()
+    layers: frozenset[str] = frozenset()
+    trees: frozenset[Path] = frozenset()
     blessed: frozenset[str] = frozenset()
     instances: frozenset[str] = frozenset()
     logs: frozenset[str] = frozenset()
@@ -351,10 +351,6 @@ def _blessed_and_required(project: Project, places: Places) -> References:
     blessings = Blessings.of_project(project, places)
     in_force, restorable = blessings.trees(), blessings.restorable()
     return References(
-        builds=frozenset(),
-        files=frozenset(),
-        layers=frozenset(),
-        trees=frozenset(),
         blessed=in_force | restorable,
         logs=blessings.logs(),
         archived=frozenset(one.tree_hash for _, one in whole(blessings.archived())),

@@ -20,7 +20,7 @@ from pathlib import Path
 from nvllm.core import reading
 from nvllm.core.durable import writing
 from nvllm.core.paths import Project, ensure
-from nvllm.core.refusal import Refusal, refuse, refuse_any
+from nvllm.core.refusal import Refusal, refuse_any, refusing
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +110,8 @@ class Projects:
 
 
 def _root(link: Path) -> Path:
-    try:
+    # Out of the list, not away: if it replaced the link of a project, that project has to be recorded again.
+    away = shlex.join(["mv", str(link), str(link.parent.parent / f"{link.name}.other")])
+    cure = f"{away}; then `nvllm build IMAGE` in every project that uses this state, before `nvllm gc`"
+    with refusing("NV109", str(link), "a link to a project", cure):
         return Path(os.readlink(link))
-    except OSError as error:
-        # Out of the list, not away: if it replaced the link of a project, that project has to be recorded again.
-        away = shlex.join(["mv", str(link), str(link.parent.parent / f"{link.name}.other")])
-        cure = f"{away}; then `nvllm build IMAGE` in every project that uses this state, before `nvllm gc`"
-        raise refuse("NV109", str(link), "a link to a project", error.strerror or str(error), cure) from error

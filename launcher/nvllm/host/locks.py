@@ -29,7 +29,7 @@ from typing import Literal, get_args
 
 from filelock import lock_descriptor, unlock_descriptor
 
-from nvllm.core import trusted
+from nvllm.core import clock, trusted
 from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.host.facts import LockFacts
@@ -76,6 +76,11 @@ class Holder:
     def __str__(self) -> str:
         container = f", container {self.container[:12]}" if self.container else ""
         return f"pid {self.pid} ({self.command}) since {self.started}{container}"
+
+
+def this_process(command: str, instance: str | None = None) -> Holder:
+    """Return this process, which runs COMMAND, as the holder of locks that it takes now, for INSTANCE if it has one."""
+    return Holder(os.getpid(), clock.now(), command, instance)
 
 
 @dataclass(frozen=True, slots=True)

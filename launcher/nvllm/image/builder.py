@@ -18,7 +18,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBase, LockedWheel
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
 from nvllm.engine.engine import Engine
 from nvllm.host import facts
 from nvllm.image import buildrecord, identity, recording, registry_base, sbom
@@ -34,7 +34,6 @@ from nvllm.layers.oci import Image, Lower
 from nvllm.layers.patchlayer import Patched
 from nvllm.layers.tarlayer import Layer, TarEntry
 from nvllm.layers.wheel import Wheel
-from nvllm.patches import seriesfile
 from nvllm.patches.series import Patch
 from nvllm.patches.unified import Diff
 from nvllm.sources.store import Store
@@ -107,10 +106,8 @@ class ImageBuilder:
     def builder(self, build: Build, files: Sequence[LockedFile]) -> LayerBuilder:
         """Return the layer builder of BUILD, after fetching FILES of its lock. Raises Refused as `fetch` does."""
         store = self.fetched(build, files)
-        directory = self.project.series(build.spec.patches.series)
-        diffs = seriesfile.diffs(directory, build.patches, self.project.show(directory))
-        ordered = tuple(diffs[patch.id] for patch in build.patches)
-        return LayerBuilder(build, ordered, store, LayerCache(self.places.layers), self.progress)
+        cache = LayerCache(self.places.layers)
+        return LayerBuilder(build, build.diffs(self.project), store, cache, self.progress)
 
     def kernels(self, build: Build) -> LayerBuilder:
         """Return a layer builder for the kernels layer of BUILD, fetching only the files that this layer needs.
@@ -291,12 +288,10 @@ class LayerBuilder:
         entries: list[TarEntry] = []
         refusals: list[Refusal] = []
         for locked in self.build.lock.wheels:
-            try:
+            with collected(refusals):  # report the other wheels too
                 path = self.store.path(locked.file.sha256)
                 wheels[locked] = stack.enter_context(Wheel(path, locked.file.filename, locked.omitted))
                 entries.extend(wheels[locked].entries(self.build.scheme))
-            except Refused as refused:  # report the other wheels too
-                refusals.extend(refused.refusals)
         refuse_any(refusals)
         return wheels, entries
 

@@ -93,9 +93,7 @@ def read(directory: Path, build_hash: str) -> Record | None:
 def write(directory: Path, record: Record) -> None:
     """Write RECORD below DIRECTORY, by one rename. Raises Refused NV920 if it cannot be written."""
     path = directory / f"{record.build_hash}.json"
-    with durable.writing(path, "NV920"):
-        paths.ensure(directory)
-    durable.replace(path, canonical.pretty(dataclasses.asdict(record)).encode(), 0o600, code="NV920")
+    durable.keep(path, canonical.pretty(dataclasses.asdict(record)).encode())
 
 
 def use(where: Places, project: Project, build_hash: str) -> None:

@@ -12,6 +12,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
@@ -110,7 +111,7 @@ def stored(reference: str, scratch: Path) -> Contents | None:
 
 def of_layers(label: str, layers: Sequence[Layer]) -> Contents:
     """Return LAYERS, just made or in the layer cache, without an image around them."""
-    return Contents(label, None, tuple(StoredLayer(one.kind, one.diff_id, _whole(one.path)) for one in layers))
+    return Contents(label, None, tuple(StoredLayer(one.kind, one.diff_id, partial(_file, one.path)) for one in layers))
 
 
 def of_image(label: str, image: oci.Image) -> Contents:
@@ -142,30 +143,24 @@ def of_engine(reference: str, engine: Engine, cache: LayerCache, scratch: Path) 
         engine.save(reference, path)
         return {layer.diff_id: layer for layer in _archive(path, reference, scratch).layers}
 
-    def tar(diff_id: str) -> Callable[[], FileRange]:
-        def read() -> FileRange:
-            cached = cache.holding(diff_id)
-            return _file(cached) if cached is not None else saved()[diff_id].tar()
-
-        return read
+    def tar(diff_id: str) -> FileRange:
+        cached = cache.holding(diff_id)
+        return _file(cached) if cached is not None else saved()[diff_id].tar()
 
     diff_ids = config["rootfs"]["diff_ids"]
-    layers = (
-        StoredLayer(name, one, tar(one)) for name, one in zip(_names(config, len(diff_ids)), diff_ids, strict=True)
-    )
+    names = _names(config, len(diff_ids))
+    layers = (StoredLayer(name, one, partial(tar, one)) for name, one in zip(names, diff_ids, strict=True))
     return Contents(reference, _configuration(config), tuple(layers))
-
-
-def _whole(path: Path) -> Callable[[], FileRange]:
-    return lambda: FileRange(path, 0, path.stat().st_size)
 
 
 def _directory(path: Path, scratch: Path) -> Contents:
     if not (path / "layers.json").exists():
         return _image(str(path), lambda name: _file(path / name), scratch)
     listed = _file(path / "layers.json").document()["layers"]
-    layers = [(one["kind"], one["diff_id"], path / oci.blob(one["diff_id"])) for one in listed]
-    return Contents(str(path), None, tuple(StoredLayer(kind, digest, _whole(file)) for kind, digest, file in layers))
+    files = ((one["kind"], one["diff_id"], path / oci.blob(one["diff_id"])) for one in listed)
+    return Contents(
+        str(path), None, tuple(StoredLayer(kind, digest, partial(_file, file)) for kind, digest, file in files)
+    )
 
 
 def _file(path: Path) -> FileRange:
@@ -200,7 +195,7 @@ def _image(label: str, blobs: Blobs, scratch: Path) -> Contents:
         config, stored = blobs(saved["Config"]).document(), saved["Layers"]
     diff_ids = config["rootfs"]["diff_ids"]
     layers = [
-        StoredLayer(name, diff_id, _uncompressed(label, blobs, place, diff_id, scratch))
+        StoredLayer(name, diff_id, partial(_uncompressed, label, blobs, place, diff_id, scratch))
         for name, diff_id, place in zip(_names(config, len(diff_ids)), diff_ids, stored, strict=True)
     ]
     return Contents(label, _configuration(config), tuple(layers))
@@ -250,21 +245,19 @@ def _configuration(config: Mapping[str, Any]) -> dict[str, Json]:
     return {**known, "config": {name: value for name, value in known.get("config", {}).items() if value}}
 
 
-def _uncompressed(label: str, blobs: Blobs, name: str, diff_id: str, scratch: Path) -> Callable[[], FileRange]:
-    def tar() -> FileRange:
-        try:
-            blob = blobs(name)
-            if blob.head(len(_GZIP)) != _GZIP:
-                return blob
-            packed, out = (scratch / f"{diff_id.replace(':', '-')}{suffix}" for suffix in (".gz", ".tar"))
-            blob.copy(packed)
-            _unpack(packed, out)
-        except (KeyError, FileNotFoundError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-            cure = f"write it again, and name that instead of {label}"
-            raise refuse("NV306", f"{label}: {name}", "a layer", f"{type(error).__name__}: {error}", cure) from error
-        return _file(out)
-
-    return tar
+def _uncompressed(label: str, blobs: Blobs, name: str, diff_id: str, scratch: Path) -> FileRange:
+    """Return the tar of the layer NAME of BLOBS, unpacked to SCRATCH if it is in gzip. Raises Refused NV306."""
+    try:
+        blob = blobs(name)
+        if blob.head(len(_GZIP)) != _GZIP:
+            return blob
+        packed, out = (scratch / f"{diff_id.replace(':', '-')}{suffix}" for suffix in (".gz", ".tar"))
+        blob.copy(packed)
+        _unpack(packed, out)
+    except (KeyError, FileNotFoundError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        cure = f"write it again, and name that instead of {label}"
+        raise refuse("NV306", f"{label}: {name}", "a layer", f"{type(error).__name__}: {error}", cure) from error
+    return _file(out)
 
 
 def _unpack(packed: Path, out: Path) -> None:

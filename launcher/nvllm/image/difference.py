@@ -133,12 +133,7 @@ def _entries(layer: str, first: _Layer, second: _Layer, details: Iterator[int]) 
         if before_member is None or after_member is None:
             yield ImageDifference(layer, path, "file", _kind(before_member), _kind(after_member))
             continue
-        before, after = _attributes(before_member), _attributes(after_member)
-        for attribute in {**before, **after}:
-            if before.get(attribute) != after.get(attribute):
-                yield ImageDifference(
-                    layer, path, attribute, before.get(attribute, "absent"), after.get(attribute, "absent")
-                )
+        yield from changed(layer, path, _attributes(before_member), _attributes(after_member), "absent")
         if before_member.isreg() and after_member.isreg() and not _same(first, before_member, second, after_member):
             yield _content(layer, path, first, second, details)
     orders = [
@@ -147,6 +142,15 @@ def _entries(layer: str, first: _Layer, second: _Layer, details: Iterator[int]) 
     moved = next((number for number, (a, b) in enumerate(zip(*orders, strict=True)) if a != b), None)
     if moved is not None:
         yield ImageDifference(layer, "", f"order, from entry {moved + 1} on", orders[0][moved], orders[1][moved])
+
+
+def changed(
+    layer: str, path: str, before: Mapping[str, str], after: Mapping[str, str], lacking: str
+) -> Iterator[ImageDifference]:
+    """Yield the attributes of PATH in LAYER that differ between BEFORE and AFTER; LACKING is for an absent one."""
+    for attribute in {**before, **after}:
+        if before.get(attribute) != after.get(attribute):
+            yield ImageDifference(layer, path, attribute, before.get(attribute, lacking), after.get(attribute, lacking))
 
 
 _KINDS = {

@@ -24,6 +24,7 @@ from nvllm.lock import arguments, lockdoc
 from nvllm.lock.project import read_lock
 from nvllm.patches import patchset, seriesfile
 from nvllm.patches.series import Patch, Series
+from nvllm.patches.unified import Diff
 from nvllm.spec import specfile
 
 DOMAIN = "nvllm.build/1"
@@ -96,6 +97,12 @@ class Build:
             name = f"nvllm-dev:{self.spec.name}"
             return f"{name}-{self.development[:12]}", name
         return tag(self.spec.name, self.build_hash), f"nvllm:{self.spec.name}"
+
+    def diffs(self, project: Project) -> tuple[Diff, ...]:
+        """Return the diffs of the patch set of PROJECT, in order. Raises Refused as `seriesfile.diffs` does."""
+        directory = project.series(self.spec.patches.series)
+        by_id = seriesfile.diffs(directory, self.patches, project.show(directory))
+        return tuple(by_id[patch.id] for patch in self.patches)
 
 
 def tag(image: str, build_hash: str) -> str:

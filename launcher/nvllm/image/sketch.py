@@ -17,6 +17,7 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from nvllm.image import difference
 from nvllm.image.contents import FileRange
 from nvllm.image.difference import ImageDifference
 
@@ -195,11 +196,6 @@ def differences(layer: str, recorded: str, built: Mapping[str, Row]) -> Iterator
                     layer, path, "file", *(("absent", "present") if key in after_rows else ("present", "absent"))
                 )
             continue
-        before, after = before_rows[key].attributes, after_rows[key].attributes
-        for attribute in {**before, **after}:
-            if before.get(attribute) != after.get(attribute):
-                yield ImageDifference(
-                    layer, path, attribute, before.get(attribute, "none"), after.get(attribute, "none")
-                )
+        yield from difference.changed(layer, path, before_rows[key].attributes, after_rows[key].attributes, "none")
     if named and not changed.whole:
         yield ImageDifference(layer, "", "other files", "as recorded", "more than the record can name differ")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from nvllm.core import archives, canonical, durable, paths, reading
+from nvllm.core import archives, canonical, durable, reading
 from nvllm.core.archives import ArchiveName
 from nvllm.core.canonical import Json
 from nvllm.core.lock import CodeFor, LockedLibrary
@@ -108,9 +108,7 @@ def cached_libraries(wheel: Path, filename: str, sha256: str, cache: Path) -> tu
         return _decode(cast("Any", canonical.decode(reading.content(path, reading.STATE))))
     except (FileNotFoundError, ValueError, TypeError, KeyError):  # damaged: read the wheel again
         read = libraries(wheel, filename)
-    with durable.writing(path, "NV920"):
-        paths.ensure(cache)
-    durable.replace(path, canonical.pretty(_encode(read)).encode(), 0o600, code="NV920")
+    durable.keep(path, canonical.pretty(_encode(read)).encode())
     return read
 
 

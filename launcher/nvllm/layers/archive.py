@@ -90,7 +90,7 @@ def blobs(saved: Iterator[bytes], diff_ids: Sequence[str]) -> tuple[Descriptor, 
     documents: dict[str, Any] = {}
     sizes: dict[str, int] = {}
     left = _DOCUMENTS
-    stream = archives.Bounded(_Chunks(saved), archives.WHEEL)
+    stream = archives.Bounded(Chunks(saved), archives.WHEEL)
     with tarfile.open(fileobj=stream, mode="r|") as tar:
         for member in archives.members(tar, archives.WHEEL):
             sizes[member.name] = member.size
@@ -122,10 +122,10 @@ def _descriptor(layer: Any) -> Descriptor:
     raise ValueError("no descriptor of a layer")
 
 
-class _Chunks(io.RawIOBase):
+class Chunks(io.RawIOBase):
     """A readable file over CHUNKS. A read returns the next of them, whatever its size, which suffices for tarfile."""
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
+    def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = filter(None, chunks)
 
     def read(self, _size: int = -1) -> bytes:

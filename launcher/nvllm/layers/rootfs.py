@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse_any
+from nvllm.core.refusal import Refusal, collected, refuse_any
 from nvllm.layers import deb, tarlayer
 from nvllm.layers.tarlayer import TarEntry
 
@@ -79,10 +79,8 @@ def unpack(packages: Sequence[tuple[str, Path]], tree: Path, progress: Progress)
         owners: dict[str, str] = {}
         with progress.task("unpack base", len(packages), "files") as task:
             for name, path in packages:
-                try:
+                with collected(refusals):  # report the other packages too
                     refusals.extend(list(_unpack_one(name, path, partial, owners)))
-                except Refused as refused:  # report the other packages too
-                    refusals.extend(refused.refusals)
                 task.advance(1)
         refuse_any([*refusals, *_redirected(partial, owners)])
         for base in MERGED:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, refuse_any
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -119,8 +119,7 @@ def complete(entries: Iterable[TarEntry]) -> list[TarEntry]:
             other = by_path.setdefault(parent, directory(parent))
             if other.kind != "directory":
                 refusals.append(_unsafe(parent, f"a directory, because {path} lies below it", f"a {other.kind}"))
-    if refusals:
-        raise Refused(refusals)
+    refuse_any(refusals)
     return [by_path[path] for path in sorted(by_path, key=encoded)]
 
 

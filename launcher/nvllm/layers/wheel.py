@@ -19,7 +19,7 @@ from typing import IO, BinaryIO, cast
 
 from nvllm.core import archives
 from nvllm.core.archives import ArchiveName
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.layers import tarlayer
 from nvllm.layers.tarlayer import TarEntry
 
@@ -117,8 +117,7 @@ class Wheel:
         for path in sorted(unused):
             cure = f"remove {path} from python.omit in the spec, and lock again"
             refusals.append(_refusal(f"{self.filename}: {path}", "a file or directory of the wheel", "none", cure))
-        if refusals:
-            raise Refused(refusals)
+        refuse_any(refusals)
         return members
 
     def entries(self, scheme: Scheme) -> Iterator[TarEntry]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from nvllm.core import reading
 from nvllm.core.lock import Lock, ModelFile, command
 from nvllm.core.paths import Project
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse, refusing
 from nvllm.core.spec import ImageSpec, Profile
 
 
@@ -55,12 +55,11 @@ def _changed(project: Project, lock: Lock, pinned: ModelFile) -> list[Refusal]:
 
 
 def _read(project: Project, image: str, file: str) -> ModelFile:
-    try:
+    cure = f"write the template, or correct `chat-template:` in images/{image}.yaml"
+    with refusing("NV405", file, "a chat template", cure):
         data = reading.content(project.root / file, reading.CONFIGURATION)
+    try:
         data.decode()
     except UnicodeDecodeError as error:
-        raise Refused([Refusal("NV405", file, "text in UTF-8", "other bytes", "save the file as UTF-8")]) from error
-    except OSError as error:
-        cure = f"write the template, or correct `chat-template:` in images/{image}.yaml"
-        raise Refused([Refusal("NV405", file, "a chat template", error.strerror or str(error), cure)]) from error
+        raise refuse("NV405", file, "text in UTF-8", "other bytes", "save the file as UTF-8") from error
     return ModelFile(file, len(data), hashlib.sha256(data).hexdigest())

@@ -30,7 +30,6 @@ from typing import Any
 
 from nvllm.core import canonical, durable, reading, trusted
 from nvllm.core.canonical import Json
-from nvllm.core.paths import ensure
 from nvllm.core.refusal import Refused
 
 SCHEMA = "nvllm.memo/2"
@@ -151,10 +150,7 @@ class HashCache:
         last = {key.rsplit(":", 3)[0]: (key, known) for key, known in self._known.items()}  # one of each inode
         newest = list(last.values())[-_MOST_FILES:]
         files: Json = {key: [one.sha256, one.block, base64.b64encode(one.blocks).decode()] for key, one in newest}
-        with durable.writing(self.path, "NV920"):
-            ensure(self.path.parent)
-        data = canonical.encode({"schema": SCHEMA, "files": files})
-        durable.replace(self.path, data, 0o600, code="NV920")
+        durable.keep(self.path, canonical.encode({"schema": SCHEMA, "files": files}))
         self._changed = False
 
 

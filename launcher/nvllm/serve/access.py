@@ -16,7 +16,7 @@ from pathlib import Path
 from nvllm import runtime
 from nvllm.core import reading
 from nvllm.core.plan import EVERY_ADDRESS
-from nvllm.core.refusal import Refusal, Refused, refuse
+from nvllm.core.refusal import Refusal, Refused, collected, refuse, refusing
 from nvllm.core.spec import LOOPBACK, Access
 
 _SHORTEST, _LONGEST = 16, 512
@@ -36,10 +36,8 @@ def refusals(access: Access, user: str, project: Path) -> list[Refusal]:
     """
     wrong = [] if access.publish in {LOOPBACK, EVERY_ADDRESS} else _address(access.publish)
     if access.key_file is not None:
-        try:
+        with collected(wrong):
             _key(access.key_file, int(user.partition(":")[0]), project)
-        except Refused as refused:
-            wrong += refused.refusals
     return wrong
 
 
@@ -69,10 +67,8 @@ def _key(path: str, owner: int, project: Path) -> None:
     if Path(path).resolve().is_relative_to(project.resolve()):
         cure = "move it out of the project, and correct `key-file:` in the profile's `access:`"
         raise _unfit(path, "a file outside of the project", "a file that version control may keep", cure)
-    try:
+    with refusing("NV604", path, "a file with an API key", _made(path, owner)):
         status = os.lstat(path)
-    except OSError as error:
-        raise _unfit(path, "a file with an API key", error.strerror or str(error), _made(path, owner)) from error
     if not stat.S_ISREG(status.st_mode):
         cure = "put a copy of the file itself there"
         raise _unfit(path, "a regular file", "something else, or a link", cure)
@@ -89,9 +85,8 @@ def _content(path: str, owner: int) -> str:
     """Return the key in the file at PATH. Raises Refused NV604, which does not show it."""
     expected = f"one line of {_SHORTEST} to {_LONGEST} printable characters without a space"
     try:
-        key = reading.content(Path(path), reading.CONFIGURATION).decode("ascii").removesuffix("\n")
-    except OSError as error:
-        raise _unfit(path, expected, error.strerror or str(error), _made(path, owner)) from error
+        with refusing("NV604", path, expected, _made(path, owner)):
+            key = reading.content(Path(path), reading.CONFIGURATION).decode("ascii").removesuffix("\n")
     except UnicodeDecodeError as error:
         raise _unfit(path, expected, "bytes that are not ASCII", _made(path, owner)) from error
     if not _SHORTEST <= len(key) <= _LONGEST:

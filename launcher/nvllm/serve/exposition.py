@@ -6,7 +6,7 @@ knows, and of the engine's figures the one by which people look at an instance f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nvllm.host import gates
@@ -31,103 +31,79 @@ class Exposed:
     here: Machine
 
 
-@dataclass(frozen=True, slots=True)
-class MetricFamily:
-    """A gauge: its NAME and HELP, and its SAMPLES. Nothing is exposed of a family without samples."""
-
-    name: str
-    help: str
-    samples: Sequence[Sample]
-
-
 def text(exposed: Exposed) -> str:
-    """Return EXPOSED as a page that Prometheus scrapes, or node_exporter's textfile collector reads."""
-    return "".join(line + "\n" for family in _families(exposed) if family.samples for line in _lines(family))
+    """Return EXPOSED as a page that Prometheus scrapes, or node_exporter's textfile collector reads.
+
+    Nothing is exposed of a gauge without samples.
+    """
+    gauges = (gauge for gauge in _gauges(exposed) if gauge[2])
+    return "".join(line + "\n" for gauge in gauges for line in _lines(*gauge))
 
 
-def _families(exposed: Exposed) -> Iterator[MetricFamily]:
-    yield from _now(exposed)
-    yield from _since_the_start([(one, one.state) for one in exposed.instances if one.state is not None])
-    yield from _hardware_gates(exposed)
-
-
-def _now(exposed: Exposed) -> Iterator[MetricFamily]:
-    """Yield what the instances of EXPOSED are at this moment."""
-    yield MetricFamily(
+def _gauges(exposed: Exposed) -> Iterator[tuple[str, str, list[Sample]]]:
+    """Yield the name, the help and the samples of each gauge."""
+    every, known = exposed.instances, [(one, one.state) for one in exposed.instances if one.state is not None]
+    yield (
         "nvllm_instance_info",
         "An instance that nvllm started, its stage and what it is.",
-        [
-            (
-                {
-                    **_labels(instance),
-                    "stage": instance.stage,
-                    "serve_hash": instance.state.serve_hash if instance.state else "",
-                    "blessed": instance.state.blessed if instance.state else "",
-                    "dev": str(instance.state.dev).lower() if instance.state else "",
-                },
-                1,
-            )
-            for instance in exposed.instances
-        ],
+        [({**_labels(one), "stage": one.stage, **_identity(one.state)}, 1) for one in every],
     )
-    yield MetricFamily(
+    yield (
         "nvllm_instance_up",
         "Whether the engine of an instance has been ready and its container runs.",
-        [(_labels(instance), instance.running) for instance in exposed.instances],
+        [(_labels(one), one.running) for one in every],
     )
-    yield MetricFamily(
+    yield (
         "nvllm_instance_supervised",
         "Whether a supervisor looks after an instance.",
-        [(_labels(instance), instance.supervised) for instance in exposed.instances],
+        [(_labels(one), one.supervised) for one in every],
     )
-    yield MetricFamily(
+    yield (
         "nvllm_instance_kv_cache_usage_ratio",
         "Share of the KV cache in use by the engine's own metrics, from 0 to 1.",
         [
-            ({**_labels(instance), "engine": engine}, usage)
-            for instance in exposed.instances
-            for engine, usage in exposed.usage.get(instance.name, {}).items()
+            ({**_labels(one), "engine": engine}, usage)
+            for one in every
+            for engine, usage in exposed.usage.get(one.name, {}).items()
         ],
     )
-
-
-def _since_the_start(known: Sequence[tuple[SeenInstance, InstanceState]]) -> Iterator[MetricFamily]:
-    """Yield what the states of the KNOWN instances say of their starts, and of what happened since."""
-    yield MetricFamily(
+    yield (
         "nvllm_instance_start_timestamp_seconds",
         "When the container of an instance was started, in seconds since 1970.",
-        [(_labels(instance), state.started) for instance, state in known],
+        [(_labels(one), state.started) for one, state in known],
     )
-    yield MetricFamily(
+    yield (
         "nvllm_instance_start_phase_seconds",
         "How long each phase of the start took.",
-        [({**_labels(instance), "phase": name}, took) for instance, state in known for name, took in state.phases],
+        [({**_labels(one), "phase": name}, took) for one, state in known for name, took in state.phases],
     )
-    yield MetricFamily(
+    yield (
         "nvllm_instance_kernels_missed",
         "Kernels that a blessed cache lacked, so that requests waited for a compilation.",
-        [(_labels(instance), len(state.kernels)) for instance, state in known if state.blessed],
+        [(_labels(one), len(state.kernels)) for one, state in known if state.blessed],
     )
-    yield MetricFamily(
+    yield (
         "nvllm_instance_kv_cache_tokens",
         "Tokens that the KV cache of an instance holds.",
-        [(_labels(instance), state.kv_tokens) for instance, state in known if state.kv_tokens is not None],
+        [(_labels(one), state.kv_tokens) for one, state in known if state.kv_tokens is not None],
     )
-
-
-def _hardware_gates(exposed: Exposed) -> Iterator[MetricFamily]:
-    """Yield when each hardware gate was last run, and whether that run passed."""
     newest = {one.gate: one for one in exposed.filed}  # they are sorted by their time
-    yield MetricFamily(
+    yield (
         "nvllm_hardware_gate_timestamp_seconds",
         "When a hardware gate was last run here, in seconds since 1970.",
         [({"gate": gate}, one.record.when) for gate, one in newest.items() if one.record is not None],
     )
-    yield MetricFamily(
+    yield (
         "nvllm_hardware_gate_passed",
         "Whether the last run of a hardware gate passed, on this machine and with a record that is not damaged.",
         [({"gate": gate}, gates.passed_here(one, exposed.here)) for gate, one in newest.items()],
     )
+
+
+def _identity(state: InstanceState | None) -> dict[str, str]:
+    if state is None:
+        return dict.fromkeys(("serve_hash", "blessed", "dev"), "")
+    return {"serve_hash": state.serve_hash, "blessed": state.blessed, "dev": str(state.dev).lower()}
 
 
 def _labels(instance: SeenInstance) -> dict[str, str]:
@@ -137,12 +113,12 @@ def _labels(instance: SeenInstance) -> dict[str, str]:
     return {"instance_name": instance.name, "image": image, "profile": profile}
 
 
-def _lines(family: MetricFamily) -> Iterable[str]:
-    yield f"# HELP {family.name} {family.help.translate(_IN_HELP)}"
-    yield f"# TYPE {family.name} gauge"
-    for labels, value in family.samples:
+def _lines(gauge: str, help_text: str, samples: Sequence[Sample]) -> Iterator[str]:
+    yield f"# HELP {gauge} {help_text.translate(_IN_HELP)}"
+    yield f"# TYPE {gauge} gauge"
+    for labels, value in samples:
         marks = ",".join(f'{name}="{text.translate(_IN_LABEL)}"' for name, text in labels.items())
-        yield f"{family.name}{{{marks}}} {float(value)!r}"
+        yield f"{gauge}{{{marks}}} {float(value)!r}"
 
 
 _IN_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})

@@ -143,6 +143,19 @@ def _page(port: int, name: str) -> str | None:
     return reply.text if reply.status == _OK else None
 
 
+@contextlib.contextmanager
+def _answering(late: NotReady, *, final: bool) -> Iterator[None]:
+    """Raise LATE where the engine is too late in the context, and NotReady, FINAL or not, where it gives no answer."""
+    import httpx2
+
+    try:
+        yield
+    except httpx2.TimeoutException as error:
+        raise late from error
+    except httpx2.HTTPError as error:
+        raise NotReady(str(error) or type(error).__name__, final=final) from error
+
+
 AS_SERVED: Mapping[str, float] = MappingProxyType({})
 """No sampling settings are sent, so the engine uses its own."""
 
@@ -158,20 +171,14 @@ def complete(
     The completion has as many tokens as the probe of PLAN asks for, and the engine gets TIMEOUT seconds. SETTINGS are
     further fields of the request. Raises NotReady if there is no completion, or READ fails on it.
     """
-    import httpx2
-
     question: dict[str, Json] = {
         "model": plan.request_name,
         "prompt": prompt,
         "max_tokens": plan.probe.max_tokens,
         "ignore_eos": True,  # whoever asks counts the tokens; a model may end its answer at the first
     }
-    try:
+    with _answering(NotReady(f"no generation within {timeout:.0f} s", final=True), final=False):
         reply = answer("POST", plan.port, _COMPLETIONS, {**question, **settings}, timeout, access.header(plan.access))
-    except httpx2.TimeoutException as error:
-        raise NotReady(f"no generation within {timeout:.0f} s", final=True) from error
-    except httpx2.HTTPError as error:
-        raise NotReady(str(error) or type(error).__name__, final=False) from error
     if reply.status != _OK:
         raise NotReady(f"HTTP {reply.status}: {reply.text[:200]}", final=True)
     try:
@@ -185,16 +192,14 @@ def ask(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float) -> tuple[i
 
     Raises NotInTime if that is too short, and NotReady if there is no answer.
     """
-    import httpx2
-
-    try:
-        question = {"model": plan.request_name, **fields}
+    question = {"model": plan.request_name, **fields}
+    with _answering(_too_late(timeout), final=True):
         reply = answer("POST", plan.port, _COMPLETIONS, question, timeout, access.header(plan.access))
-    except httpx2.TimeoutException as error:
-        raise NotInTime(f"no answer within {timeout:g} s", final=True) from error
-    except httpx2.HTTPError as error:
-        raise NotReady(str(error) or type(error).__name__, final=True) from error
     return reply.status, reply.text
+
+
+def _too_late(timeout: float) -> NotInTime:
+    return NotInTime(f"no answer within {timeout:g} s", final=True)
 
 
 def stream(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float, more: Callable[[], bool]) -> tuple[int, str]:
@@ -204,24 +209,20 @@ def stream(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float, more: C
     within TIMEOUT seconds, and have at most 16 MiB. Raises NotInTime if they come later, and NotReady if they are more,
     or if the engine ends the answer with an error.
     """
-    import httpx2
-
     question: dict[str, Json] = {"model": plan.request_name, **fields, "stream": True}
     address = url(LOOPBACK, plan.port, _COMPLETIONS)
-    try:
-        with _exchange("POST", address, question, timeout, access.header(plan.access)) as (status, chunks):
-            if status != _OK:
-                return status, b"".join(chunks)[:_ERROR].decode(errors="replace")
-            rest = b""
-            for chunk in chunks:
-                *lines, rest = (rest + chunk).split(b"\n")
-                if not all(_part(line, more) for line in lines):
-                    break
-            return status, ""
-    except httpx2.TimeoutException as error:
-        raise NotInTime(f"no answer within {timeout:g} s", final=True) from error
-    except httpx2.HTTPError as error:
-        raise NotReady(str(error) or type(error).__name__, final=True) from error
+    with (
+        _answering(_too_late(timeout), final=True),
+        _exchange("POST", address, question, timeout, access.header(plan.access)) as (status, chunks),
+    ):
+        if status != _OK:
+            return status, b"".join(chunks)[:_ERROR].decode(errors="replace")
+        rest = b""
+        for chunk in chunks:
+            *lines, rest = (rest + chunk).split(b"\n")
+            if not all(_part(line, more) for line in lines):
+                break
+    return status, ""
 
 
 def _part(line: bytes, more: Callable[[], bool]) -> bool:

@@ -15,7 +15,6 @@ import cattrs
 
 from nvllm.cache.cachetree import Tree
 from nvllm.core import canonical, durable, reading
-from nvllm.core.paths import ensure
 from nvllm.serve.timeline import MissingKernel
 
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
@@ -39,10 +38,7 @@ class KernelReports:
         """Add KERNELS to the report of SERVE_HASH. Raises Refused NV920 if it cannot be written."""
         known = {one.key: one for one in (*self.read(serve_hash), *kernels)}
         document = [asdict(one) for _, one in sorted(known.items())]
-        path = self._path(serve_hash)
-        with durable.writing(path, "NV920"):
-            ensure(self.root)
-        durable.replace(path, canonical.pretty(document).encode(), 0o600, code="NV920")
+        durable.keep(self._path(serve_hash), canonical.pretty(document).encode())
 
     def settle(self, serve_hash: str, tree: Tree) -> tuple[MissingKernel, ...]:
         """Forget the kernels of SERVE_HASH that TREE has; return the ones that it lacks, whose report is kept."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from nvllm.core.lock import LockedModel
 from nvllm.core.paths import Places, Project
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, collected
 from nvllm.core.spec import ImageSpec
 from nvllm.engine.engine import Engine
 from nvllm.host import checks, engines
@@ -60,20 +60,16 @@ def _needs(
     build: Build | None = None
     lacks: list[Refusal] = []
     states: Mapping[str, int] = {}
-    try:
+    with collected(lacks):
         build, stale = identity.load_build(project, image, None)
         lacks += [*stale, *builder.uncompiled(build), *proved.demanded(project, spec, build.patches)]
         states = proved.tally(project, spec.patches.series, build.patches)
-    except Refused as refused:
-        lacks += refused.refusals
     if isinstance(engine, EngineProblem):
         lacks.append(engines.unreachable(engine))
     built = False
     if build is not None and not isinstance(engine, EngineProblem):
-        try:
+        with collected(lacks):
             built = _built(build, project, places, engine)
-        except Refused as refused:
-            lacks += refused.refusals
     image_lacks = lacks or ([] if built else [presence.unbuilt(image)])
     locked = build.lock.models if build is not None else {}
     steps = [_profile(spec, places, locked, facts, image_lacks, blessed=blessed) for blessed in (False, True)]

@@ -7,14 +7,14 @@ that `serve` carries out.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from nvllm.cache.cachetree import Tree
+from nvllm.cache.cachetree import Tree, TreeFile
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
-from nvllm.core.lock import LockedModel
+from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.plan import (
     ACCESS,
     ACCESS_ARGUMENTS,
@@ -140,8 +140,9 @@ def plan(request: PlanRequest) -> LaunchPlan:
     profile, image, spec = request.profile, request.image, request.image.spec
     path = f"{_MODELS}/{profile.model}"
     engine = (
-        # Also in a bootstrap, where there is nothing to copy: it and the serves have one command, and one hash.
-        *(_seeding(image) if profile.blessed else ()),
+        # `runtime/seed.py`, which runs what follows. Also in a bootstrap, where there is nothing to copy: it and the
+        # serves have one command, and one hash.
+        *((image.scheme.interpreter, "-I", f"/{identity.SEED_PATH}") if profile.blessed else ()),
         *spec.runtime.entrypoint,
         path,
         "--served-model-name",
@@ -229,11 +230,6 @@ def _template(local: LocalTemplate | None) -> PlannedTemplate | None:
     return PlannedTemplate(locked.path, _template_path(locked.path), locked.size, locked.sha256)
 
 
-def _seeding(image: PlannedImage) -> tuple[str, ...]:
-    """Return the command that runs `runtime/seed.py` in a container of IMAGE; the engine's command follows it."""
-    return image.scheme.interpreter, "-I", f"/{identity.SEED_PATH}"
-
-
 def _served(name: str, path: str, local: LocalModel) -> ServedModel:
     return ServedModel(name, path, local.locked.tree, local.locked.revision)
 
@@ -302,7 +298,9 @@ def planned_cpu(cpu: Cpu, *, threads: bool) -> PlannedCpu:
 def expectations(plan: LaunchPlan, models: Sequence[LockedModel], cache: Tree | None = None) -> bytes:
     """Return the file that the gate compares everything with, as JSON.
 
-    MODELS are the locked models of the plan, in its order; CACHE is the tree that the plan loads, if any.
+    MODELS are the locked models of the plan, in its order; CACHE is the tree that the plan loads, if any. Besides the
+    models, the gate checks every directory that has an exact set of read-only files as it checks a model, because its
+    own bytes decide the build hash of every image: what the copies of the cache are made from, and single files.
     """
     document: Json = {
         "schema": "nvllm.gate/1",
@@ -314,14 +312,10 @@ def expectations(plan: LaunchPlan, models: Sequence[LockedModel], cache: Tree | 
         "environment": sorted(plan.environment),
         "command": list(plan.command.engine),
         "models": [
-            {
-                "path": model.path,
-                "files": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in locked.files],
-            }
-            for model, locked in zip(plan.models, models, strict=True)
-        ]
-        + _seeds(cache)
-        + _own_files(plan),
+            *(_directory(model.path, locked.files) for model, locked in zip(plan.models, models, strict=True)),
+            *([] if cache is None else [_directory(f"{SEEDS}/{path}", cache.below(path)) for path in cache.seeds]),
+            *_own_files(plan),
+        ],
         "cache": _cache(plan, cache),
     }
     return canonical.encode(document)
@@ -330,38 +324,21 @@ def expectations(plan: LaunchPlan, models: Sequence[LockedModel], cache: Tree | 
 def _own_files(plan: LaunchPlan) -> list[Json]:
     """Return what the gate expects of the chat template and of the program that asks for the API key.
 
-    Each is a directory with one read-only file, which the gate checks as it checks a model. The key itself is not among
-    them: its hash would be one more place to keep it.
+    Each is a directory with one file. The key itself is not among them: its hash would be one more place to keep it.
     """
     expected: list[Json] = []
     if plan.template is not None:
-        name = PurePosixPath(plan.template.path).name
-        expected.append(_directory(TEMPLATES, name, plan.template.size, plan.template.sha256))
+        file = ModelFile(PurePosixPath(plan.template.path).name, plan.template.size, plan.template.sha256)
+        expected.append(_directory(TEMPLATES, [file]))
     if plan.access.key_file is not None:
         program = access.program()
-        expected.append(_directory(ACCESS, ACCESS_PROGRAM, len(program), hashlib.sha256(program).hexdigest()))
+        file = ModelFile(ACCESS_PROGRAM, len(program), hashlib.sha256(program).hexdigest())
+        expected.append(_directory(ACCESS, [file]))
     return expected
 
 
-def _directory(path: str, name: str, size: int, sha256: str) -> Json:
-    return {"path": path, "files": [{"path": name, "size": size, "sha256": sha256}]}
-
-
-def _seeds(tree: Tree | None) -> list[Json]:
-    """Return what the gate expects of each directory whose files are copied, where they come from, as of a model.
-
-    Each is a directory with an exact set of read-only files, and the gate, whose own bytes decide the build hash of
-    every image, checks such directories already.
-    """
-    if tree is None:
-        return []
-    return [
-        {
-            "path": f"{SEEDS}/{path}",
-            "files": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in tree.below(path)],
-        }
-        for path in tree.seeds
-    ]
+def _directory(path: str, files: Iterable[ModelFile | TreeFile]) -> Json:
+    return {"path": path, "files": [{"path": one.path, "size": one.size, "sha256": one.sha256} for one in files]}
 
 
 def _cache(plan: LaunchPlan, tree: Tree | None) -> Json:

@@ -20,7 +20,7 @@ from nvllm.cache.cachetree import Tree
 from nvllm.core.lock import LockedModel
 from nvllm.core.plan import LaunchPlan, encode
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
 from nvllm.core.spec import LOOPBACK, MEMORY_FLOOR
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import INSTANCE_LABEL, RUN_LABEL, TREE_LABEL, ContainerState, MemoryInUse
@@ -165,10 +165,8 @@ class EngineStart:
         refusals: list[Refusal] = []
         # The state comes last: whoever reads that an instance has ended finds its whole log and evidence.
         for write in (self._read_rest, lambda: self._say(stage, reason=reason), lambda: self._state(stage, reason)):
-            try:
+            with collected(refusals):
                 write()
-            except Refused as refused:
-                refusals.extend(refused.refusals)
         refuse_any(refusals)
 
     def fail(self, error: BaseException, stage: Stage, reason: str) -> None:
@@ -272,7 +270,7 @@ class EngineStart:
     # A start
 
     def _create(self) -> str:
-        """Create and start the container, and return its id."""
+        """Create and start the container, and return its id. A bless starts its workbench in its place."""
         return self.engine.start(self.plan, labels(self.plan, self.run.path))
 
     def _accept(self) -> None:

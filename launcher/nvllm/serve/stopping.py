@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from nvllm.core.paths import Places
 from nvllm.core.plan import LaunchPlan
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, collected, refuse, refuse_any
 from nvllm.engine.engine import Engine
 from nvllm.host import locks
 from nvllm.host.facts import RUN_LABEL, ContainerFact
@@ -89,10 +89,8 @@ def stop(engine: Engine, places: Places, instance: str) -> str:
     unwritten: list[Refusal] = []
     # Before the container ends: a supervisor that was not asked takes it for a death, and may start another engine.
     if run.path.is_dir():
-        try:
+        with collected(unwritten):  # it is stopped anyway; its supervisor then reports that it ended by itself
             run.ask_to_stop()
-        except Refused as refused:  # it is stopped anyway; its supervisor then reports that it ended by itself
-            unwritten.extend(refused.refusals)
     container = _end(engine, containers, instance, state)
     _wait_for_supervisor(places, instance)
     _record(run, "stopped; its supervisor was gone" if instance in containers else "stopped; its container was gone")

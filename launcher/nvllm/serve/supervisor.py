@@ -7,21 +7,19 @@ killed, the kernel frees the locks, and the container that is left is found by i
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from nvllm.cache import staging
-from nvllm.core import clock
 from nvllm.core.paths import Places
 from nvllm.core.plan import CONTAINER_PORT, LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.core.spec import LOOPBACK
 from nvllm.host import locks
-from nvllm.host.locks import HeldLocks, Holder, Key, LocksLost
+from nvllm.host.locks import HeldLocks, Key, LocksLost
 from nvllm.serve import health, owners
 from nvllm.serve.examination import Examination
 from nvllm.serve.health import StallDetector
@@ -57,8 +55,7 @@ def hold_locks(examination: Examination, places: Places, command: str) -> Iterat
 
     Raises Refused with all refusals of EXAMINATION, and NV508 for each lock that another process holds.
     """
-    started = clock.now()
-    holder = Holder(os.getpid(), started, command, examination.plan.instance)
+    holder = locks.this_process(command, examination.plan.instance)
     refusals = list(examination.refusals)
     try:
         held_locks = locks.acquire_all(places.locks, keys(examination.plan), holder)

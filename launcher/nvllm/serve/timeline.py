@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
@@ -32,6 +33,8 @@ _ENDS: tuple[tuple[PhaseName, re.Pattern[str]], ...] = (
     ("warm-up", re.compile(r"init engine \(profile, create kv cache, warmup model\) took ")),
     ("server", re.compile(r"Application startup complete\.")),
 )
+
+_POSITIONS: Mapping[PhaseName, int] = {name: at for at, name in enumerate([*dict(_ENDS), "first token"])}
 
 _LOADED = re.compile(r"Directly load AOT compilation from path (\S+)")
 _SAVED = re.compile(r"saved AOT compiled function to ")
@@ -103,7 +106,7 @@ class Timeline:
         """
         self._note(text)
         self._note_kernel(when, text)
-        position = max((_position(phase.name) for phase in self.phases), default=-1)
+        position = max((_POSITIONS[phase.name] for phase in self.phases), default=-1)
         for index, (name, pattern) in enumerate(_ENDS):
             if pattern.search(text) is None or index < position:
                 continue
@@ -189,10 +192,6 @@ def _findings(document: str) -> list[dict[str, str]]:
         findings = []
     unreadable = ("the gate's report", "findings that can be read", document[:300])
     return findings or [dict(zip(names, unreadable, strict=True))]
-
-
-def _position(name: PhaseName) -> int:
-    return next((index for index, (one, _) in enumerate(_ENDS) if one == name), len(_ENDS))
 
 
 def of_log(log: bytes) -> Timeline:

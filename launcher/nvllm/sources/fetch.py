@@ -22,7 +22,7 @@ from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress, Task
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
 from nvllm.sources.client import SilentHostError
 from nvllm.sources.store import Store
 
@@ -49,18 +49,23 @@ PAGE = 64 << 20
 """Most bytes of a page: the largest ones of PyPI have 2 MB."""
 
 
-class _Page(httpx2.SyncByteStream):
-    """The STREAM of a page up to `PAGE` bytes. Raises httpx2.DecodingError for more."""
+class LargeError(httpx2.DecodingError):
+    """An answer has more bytes than it may."""
 
-    def __init__(self, stream: httpx2.SyncByteStream) -> None:
+
+class BoundedStream(httpx2.SyncByteStream):
+    """The STREAM of an answer up to MOST bytes. Raises LargeError for more."""
+
+    def __init__(self, stream: httpx2.SyncByteStream, most: int) -> None:
         self._stream = stream
+        self._most = most
 
     def __iter__(self) -> Iterator[bytes]:
-        left = PAGE
+        left = self._most
         for chunk in self._stream:
             left -= len(chunk)
             if left < 0:
-                raise httpx2.DecodingError(f"a page of more than {PAGE} bytes")
+                raise LargeError(f"more than {self._most} bytes")
             yield chunk
 
     def close(self) -> None:
@@ -75,7 +80,7 @@ def bound(response: httpx2.Response) -> None:
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise httpx2.DecodingError("a page with a content coding, which was not asked for")
     assert isinstance(response.stream, httpx2.SyncByteStream)
-    response.stream = _Page(response.stream)
+    response.stream = BoundedStream(response.stream, PAGE)
 
 
 class Source(Protocol):
@@ -262,10 +267,8 @@ def _fetch_all(files: Sequence[LockedFile], work: _Work) -> None:
         futures = [pool.submit(_fetch_one, file, work) for file in files]
         try:
             for future in futures:
-                try:
+                with collected(refusals):
                     future.result()
-                except Refused as refused:
-                    refusals += refused.refusals
         finally:
             # Downloads still run here only after an interrupt or a bug: do not wait for gigabytes then.
             work.stop.set()
@@ -310,7 +313,8 @@ def _attempts(file: LockedFile, whom: _Whom, work: _Work) -> None:
             now = _size(work.store.partial(file.sha256))
             failures = 1 if now > before else failures + 1
             restarts += now < before
-            if failures == _ATTEMPTS or restarts == _RESTARTS or not any(map(_may_help, error.answers)):
+            hopeless = all(answer.final or answer.unreached for answer in error.answers)
+            if failures == _ATTEMPTS or restarts == _RESTARTS or hopeless:
                 raise
             if work.stop.wait(BACKOFF * 2 ** (failures - 1)):
                 raise _StoppedError from error
@@ -320,11 +324,6 @@ def _attempts(file: LockedFile, whom: _Whom, work: _Work) -> None:
             raise Refused([_disk_too_small(work.store, f"room for {file.filename}", "no space left")]) from error
         else:
             return
-
-
-def _may_help(answer: Answer) -> bool:
-    """Return whether another attempt may help after ANSWER."""
-    return not answer.final and not answer.unreached
 
 
 def _attempt(file: LockedFile, whom: _Whom, work: _Work) -> None:

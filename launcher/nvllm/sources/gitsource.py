@@ -23,7 +23,7 @@ from nvllm.core.archives import ArchiveName
 from nvllm.core.lock import REPOSITORY, LockedFile
 from nvllm.core.paths import ensure
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused
+from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.core.spec import VllmPin
 from nvllm.sources import fetch
 from nvllm.sources.fetch import Answer
@@ -83,9 +83,7 @@ def bring(
             except httpx2.HTTPError as error:
                 raise Refused([_not_given(pin, file, Answer.of("", error).problem)]) from error
             size = stream.tell()
-        refusals = list(other(contents(Path(name)), pin, file, label))
-        if refusals:
-            raise Refused(refusals)
+        refuse_any(other(contents(Path(name)), pin, file, label))
         store.adopt(Path(name), digest.hexdigest())
     finally:
         Path(name).unlink(missing_ok=True)

@@ -29,7 +29,7 @@ from nvllm import __version__
 from nvllm.core import canonical, reading
 from nvllm.core.lock import LockedModel, ModelFile
 from nvllm.core.progress import Progress, Silent
-from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
+from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
 from nvllm.models import modeltree
 from nvllm.sources import fetch
 
@@ -185,10 +185,8 @@ def _fetch(
         under_way = {path: pool.submit(download_file, path) for path in sizes}
         try:
             for path, future in under_way.items():
-                try:
+                with collected(refusals):
                     places[path] = future.result()
-                except Refused as refused:
-                    refusals.extend(refused.refusals)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
     refuse_any(refusals)

@@ -193,9 +193,7 @@ class EngineBench:
         store, archive = Store(self.places.store), build.lock.vllm.source.sha256
         if not store.has(archive):
             return ""
-        directory = self.project.series(build.spec.patches.series)
-        by_patch = seriesfile.diffs(directory, build.patches, self.project.show(directory))
-        diffs = [by_patch[patch.id] for patch in build.patches]
+        diffs = build.diffs(self.project)
         touched = {path for diff in diffs for file in diff.files for path in (file.old, file.new) if path is not None}
         pristine = source.archive(store.path(archive), touched)
         content: Json = {

@@ -18,13 +18,12 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from nvllm.core import clock
 from nvllm.core.plan import ENGINE_ENVIRONMENT, HOME, RUN_DIRECTORY, Mount, Scratch
 from nvllm.core.refusal import refuse
 from nvllm.engine.container import Container
 from nvllm.host import locks
 from nvllm.host.facts import INSTANCE_LABEL
-from nvllm.host.locks import Holder, Key
+from nvllm.host.locks import Key
 from nvllm.image.identity import Build
 from nvllm.runtime import proving
 from nvllm.serve import planner
@@ -77,10 +76,8 @@ class ImageTests:
             mounts.append(Mount(str(scratch / "sentinels"), RUN_DIRECTORY))
             _open(scratch)
             if self.gpus:
-                holder = Holder(os.getpid(), clock.now(), self.bench.command)
-                stack.enter_context(
-                    locks.acquire_all(self.bench.places.locks, [Key("gpu", uuid) for uuid in self.gpus], holder)
-                )
+                keys, holder = [Key("gpu", uuid) for uuid in self.gpus], locks.this_process(self.bench.command)
+                stack.enter_context(locks.acquire_all(self.bench.places.locks, keys, holder))
             container = self._container(mounts, [*named.values()])
             return self.bench.engine.run_to_end(built.image, container, TIMEOUT)
 
