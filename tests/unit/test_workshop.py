@@ -256,6 +256,11 @@ def own_names(tree: ast.Module) -> set[str]:
     return {name for name in defined if NAMED.fullmatch(name)}
 
 
+def _name(node: ast.expr) -> str:
+    """Return the last word of NODE if it is a name with dots, else an empty string."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
 def reached_for(tree: ast.AST) -> Iterator[str]:
     """Yield every name that TREE takes of others: attributes, imports, strings for `setattr`; also code in strings."""
     for node in ast.walk(tree):
@@ -263,7 +268,7 @@ def reached_for(tree: ast.AST) -> Iterator[str]:
             yield node.attr
         elif isinstance(node, ast.ImportFrom):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("attr"):  # setattr, and its like
+        elif isinstance(node, ast.Call) and _name(node.func).endswith("attr"):  # setattr, and its like
             texts = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
             yield from (text.rpartition(".")[2] for text in texts)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"nvllm.*\n", node.value):
