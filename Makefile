@@ -23,7 +23,7 @@ emulator:
 	@tools/emulator.sh
 
 .PHONY: unit
-unit: setup ## unit and refusal tests: no Docker, no GPU, two minutes
+unit: setup ## unit and refusal tests: no Docker, no GPU, no mypy
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine and not thorough" -n 2 --dist worksteal
 
 .PHONY: fuzz

@@ -53,6 +53,9 @@ if [ -x "$VENV/bin/nvllm" ] && [ "$(cat "$STAMP" 2>/dev/null)" = "$wanted" ]; th
     exit 0
 fi
 
+# Making an environment empties its directory, and behind a link that is the directory of somebody else.
+[ ! -L "$VENV" ] || give_up ".venv is a link to $(readlink "$VENV"), and what it points to would be emptied: rm '$VENV'"
+
 # Debian splits the venv module's ensurepip off into a package of its own.
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')

@@ -122,14 +122,18 @@ def unquoted() -> Iterator[str]:
     """Yield the command lines of the package whose path is not quoted by `shlex`: a home may have a space."""
     package = ROOT / "launcher/nvllm"
     for path in sorted(package.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not _PROGRAM_WITH_PATHS.search(text):
+            continue  # parsing all of them would take seconds
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.JoinedStr) and _TAKES_PATHS.search(_texts(node)[0]):
                 first = next(one for one in node.values if isinstance(one, ast.FormattedValue))
                 if not _quoted(first.value):
                     yield f"{path.relative_to(package)}: {ast.unparse(node)}"
 
 
-_TAKES_PATHS = re.compile(r"^(?:nvllm gc --forget|(?:sudo )?(?:cd|chmod|df|less|ls|mkdir|mv|rm|touch)) .*\bsample\b")
+_PROGRAM_WITH_PATHS = re.compile(r"\b(?:nvllm gc --forget|cd|chmod|df|less|ls|mkdir|mv|rm|touch) ")
+_TAKES_PATHS = re.compile(rf"^(?:sudo )?{_PROGRAM_WITH_PATHS.pattern}.*\bsample\b")
 
 
 def _quoted(node: ast.expr) -> bool:

@@ -6,16 +6,15 @@ import pytest
 
 from support import cures
 
-ALL = cures.written()
-
 
 def test_the_cures_are_found() -> None:
-    assert len(ALL) > 300
-    assert sum(one.is_command for one in ALL) > 50
+    every = cures.written()
+    assert len(every) > 300
+    assert sum(one.is_command for one in every) > 50
 
 
 def test_every_cure_can_be_pasted() -> None:
-    wrong = {cure.place: cures.wrong(cure.text) for cure in ALL}
+    wrong = {cure.place: cures.wrong(cure.text) for cure in cures.written()}
     assert {place: problems for place, problems in wrong.items() if problems} == {}
 
 

@@ -1,4 +1,7 @@
-"""The linters are tests, so that no other command has to be remembered."""
+"""The linters are tests, so that no other command has to be remembered.
+
+mypy reads 1,059 files for 20 s of a processor where it has no cache, so `make unit` leaves it to `make lint`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ ROOT = Path(__file__).parents[2]
     [
         ["ruff", "check"],
         ["ruff", "format", "--check"],
-        ["mypy"],
+        pytest.param(["mypy"], marks=pytest.mark.thorough),
         ["lint-imports", "--no-cache"],
     ],
     ids=" ".join,

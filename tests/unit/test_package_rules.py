@@ -136,10 +136,16 @@ def foreign_imports(file: str, tree: ast.Module) -> Iterator[str]:
             yield f"{file}:{line}: only {' and '.join(homes)} import {name.partition('.')[0]}"
 
 
+@functools.cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """Return all nodes of TREE, which every rule looks through."""
+    return tuple(ast.walk(tree))
+
+
 def prints_and_exits(file: str, tree: ast.Module) -> Iterator[str]:
     if says(file):
         return
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and dotted(node.func) in {"print", "exit", "quit", "sys.exit", "os._exit"}:
             if file != "__main__.py":
                 yield f"{file}:{node.lineno}: only the command line prints and exits"
@@ -149,7 +155,7 @@ def prints_and_exits(file: str, tree: ast.Module) -> Iterator[str]:
 
 def catches_everything(file: str, tree: ast.Module) -> Iterator[str]:
     allowed = 1 if file == "cli/main.py" else 0
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.ExceptHandler):
             continue
         kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
@@ -165,14 +171,14 @@ def catches_everything(file: str, tree: ast.Module) -> Iterator[str]:
 
 
 def getattr_with_default(file: str, tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and dotted(node.func) == "getattr" and len(node.args) > 2:
             yield f"{file}:{node.lineno}: getattr with a default makes a typo a value"
 
 
 def other_programs(file: str, tree: ast.Module) -> Iterator[str]:
     runs = {"subprocess.run", "subprocess.Popen", "subprocess.call", "subprocess.check_call", "subprocess.check_output"}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and dotted(node.func) in runs | {"os.system", "os.popen"} and file not in RUNNERS:
             yield f"{file}:{node.lineno}: programs are run through proc.run"
 
@@ -180,7 +186,7 @@ def other_programs(file: str, tree: ast.Module) -> Iterator[str]:
 def opens_files(file: str, tree: ast.Module) -> Iterator[str]:
     if file in OPENERS or file.startswith(PROGRAMS):
         return
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.Call):
             continue
         name = dotted(node.func)
@@ -199,14 +205,14 @@ def opens_files(file: str, tree: ast.Module) -> Iterator[str]:
 def reads_json(file: str, tree: ast.Module) -> Iterator[str]:
     if file in JSON_READERS or file.startswith(PROGRAMS):
         return
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and dotted(node.func) in {"json.load", "json.loads"}:
             yield f"{file}:{node.lineno}: JSON is read by canonical.decode"
 
 
 def opens_archives(file: str, tree: ast.Module) -> Iterator[str]:
     """Find zip archives that are opened elsewhere than where they are bounded."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if (
             isinstance(node, ast.Call)
             and dotted(node.func) == "zipfile.ZipFile"
@@ -228,13 +234,14 @@ def shadows_in_a_comprehension(file: str, tree: ast.Module) -> Iterator[str]:
         if isinstance(one, ast.Import | ast.ImportFrom)
         for name in one.names
     }
-    for function in (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)):
+    for function in (one for one in nodes(tree) if isinstance(one, ast.FunctionDef)):
         bound: dict[str, set[int]] = {}
-        for maker in (one for one in ast.walk(function) if isinstance(one, _COMPREHENSIONS)):
+        inside = tuple(ast.walk(function))
+        for maker in (one for one in inside if isinstance(one, _COMPREHENSIONS)):
             targets = (target for generator in maker.generators for target in ast.walk(generator.target))
             for name in {one.id for one in targets if isinstance(one, ast.Name)} & known:
                 bound.setdefault(name, set()).update(id(one) for one in ast.walk(maker))
-        for one in ast.walk(function):
+        for one in inside if bound else ():
             if isinstance(one, ast.Name) and one.id in bound and id(one) not in bound[one.id]:
                 yield f"{file}:{one.lineno}: a comprehension beside it binds `{one.id}`"
 
@@ -320,8 +327,8 @@ def test_who_may_open_files_does() -> None:
 
 
 def opens(tree: ast.Module) -> bool:
-    calls = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    methods = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    calls = {dotted(node.func) for node in nodes(tree) if isinstance(node, ast.Call)}
+    methods = {node.attr for node in nodes(tree) if isinstance(node, ast.Attribute)}
     return bool(calls & {"open", "os.open", "os.fdopen"} or methods & {"read_text", "read_bytes", "open"})
 
 

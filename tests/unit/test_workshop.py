@@ -226,6 +226,22 @@ def test_setup_says_what_it_cannot_install(tmp_path: Path) -> None:
     assert done.stderr.startswith("setup: there is no ssh-keygen, which signs what is blessed; install the package ")
 
 
+def test_setup_does_not_empty_what_a_link_points_to(tmp_path: Path) -> None:
+    """An environment of another tree is there: what it lacks for this one is no reason to remove it."""
+    (tmp_path / "here/tools").mkdir(parents=True)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/kept").write_text("kept")
+    for name in ("tools/setup.sh", "requirements-dev.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / "here" / name)
+    (tmp_path / "here/.venv").symlink_to(tmp_path / "there")
+    argv = [tmp_path / "here/tools/setup.sh"]
+    env = {**os.environ, "PYTHON": sys.executable}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, (tmp_path / "there/kept").read_text()) == (1, "kept")
+    assert done.stderr.startswith(f"setup: .venv is a link to {tmp_path}/there, ")
+    assert done.stderr.endswith(f"rm '{tmp_path}/here/.venv'\n")
+
+
 def test_no_test_needs_a_newer_tarfile_than_debian_has() -> None:
     """A filter is an argument of `untar.filtered` alone: Debian's Python, 3.11.2, knows none."""
     for path in sorted((ROOT / "tests").rglob("*.py")):
@@ -256,6 +272,11 @@ def own_names(tree: ast.Module) -> set[str]:
     return {name for name in defined if NAMED.fullmatch(name)}
 
 
+def _name(node: ast.expr) -> str:
+    """Return the last word of NODE if it is a name with dots, else an empty string."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
 def reached_for(tree: ast.AST) -> Iterator[str]:
     """Yield every name that TREE takes of others: attributes, imports, strings for `setattr`; also code in strings."""
     for node in ast.walk(tree):
@@ -263,7 +284,7 @@ def reached_for(tree: ast.AST) -> Iterator[str]:
             yield node.attr
         elif isinstance(node, ast.ImportFrom):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("attr"):  # setattr, and its like
+        elif isinstance(node, ast.Call) and _name(node.func).endswith("attr"):  # setattr, and its like
             texts = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
             yield from (text.rpartition(".")[2] for text in texts)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"nvllm.*\n", node.value):

@@ -292,6 +292,7 @@ def _drawn(label: str, draw: Callable[[Axes], None], lines: float, name: str) ->
     """Return what DRAW draws in the width NAME, as `svg` does."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns where HOME cannot be written
     import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     settings: dict[Any, Any] = {
@@ -319,7 +320,9 @@ def _drawn(label: str, draw: Callable[[Axes], None], lines: float, name: str) ->
         axes = figure.add_subplot()
         axes.patch.set_visible(False)
         draw(axes)
-        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        # `Figure.savefig` writes the same bytes, but draws everything twice: once only to measure it.
+        metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        FigureCanvasSVG(figure).print_svg(written, metadata=metadata)  # type: ignore[no-untyped-call]  # no types
     return _inlined(written.getvalue(), label, name)
 
 

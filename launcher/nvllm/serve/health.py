@@ -16,7 +16,9 @@ The HTTP client is imported at the first request, after the container was starte
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -100,6 +102,12 @@ def answer(
         return EngineAnswer(status, b"".join(chunks).decode(errors="replace"), time.monotonic() - began)
 
 
+@functools.cache
+def _unused_tls() -> ssl.SSLContext:
+    """Return what a client takes for TLS, which plain HTTP never uses. One for all: a new one takes 0.3 ms."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
 @contextlib.contextmanager
 def _exchange(
     method: str, address: str, document: Json, timeout: float, header: Mapping[str, str]
@@ -110,7 +118,7 @@ def _exchange(
     # This host and plain HTTP: no proxy is asked, and no certificates are loaded, which would take longer than a
     # request. A content coding could make gigabytes of a kilobyte.
     headers = {"Accept-Encoding": "identity", **header}
-    client = httpx2.Client(timeout=timeout, trust_env=False, verify=False, headers=headers)
+    client = httpx2.Client(timeout=timeout, trust_env=False, verify=_unused_tls(), headers=headers)
     began = time.monotonic()
 
     def chunks(response: httpx2.Response) -> Iterator[bytes]:

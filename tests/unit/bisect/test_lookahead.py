@@ -51,7 +51,7 @@ def test_any_number_of_machines_finds_the_same(seed: int, count: int, machines: 
 
 def test_a_flaky_failure_is_found_on_several_machines() -> None:
     rng = random.Random(4)
-    asked = problem(free(8), settings=Settings(flaky=True))
+    asked = problem(free(8), settings=Settings(flaky=True, max_trials=96))  # without a bound it takes the default's 400
     cause = frozenset({"p05"})
     found = search(asked, sometimes(cause, rng, 0.6), 8)
     assert frozenset(found.done.culprits) == cause

@@ -500,7 +500,7 @@ def test_no_line_makes_a_traceback(argv: list[str]) -> None:
         document(out.getvalue())
 
 
-LINES = ["--help", "--version", "completion bash", "manifest list", "lock --help", "nothing"]
+LINES = ["--help", "--version", "completion bash", "manifest list", "manifest --help", "nothing"]
 """Command lines that print."""
 
 

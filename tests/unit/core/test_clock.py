@@ -48,7 +48,8 @@ def test_no_other_module_has_the_format() -> None:
     having = [
         path.relative_to(PACKAGE).as_posix()
         for path in modules
-        for node in ast.walk(ast.parse(path.read_text()))
+        if "%Y-%m-%dT" in (text := path.read_text())  # parsing all of them would take seconds
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Constant) and node.value == "%Y-%m-%dT%H:%M:%SZ"
     ]
     assert having == ["core/clock.py"]

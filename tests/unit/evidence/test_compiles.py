@@ -104,6 +104,7 @@ def test_what_a_rearrangement_is_worth() -> None:
     assert intervals.rearranged([], [1.0]) == 1.0
 
 
+@pytest.mark.thorough
 def test_alike_artifacts_are_called_bad_in_one_run_of_twenty_at_most_and_a_bad_one_is_seen() -> None:
     drawn = random.Random(7)
 

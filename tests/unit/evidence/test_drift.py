@@ -6,6 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from nvllm.evidence import analysis, conclusion
 from nvllm.evidence.comparison import ArmLegs, Leg
 from nvllm.evidence.records import Comparison, FactorFinding, RunManifest
@@ -104,6 +106,7 @@ def noisy(drawn: random.Random, rates: Sequence[float], questions: int = QUESTIO
     return [[drawn.random() < rate for _ in range(questions)] for rate in rates]
 
 
+@pytest.mark.thorough
 def test_chance_is_called_drift_in_one_campaign_of_twenty_at_most_and_a_loss_of_a_third_is_seen() -> None:
     """Answers are drawn anew in each run: nothing is as noisy. Five runs, one engine."""
     drawn = random.Random(31)
