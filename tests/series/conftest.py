@@ -31,7 +31,7 @@ from nvllm.sources import fetch
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
 from support.engine_world import BuiltImage
-from support.series_trees import CONVOLUTIONS, ROOT, SWITCHED, Printed, Tree, carried
+from support.series_trees import CONVOLUTIONS, ENGINE, ROOT, SWITCHED, Printed, Tree, carried
 from support.untar import filtered
 
 if TYPE_CHECKING:
@@ -268,17 +268,17 @@ def engine(
 
 
 def _replaced(trees: Callable[..., Tree], arm: str) -> dict[Path, str]:
-    """What is mounted over the image's vLLM: every file that the series of 0.28.0 changes, ``stock`` or ``patched``.
+    """What is mounted over the image's vLLM: every file that the image's series changes, ``stock`` or ``patched``.
 
     The image has most of the series already, so both arms put every file in place, with `poison` or as upstream has
     it, but for the patch without which no hybrid model runs on a processor with AMX.
     """
-    return _laid(trees, trees("0.28.0", *(carried("0.28.0") if arm == "patched" else [CONVOLUTIONS])))
+    return _laid(trees, trees(ENGINE, *(carried(ENGINE) if arm == "patched" else [CONVOLUTIONS])))
 
 
 def _laid(trees: Callable[..., Tree], tree: Tree) -> dict[Path, str]:
-    """Every file that the series of 0.28.0 changes, as TREE has it, to where it lies in the image."""
-    whole = trees("0.28.0", *carried("0.28.0"))
+    """Every file that the image's series changes, as TREE has it, to where it lies in the image."""
+    whole = trees(ENGINE, *carried(ENGINE))
     files = {tree.root / path: f"{_IN_IMAGE}/{path}" for path in whole.changed if "/nvllm/" not in path}
     if any("/nvllm/" in path for path in tree.changed):
         files[tree.root / "vllm" / "nvllm"] = f"{_IN_IMAGE}/vllm/nvllm"
@@ -305,10 +305,10 @@ def convs(trees: Callable[..., Tree], container: Callable[..., Printed]) -> Call
 
     @cache
     def run(arm: str, *cases: tuple[str, bool]) -> dict[str, Any]:
-        kept = [name for name in carried("0.28.0") if arm == "patched" or name != CONVOLUTIONS]
+        kept = [name for name in carried(ENGINE) if arm == "patched" or name != CONVOLUTIONS]
         printed = container(
             "convs.py",
-            _laid(trees, trees("0.28.0", *kept)),
+            _laid(trees, trees(ENGINE, *kept)),
             # The sampler would be compiled for half a minute; what is asked here is the same without.
             {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TORCHDYNAMO_DISABLE": "1"},
             [json.dumps([{"model": model, "amx": amx} for model, amx in cases])],

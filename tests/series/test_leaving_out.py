@@ -22,11 +22,11 @@ from support.series_trees import Tree
 pytestmark = pytest.mark.series
 
 ROOT = Path(__file__).parents[2]
-VERSIONS = ("0.21.0", "0.28.0")
+VERSIONS = ("0.21.0", "0.28.0", "0.32.0")
 ELSEWHERE = (
-    "tests/series/test_v0280_engine.py",
-    "tests/series/test_v0280_gdn.py",
-    "tests/series/test_v0280_conv.py",
+    "tests/series/test_engine.py",
+    "tests/series/test_engine_gdn.py",
+    "tests/series/test_engine_conv.py",
     "tests/e2e/test_series_source.py",
 )
 """The last two do the same for their own proofs; in the second the stock engine is what lacks the patch."""
@@ -138,6 +138,6 @@ def test_every_patch_has_a_proof_that_is_tried(version: str) -> None:
     apart = {
         patch.id
         for patch in series(version).patches
-        if patch.status == "carried" and not [node for node in patch.proved_by if "test_v0280_engine" not in node]
+        if patch.status == "carried" and not [node for node in patch.proved_by if "test_engine.py" not in node]
     }
     assert apart == set()

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.patches import seriesfile
+from nvllm.spec import specfile
 
 ROOT = Path(__file__).parents[2]
+ENGINE = specfile.load(ROOT / "images/cpu.yaml", "images/cpu.yaml").vllm.version
+"""The version of the default image. Its files can be replaced by those of a tree of the same version alone."""
 SWITCHED = ("page-zeroer", "mamba-block-ids", "gdn-first-chunk")
 """The patches that do their work unless they are off; `poison` is for looking at them."""
 

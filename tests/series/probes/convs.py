@@ -1,9 +1,9 @@
 """Runs inside the image, on vLLM's real engine: what convolutions get where a processor has AMX, and what they answer.
 
-No test is in here. vLLM's dispatch is told that the processor has AMX, or that it has none, and is told so for
-convolutions alone: all else asks the processor itself. So where AMX is, what is told is the only difference between
-two answers, and where there is none, the dispatch does what it would do where AMX is. The kernel that reads a packed
-weight takes a processor with avx512_bf16, not AMX; it runs wherever that is.
+No test is in here. vLLM's dispatch is told that the processor has AMX and avx512_bf16, or that it has neither, and is
+told so for convolutions alone: all else asks the processor itself. So where both are, what is told is the only
+difference between two answers, and where they are not, the dispatch does what it would do where they are. The kernel
+that reads a packed weight takes a processor with avx512_bf16, not AMX; it runs wherever that is.
 
 The argument is JSON, a list of cases of a model and of what is told. Prints one line of JSON: the class of the
 processor; for each case, in a process of its own, the answers and the layout of each convolution's weight; and how far
@@ -54,19 +54,23 @@ def processor() -> str:
 
 
 def tell(*, amx: bool) -> None:
-    """Tell the dispatch of convolutions, and the one layer that asks again when it runs, whether there is AMX."""
+    """Tell the dispatch of convolutions, and the one layer that asks again when it runs, whether there is AMX.
+
+    Whether there is avx512_bf16 too, which is asked from 0.32.0 on.
+    """
+    answers: dict[str, Any] = dict.fromkeys(("_is_amx_tile_supported", "_is_avx512_bf16_supported"), lambda: amx)
     dispatch = utils.dispatch_cpu_unquantized_gemm
 
     def told(layer: torch.nn.Module, remove_weight: bool) -> None:
         if layer.weight.ndim == 2:
             dispatch(layer, remove_weight)
             return
-        with mock.patch.object(torch.cpu, "_is_amx_tile_supported", return_value=amx):
+        with mock.patch.multiple(torch.cpu, spec=None, **answers):
             dispatch(layer, remove_weight)
 
     utils.dispatch_cpu_unquantized_gemm = told
     cpu, whole = ModuleType("torch.cpu"), ModuleType("torch")
-    vars(cpu).update(vars(torch.cpu), _is_amx_tile_supported=lambda: amx)
+    vars(cpu).update(vars(torch.cpu), **answers)
     vars(whole).update(vars(torch), cpu=cpu)
     gdn_attention.torch = whole
 

@@ -58,7 +58,12 @@ def manager(vocabulary: int = VOCABULARY) -> StructuredOutputManager:
     made.tokenizer = TOKENIZER
     made.executor = ThreadPoolExecutor(1)
     made.vllm_config = SimpleNamespace(
-        model_config=SimpleNamespace(get_vocab_size=lambda: vocabulary, is_diffusion=False),
+        model_config=SimpleNamespace(
+            get_vocab_size=lambda: vocabulary,
+            hf_config=SimpleNamespace(model_type="lfm2"),
+            is_diffusion=False,
+            skip_tokenizer_init=False,
+        ),
         scheduler_config=CONFIG.scheduler_config,
         structured_outputs_config=CONFIG.structured_outputs_config,
         speculative_config=None,

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from vllm.v1.core import kv_cache_utils
+from vllm.v1.worker import utils
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from world import (
     CONFIG,
@@ -61,6 +62,18 @@ class MambaLayer:
             self.kv_cache = cache
 
 
+def sharing(config: Any) -> list[list[str]]:
+    """Return the names of the layers that share each buffer of CONFIG, whose layers lie one after the other."""
+    tensors = config.kv_cache_tensors
+    if hasattr(tensors[0], "shared_by"):
+        return [tensor.shared_by for tensor in tensors]
+    places: dict[int, list[str]] = {}
+    for tensor in tensors:
+        for number, name in enumerate(tensor.layers):
+            places.setdefault(tensor.offset + number * tensor.layer_stride, []).append(name)
+    return [places[place] for place in sorted(places)]
+
+
 def poisoned(size: int) -> torch.Tensor:
     return torch.full((size,), POISON, dtype=torch.int8)
 
@@ -68,7 +81,8 @@ def poisoned(size: int) -> torch.Tensor:
 class Worker:
     """The part of a model runner that owns the cache: buffers, views, and the runner's own methods on them.
 
-    ALLOCATE makes a buffer of so many bytes (int8), on whatever device.
+    ALLOCATE makes a buffer of so many bytes (int8), on whatever device; from 0.32.0 on vLLM allocates, on the CPU.
+    The buffers are the bytes of the layers that lie at one place, one layer of each group.
     """
 
     def __init__(
@@ -86,18 +100,15 @@ class Worker:
         pages = max(len(group.layer_names) for group in groups)
         self.config = kv_cache_utils.get_kv_cache_config_from_groups(CONFIG, groups, pages * layout.page * blocks)
         assert self.config.num_blocks == blocks
-        self.buffers = [allocate(tensor.size) for tensor in self.config.kv_cache_tensors]
-        raw = {
-            name: buffer
-            for tensor, buffer in zip(self.config.kv_cache_tensors, self.buffers, strict=True)
-            for name in tensor.shared_by
-        }
+        self.sharing = sharing(self.config)
+        self.buffers = [allocate(layout.page * blocks) for _ in self.sharing]
         self.groups = [
             SimpleNamespace(
                 kv_cache_spec=group.kv_cache_spec,
                 layer_names=group.layer_names,
                 kv_cache_group_id=index,
                 backend=Backend,
+                kernel_block_stride=0,
             )
             for index, group in enumerate(self.config.kv_cache_groups)
         ]
@@ -108,7 +119,7 @@ class Worker:
             kv_cache_config=self.config,
             cache_config=SimpleNamespace(cache_dtype="auto"),
             runner_only_attn_layers=set(),
-            _kernel_block_sizes=[layout.block] * len(groups),
+            _kernel_block_sizes=[group.kv_cache_spec.block_size for group in groups],
             _kv_cache_spec_attn_group_iterator=lambda: iter(self.groups),
             compilation_config=SimpleNamespace(static_forward_context=self.layers),
             _has_mixed_attention_kv_layout=lambda *_: False,
@@ -116,7 +127,11 @@ class Worker:
         for name in ("_update_hybrid_attention_mamba_layout", "_update_hybrid_attention_layout", "_kv_pages"):
             if name in vars(GPUModelRunner):
                 setattr(runner, name, getattr(GPUModelRunner, name).__get__(runner))
-        caches = GPUModelRunner._reshape_kv_cache_tensors(runner, raw, [layout.block] * len(groups))
+        if hasattr(utils, "allocate_kv_cache"):
+            caches = self._placed(layout, blocks)
+        else:
+            raw = {name: buffer for names, buffer in zip(self.sharing, self.buffers, strict=True) for name in names}
+            caches = GPUModelRunner._reshape_kv_cache_tensors(runner, raw, runner._kernel_block_sizes)
         for name, cache in caches.items():
             if name.startswith("mamba"):
                 self.layers[name] = mamba_layer(layout)
@@ -124,6 +139,19 @@ class Worker:
             else:
                 self.layers[name] = SimpleNamespace(kv_cache=cache)
         GPUModelRunner._init_kv_zero_meta(runner)
+
+    def _placed(self, layout: Layout, blocks: int) -> dict[str, torch.Tensor]:
+        """Return the views of all layers in one allocation, as vLLM makes it from 0.32.0 on, and cut buffers of it."""
+        kernel_blocks = self.runner._kernel_block_sizes
+        chosen = CONFIG.cache_config.get_resolved_kv_cache_layout()
+        caches: dict[str, torch.Tensor] = utils.allocate_kv_cache(
+            self.config, torch.device("cpu"), chosen, kernel_blocks
+        )
+        storage = next(iter(caches.values())).untyped_storage()
+        whole = torch.empty(0, dtype=torch.int8).set_(storage).fill_(POISON)
+        self.buffers = list(whole.split(layout.page * blocks))
+        assert len(self.buffers) == len(self.sharing)
+        return caches
 
     def zero(self, ids: list[int]) -> None:
         GPUModelRunner._zero_block_ids(self.runner, ids)
@@ -136,8 +164,7 @@ class Worker:
 
     def alone(self) -> int:
         """How many buffers have no attention layer."""
-        tensors = self.config.kv_cache_tensors
-        return sum(not any(name.startswith("attn") for name in tensor.shared_by) for tensor in tensors)
+        return sum(not any(name.startswith("attn") for name in names) for names in self.sharing)
 
     def states(self, block: int) -> list[torch.Tensor]:
         found = (layer for name, layer in self.layers.items() if name.startswith("mamba"))

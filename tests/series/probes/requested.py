@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from grammars import TOKENIZER
 from pydantic import BaseModel
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
@@ -218,9 +219,9 @@ def _read(model: type[BaseModel], body: Any) -> str:
 
 
 def _sent(**values: Any) -> str:
-    params = SamplingParams(max_tokens=8, **values)
     try:
-        params.verify(MODEL, None, SimpleNamespace(backend="auto"), Tokenizer())
+        params = SamplingParams(max_tokens=8, **values)
+        params.verify(MODEL, None, SimpleNamespace(backend="auto"), TOKENIZER)
     except (VLLMValidationError, ValueError) as refusal:  # what the server answers with 400
         return str(refusal).partition(" (parameter=")[0]
     except KeyError as error:  # with 500

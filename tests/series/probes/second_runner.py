@@ -20,6 +20,7 @@ def runner_of(worker: Worker) -> Any:
         kernel_block_sizes=worker.runner._kernel_block_sizes,
         cache_config=worker.runner.cache_config,
         compilation_config=worker.runner.compilation_config,
+        kv_cache_config=worker.config,
         kv_block_zeroer=None,
         req_states=SimpleNamespace(
             num_computed_tokens_np=nothing,

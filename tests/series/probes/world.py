@@ -97,6 +97,8 @@ def configuration() -> VllmConfig:
 
 
 CONFIG = configuration()
+if "kv_cache_layout" in {field.name for field in dataclasses.fields(CacheConfig)}:
+    CONFIG.cache_config.kv_cache_layout = "LBNHC"  # which the engine's core chooses from 0.32.0 on
 # The CPU platform of the older version turns the hybrid cache off; a GPU does not.
 CONFIG.scheduler_config.disable_hybrid_kv_cache_manager = False
 

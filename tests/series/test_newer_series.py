@@ -1,4 +1,4 @@
-"""Of vLLM v0.28.0 the drain, which is upstream, and the second model runner. Its engine is in test_v0280_engine.py."""
+"""Of the newer series the drain, which is upstream, and the second model runner. The engine is in test_engine.py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 pytestmark = pytest.mark.series
 
 
-@pytest.fixture(scope="module")
-def version() -> str:
-    return "0.28.0"
+@pytest.fixture(scope="module", params=["0.28.0", "0.32.0"])
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def test_the_scheduler_holds_no_ids_after_a_step(stock: dict[str, Any], patched: dict[str, Any]) -> None:
