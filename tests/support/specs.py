@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.spec import specfile
+
+OLDER_CPU = Path(__file__).with_name("cpu-v0.28.0.yaml")
+"""Image `cpu` as it was with vLLM 0.28.0 and all that patches/v0.28.0 carries."""
 
 SHOWN = "images/demo.yaml"
 

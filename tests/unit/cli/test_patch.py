@@ -19,6 +19,7 @@ from nvllm.patches import proofs
 from nvllm.sources.store import Store
 from support import gitrepo, locks
 from support.loopback import Page, Site
+from support.specs import OLDER_CPU
 from support.wheels import make_sdist
 
 ROOT = Path(__file__).parents[3]
@@ -37,7 +38,7 @@ patches: []
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stand in a project with the real image spec and an empty series, beside two copies of a little source."""
     (tmp_path / "images").mkdir()
-    shutil.copy(ROOT / "images/cpu.yaml", tmp_path / "images")
+    shutil.copy(OLDER_CPU, tmp_path / "images/cpu.yaml")
     (tmp_path / "manifests").mkdir()
     (tmp_path / "patches/v0.28.0").mkdir(parents=True)
     (tmp_path / "patches/v0.28.0/series.yaml").write_text(SERIES)

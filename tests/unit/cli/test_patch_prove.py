@@ -19,6 +19,7 @@ from nvllm.trials.bench import EngineBench
 from nvllm.trials.trial import Built
 from support import series_samples
 from support.series_samples import changed, write_tree
+from support.specs import OLDER_CPU
 
 ROOT = Path(__file__).parents[3]
 TESTS = """\
@@ -70,7 +71,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stand in a project with the real spec and an empty series, beside two copies of a little source, and tests."""
     (tmp_path / "images").mkdir()
     (tmp_path / "manifests").mkdir()
-    shutil.copy(ROOT / "images/cpu.yaml", tmp_path / "images")
+    shutil.copy(OLDER_CPU, tmp_path / "images/cpu.yaml")
     (tmp_path / "patches/v0.28.0").mkdir(parents=True)
     head = f"schema: nvllm.series/1\nbase: v0.28.0\nversion: 0.28.0\ncommit: {COMMIT}\npatches: []\n"
     (tmp_path / "patches/v0.28.0/series.yaml").write_text(head)

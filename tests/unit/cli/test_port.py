@@ -26,9 +26,9 @@ from nvllm.sources.store import Store
 from nvllm.spec import specfile
 from support import locks
 from support.locking import PARSER
+from support.specs import OLDER_CPU
 from support.wheels import make_sdist
 
-ROOT = Path(__file__).parents[3]
 COMMIT = 40 * "b"
 OLD = "".join(f"line {number}\n" for number in range(30))
 SERIES = """\
@@ -74,7 +74,7 @@ def write_project(root: Path, patches: Mapping[str, tuple[str, int, str]]) -> No
         )
     (directory / "series.yaml").write_text(text)
     (root / "images").mkdir()
-    spec = (ROOT / "images/cpu.yaml").read_text()
+    spec = OLDER_CPU.read_text()
     enable = "".join(f"    - {name}\n" for name in patches)
     (root / "images/cpu.yaml").write_text(re.sub(r"  enable:\n(    - .*\n)+", f"  enable:\n{enable}", spec))
     (root / "manifests").mkdir()

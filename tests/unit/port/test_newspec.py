@@ -14,9 +14,10 @@ from nvllm.port.newspec import Need, NewRelease
 from nvllm.sources.wheels import Resolved
 from nvllm.spec import specfile
 from support.locking import PARSER
+from support.specs import OLDER_CPU
 
 ROOT = Path(__file__).parents[3]
-TEXT = (ROOT / "images/cpu.yaml").read_text()
+TEXT = OLDER_CPU.read_text()
 SPEC = specfile.parse(TEXT, "images/cpu.yaml")
 SERIES = seriesfile.load(ROOT / "patches/v0.28.0", "patches/v0.28.0")
 ARGUMENTS = '("--max-model-len", "--max-num-seqs", "--kv-cache-memory-bytes", "--enforce-eager", "--shutdown-timeout")'
