@@ -57,7 +57,7 @@ from support import blessings_world
 ROOT = Path(__file__).parents[1]
 NVLLM = [str(Path(sys.executable).with_name("nvllm"))]
 IMAGE = "bench"
-OFF = "api-key-out-of-compile-key"
+OFF = "request-shapes"
 """The patch that docker build makes too: one Python file."""
 
 APPLIER = (archives, catalogue, patching, reading, refusal, source, unified)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nvllm.cli import terminal
 
-PATCHES = ("eager-sampler", "inspect-in-process", "engine-core-fork")
+PATCHES = ("inspect-in-process", "engine-core-fork")
 """What makes starts shorter and changes nothing else."""
 
 Phases = Mapping[str, float]

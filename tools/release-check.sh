@@ -49,7 +49,7 @@ fi
 mkdir "$work/elsewhere" # no checkout: specs, locks and series are those of the wheel
 in_wheel() { (cd "$work/elsewhere" && HOME=$work "$@"); }
 [ "$(in_wheel "${nvllm[@]}" --version)" = "nvllm $version" ] || fail "the wheel is not of version $version"
-in_wheel "${nvllm[@]}" patch list --series v0.28.0 >/dev/null || fail "the wheel has no series"
+in_wheel "${nvllm[@]}" patch list --series v0.32.0 >/dev/null || fail "the wheel has no series"
 status=0
 in_wheel "${nvllm[@]}" doctor >"$work/doctor" 2>&1 || status=$?
 [ "$status" = 0 ] || [ "$status" = 3 ] || { cat "$work/doctor" >&2; fail "nvllm doctor ended with $status"; }

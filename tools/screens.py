@@ -80,11 +80,11 @@ SESSIONS = (
     Session("help", "nvllm --help", ("nvllm --help",)),
     Session("doctor", "nvllm doctor, where no engine runs", ("nvllm doctor",)),
     Session("lock", "nvllm lock --check", ("nvllm lock cpu --check --offline",)),
-    Session("patches", "nvllm patch list", ("nvllm patch list --series v0.28.0",), 150),
+    Session("patches", "nvllm patch list", ("nvllm patch list --series v0.32.0",), 150),
     Session(
         "refusal",
         "A patch file was changed",
-        ("echo >>patches/v0.28.0/0001-aot-load-guard.patch", "nvllm build cpu --dry-run"),
+        ("echo >>patches/v0.32.0/0001-aot-load-guard.patch", "nvllm build cpu --dry-run"),
     ),
     Session(
         "bisect",
@@ -146,7 +146,7 @@ from nvllm.engine import engine
 from support.bisect_world import SimulatedBench, all_of
 if sys.argv[1:2] == ["bisect"]:
     engine.require = lambda: None
-    bench.EngineBench = lambda *_: SimulatedBench(all_of(frozenset({"mamba-block-ids", "eager-sampler"})))
+    bench.EngineBench = lambda *_: SimulatedBench(all_of(frozenset({"mamba-block-ids", "eager-logprobs"})))
 sys.exit(main())
 """
 """nvllm, with a bench that finds every set bad which holds these two patches."""

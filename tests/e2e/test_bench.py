@@ -37,7 +37,7 @@ PLACE = "    def profile(self, is_start: bool = True, profile_prefix: str | None
 PLANT = Extra("test-latency", "vllm/v1/worker/cpu_worker.py", PLACE, SLOWER)
 CHANGES = {
     "    environment: {}\n    sentinels: &every": '    environment: {NVLLM_TEST_SHARE: "0"}\n    sentinels: &every',
-    "    environment: {}\n    sentinels: [page-zeroer, gdn-first-chunk]": (
+    "    environment: {}\n    sentinels: [page-zeroer]": (
         '    environment: {NVLLM_TEST_SHARE: "0.05"}\n    sentinels: *every'
     ),
 }

@@ -64,7 +64,7 @@ def test_a_build_says_that_the_shared_tag_has_moved(
     world = served.world
     newest = docker_client.images.get(f"nvllm:{IMAGE}")
     try:
-        built = nvllm(world, clone, "build", IMAGE, "--patches", "api-key-out-of-compile-key").result
+        built = nvllm(world, clone, "build", IMAGE, "--patches", "request-shapes").result
         assert built["moved_from"].startswith(f"nvllm:{IMAGE}-")
         again = world.nvllm("build", IMAGE)
         assert f"nvllm:{IMAGE}, which named {built['tag']} until now" in again.out

@@ -21,7 +21,7 @@ from support.engine_world import IMAGE, BuiltImage, World, Worlds
 
 pytestmark = pytest.mark.engine
 
-OLD = "api-key-out-of-compile-key"
+OLD = "request-shapes"
 NOTHING = References(frozenset(), frozenset(), frozenset(), frozenset())
 
 
@@ -97,7 +97,7 @@ def test_the_figure_is_what_the_disk_gets_back(
     world, tag = untidy
     tags = {tag}
     try:
-        for patches in (f"{OLD},aot-load-guard", f"{OLD},aot-load-guard,eager-sampler"):
+        for patches in (f"{OLD},aot-load-guard", f"{OLD},aot-load-guard,eager-logprobs"):
             tags.add(str(world.nvllm("build", IMAGE, "--patches", patches, "--json").result["tag"]))
         docker_client.api.tag(built_image.id, "nvllm", IMAGE)
         before, files_before = layers_on_disk(docker_client, built_image.tag), blocks(world.directory)

@@ -164,7 +164,7 @@ def test_what_is_mounted_is_read_only_even_for_root(served: Served, look: Inside
 
 
 def test_the_run_directory_holds_the_expectations_the_sentinels_and_nothing_else(look: Inside) -> None:
-    assert look.plan.sentinels == ("gdn-first-chunk", "mamba-block-ids", "page-zeroer")
+    assert look.plan.sentinels == ("mamba-block-ids", "page-zeroer")
     assert sorted(look.found["run"]) == sorted(["launch.json", *look.plan.sentinels])
 
 

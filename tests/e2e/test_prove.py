@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from docker import DockerClient
 
-from support.bisect_engine import LICENSE, REAL, Extra, extend
+from support.bisect_engine import LICENSE, REAL, SERIES, Extra, extend
 from support.engine_world import IMAGE, World, Worlds
 from support.series_samples import write_tree
 
@@ -66,7 +66,7 @@ def world(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
 
 
 def name_tests(world: World, *nodes: str) -> None:
-    series = world.project.series("v0.28.0") / "series.yaml"
+    series = world.project.series(SERIES) / "series.yaml"
     before = "tests/e2e/test_bisect.py::test_two_patches_that_break_together_are_found"
     series.write_text(series.read_text().replace(before, ", ".join(nodes)))
 

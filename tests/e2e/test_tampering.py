@@ -97,7 +97,7 @@ def test_no_model_at_all(worlds: Worlds) -> None:
     assert world.serve("--dry-run").code == 0
 
 
-SENTINELS = "sentinels: &every [page-zeroer, mamba-block-ids, gdn-first-chunk]"
+SENTINELS = "sentinels: &every [page-zeroer, mamba-block-ids]"
 
 
 def test_a_sentinel_that_no_patch_reads(worlds: Worlds) -> None:
@@ -106,7 +106,7 @@ def test_a_sentinel_that_no_patch_reads(worlds: Worlds) -> None:
     assert (done.code, done.codes) == (3, ["NV602", "NV602"])
     assert {one["where"] for one in done.refusals} == {f"images/{IMAGE}.yaml: .profiles.{world.profile()}.sentinels"}
     assert [one["found"] for one in done.refusals] == ["no-such-thing", "nor-this"]
-    read = "gdn-first-chunk, mamba-block-ids, page-zeroer"
+    read = "mamba-block-ids, page-zeroer"
     assert {one["expected"] for one in done.refusals} == {f"sentinels that the image's patch set reads: {read}"}
 
 
@@ -115,7 +115,6 @@ def test_sentinels_without_the_patch_that_reads_them(worlds: Worlds) -> None:
     done = world.serve()
     assert done.code == 3
     assert [one["found"] for one in done.refusals if one["code"] == "NV602"] == [
-        "gdn-first-chunk",
         "mamba-block-ids",
         "page-zeroer",
     ]

@@ -183,7 +183,7 @@ def test_installed_as_a_wheel_and_used_from_any_directory(shell: Shell, installe
     for directory in (Path("/"), tmp_path, shell.home):
         there = replace(shell, directory=directory)
         there.reads()
-        for args in (["lock", "cpu"], ["patch", "refresh", "sentinels", "--series", "v0.28.0"]):
+        for args in (["lock", "cpu"], ["patch", "refresh", "sentinels", "--series", "v0.32.0"]):
             done = there.nvllm(*args, "--json")
             assert (done.code, done.codes) == (2, ["NV110"]), done
             assert done.refusal["cure"] == "nvllm init mine && cd mine"

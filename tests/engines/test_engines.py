@@ -22,7 +22,7 @@ pytestmark = pytest.mark.engines
 
 PROFILE = "tiny-eager"
 INSTANCE = f"nvllm-{IMAGE}-{PROFILE}"
-LEFT_OUT = "api-key-out-of-compile-key"
+LEFT_OUT = "page-zeroer"
 """The patch that the toggle leaves out; its layer lies below those of most others, which are sent again."""
 
 TOGGLE_BYTES, TOGGLE_SECONDS = 1_000_000, 5.0

@@ -124,7 +124,7 @@ def test_the_patched_source_is_what_git_makes_of_it(built: Mapping[str, Path], t
     tree = tmp_path / "tree"
     shutil.copytree(built["vllm-src-cpu"], tree)
     enabled = nix_world.nvllm("build", "cpu", "--dry-run")["patches"]
-    for patch in sorted((ROOT / "patches/v0.28.0").glob("*.patch")):
+    for patch in sorted((ROOT / "patches/v0.32.0").glob("*.patch")):
         if patch.stem.partition("-")[2] in enabled:
             env = {**os.environ, "GIT_DIR": "/nonexistent"}  # below another repository it would do nothing
             subprocess.run(["git", "apply", "--whitespace=nowarn", patch], cwd=tree, env=env, check=True)
@@ -278,13 +278,13 @@ def test_what_nix_builds_is_loaded_and_runs(filled: NixWorld, flake: str, engine
 
 def _conflict(project: Path) -> None:
     """Let a patch expect a line that is not there, with every hash as it must be."""
-    patch = project / "patches/v0.28.0/0001-aot-load-guard.patch"
+    patch = project / "patches/v0.32.0/0001-aot-load-guard.patch"
     before = _sha256(patch)
     lines = patch.read_text().splitlines(keepends=True)
     at = next(number for number, line in enumerate(lines) if line.startswith(" ") and line.strip())
     lines[at] = " not in the source\n"
     patch.write_text("".join(lines))
-    for name in ("patches/v0.28.0/series.yaml", "manifests/cpu.lock.json"):
+    for name in ("patches/v0.32.0/series.yaml", "manifests/cpu.lock.json"):
         _edit(project / name, before, _sha256(patch))
 
 
@@ -298,7 +298,7 @@ def _wrong_hash(project: Path) -> None:
 
 
 def _stray(project: Path) -> None:
-    (project / "patches/v0.28.0/9999-stray.patch").write_text("stray\n")
+    (project / "patches/v0.32.0/9999-stray.patch").write_text("stray\n")
 
 
 def _epoch(project: Path) -> None:
@@ -334,7 +334,7 @@ def _stale(project: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "name", "said"),
     [
-        (_wrong_hash, "vllm-src-cpu", ["vllm-0.28.0.tar.gz of image cpu is not in the Nix store", "0" * 64]),
+        (_wrong_hash, "vllm-src-cpu", ["vllm-0.32.0.tar.gz of image cpu is not in the Nix store", "0" * 64]),
         (_conflict, "vllm-src-patched-cpu", ["NV301 patch does not apply", "aot-load-guard", "not in the source"]),
         (_stray, "checks.x86_64-linux.series-cpu", ["9999-stray.patch"]),
         (_epoch, "layer-base-cpu", ["NV202 lock stale", "nvllm lock cpu"]),

@@ -22,9 +22,9 @@ from support.engine_world import IMAGE, MODEL, Done, World, Worlds
 if TYPE_CHECKING:
     from docker import DockerClient
 
-SERIES = "v0.28.0"
-REAL = ("aot-load-guard", "api-key-out-of-compile-key", "conv-weight-layout")
-"""What every trial has; without the last one no engine starts on a processor with AMX."""
+SERIES = "v0.32.0"
+REAL = ("aot-load-guard", "conv-weight-layout", "inspect-in-process")
+"""What every trial has; with the last one an engine starts sooner."""
 
 
 LICENSE = "# SPDX-License-Identifier: Apache-2.0\n"

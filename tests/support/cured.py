@@ -60,7 +60,7 @@ NVLLM: Mapping[str, tuple[str, frozenset[str]]] = {
     "nvllm model fetch sample sample": ("nvllm model fetch sm120 qwen35-27b-nvfp4", frozenset({"NV202"})),
     "nvllm model make sample sample": ("nvllm model make cpu tiny-lfm2", DONE),
     "nvllm patch list": ("nvllm patch list", DONE),
-    "nvllm patch list --series sample": ("nvllm patch list --series v0.28.0", DONE),
+    "nvllm patch list --series sample": ("nvllm patch list --series v0.32.0", DONE),
     "nvllm patch prove sample sample": ("nvllm patch prove cpu aot-load-guard", ENGINE | {"NV108"}),
     "nvllm provenance sample --output sample.intoto.json --sign sample": (
         "nvllm provenance cpu --output cpu.intoto.json --sign key",

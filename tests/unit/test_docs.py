@@ -50,7 +50,7 @@ def test_every_page_is_of_a_patch_and_in_the_table() -> None:
     assert sorted(cells[0] for cells in listed) == [f"[{name}]({name}.md)" for name in IDS]
     for link, *cells, sentinel in listed:
         name = link[1:].partition("]")[0]
-        for base, cell in zip(("v0.21.0", "v0.28.0"), cells, strict=True):
+        for base, cell in zip(("v0.21.0", "v0.28.0", "v0.32.0"), cells, strict=True):
             patch = SERIES[base].patch(name)
             assert re.split(r"[ ,]", cell)[0] == ("" if patch is None else patch.status), (name, base)
             if patch is not None and patch.sentinel is not None:
@@ -59,7 +59,7 @@ def test_every_page_is_of_a_patch_and_in_the_table() -> None:
 
 def test_what_would_be_sent_upstream_says_of_each_patch_where_it_is() -> None:
     page = rows((PAGES / "upstreaming.md").read_text(encoding="utf-8"))
-    for patch in SERIES["v0.28.0"].patches:
+    for patch in SERIES["v0.32.0"].patches:
         lines = [cells for cells in page if f"({patch.id}.md)" in cells[1]]
         assert lines or patch.status == "rejected", patch.id
         for _, _, there, _ in lines:
@@ -205,7 +205,9 @@ def test_three_builders_give_the_recorded_digest(page: str) -> None:
     assert recorded is not None
     manifest = recorded.platforms["linux/amd64"].manifest or ""
     found = [cells for cells in rows((ROOT / page).read_text(encoding="utf-8")) if "`nvllm build cpu" in cells[1]]
-    assert [cells[2] for cells in found] == [f"`{manifest[:19]}...`", "the same", "the same"]
+    (first, layout, nix) = [cells[2] for cells in found]
+    assert (first, layout) == (f"`{manifest[:19]}...`", "the same")
+    assert re.fullmatch(r"the same(, for build hash `[0-9a-f]{12}`)?", nix)  # it does not run everywhere
 
 
 def test_the_readme_stays_short() -> None:

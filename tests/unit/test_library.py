@@ -39,6 +39,6 @@ def test_the_example_runs_without_an_engine(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     version, hashed, *refusals = done.stdout.splitlines()
-    assert version.startswith("0.28.0 serves tiny-eager, ")
+    assert version.startswith("0.32.0 serves tiny-eager, ")
     assert re.fullmatch(r"build hash [0-9a-f]{64} fits its lock", hashed)
     assert any(line.startswith("NV510 ") for line in refusals)

@@ -1,4 +1,4 @@
-"""The series of vLLM v0.28.0, as far as it can be judged without vLLM's source.
+"""The series of image `cpu`, the present one and that of 0.28.0, as far as they can be judged without vLLM's source.
 
 What the patches do to the real source is in ``tests/e2e/test_series_source.py``.
 """
@@ -7,20 +7,44 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from nvllm.patches import patching, patchset, seriesfile, unified
 from nvllm.spec import specfile
 from support import series_samples
 from support.series_samples import MappingTree
+from support.specs import OLDER_CPU
 
 _ROOT = Path(__file__).parents[2]
-_DIRECTORY = _ROOT / "patches" / "v0.28.0"
-_SHOWN = "patches/v0.28.0"
+_SPECS = {"0.28.0": OLDER_CPU, "0.32.0": _ROOT / "images/cpu.yaml"}
+_COMMITS = {"0.28.0": "2cf0a6915ce544dc493a0990f2ea38d81601128a", "0.32.0": "5df63a720"}
+_UPSTREAM = {
+    "0.28.0": set[str](),
+    "0.32.0": {
+        "api-key-out-of-compile-key",
+        "gdn-first-chunk",
+        "eager-sampler",
+        "token-ids-in-vocabulary",
+        "blank-bad-words",
+    },
+}
+"""What was carried before, and that release has."""
+
+pytestmark = pytest.mark.parametrize("version", _SPECS)
 
 
-def test_the_series_is_whole_and_every_proof_exists() -> None:
-    series = seriesfile.load(_DIRECTORY, _SHOWN)
-    assert (series.version, series.commit) == ("0.28.0", "2cf0a6915ce544dc493a0990f2ea38d81601128a")
-    assert {patch.id: patch.status for patch in series.patches} == {
+def _directory(version: str) -> Path:
+    return _ROOT / "patches" / f"v{version}"
+
+
+def _shown(version: str) -> str:
+    return f"patches/v{version}"
+
+
+def test_the_series_is_whole_and_every_proof_exists(version: str) -> None:
+    series = seriesfile.load(_directory(version), _shown(version))
+    assert (series.version, series.commit) == (version, _COMMITS[version])
+    carried = {
         "aot-load-guard": "carried",
         "api-key-out-of-compile-key": "carried",
         "scheduler-drain": "upstream",
@@ -45,35 +69,38 @@ def test_the_series_is_whole_and_every_proof_exists() -> None:
         "request-shapes": "carried",
         "grammar-refusal": "carried",
     }
+    assert {patch.id: patch.status for patch in series.patches} == carried | dict.fromkeys(
+        _UPSTREAM[version], "upstream"
+    )
     assert all(patch.proved_by for patch in series.patches)
     assert series_samples.unproved(series, _ROOT) == ()
 
 
-def test_the_default_image_enables_a_closed_set_of_it() -> None:
-    spec = specfile.load(_ROOT / "images/cpu.yaml", "images/cpu.yaml")
-    series = seriesfile.load(_DIRECTORY, _SHOWN)
+def test_the_default_image_enables_a_closed_set_of_it(version: str) -> None:
+    spec = specfile.parse(_SPECS[version].read_text(encoding="utf-8"), "images/cpu.yaml")
+    series = seriesfile.load(_directory(version), _shown(version))
     assert (spec.vllm.version, spec.vllm.commit) == (series.version, series.commit)
     chosen = patchset.choose(series, spec.patches.enable)
     assert {patch.id for patch in series.patches if patch.status == "carried"} - {patch.id for patch in chosen} == {
         "poison"
     }
-    assert not list(seriesfile.touching(series, spec.vllm.differs, _SHOWN))
+    assert not list(seriesfile.touching(series, spec.vllm.differs, _shown(version)))
     assert not any(seriesfile.native(patch) for patch in chosen)
     for name, profile in spec.profiles.items():
         assert {*profile.sentinels} <= patchset.sentinels(chosen), name
 
 
-def test_the_patch_files_are_as_nvllm_writes_them() -> None:
-    series = seriesfile.load(_DIRECTORY, _SHOWN)
+def test_the_patch_files_are_as_nvllm_writes_them(version: str) -> None:
+    series = seriesfile.load(_directory(version), _shown(version))
     for patch in series.patches:
         if patch.status == "carried":
-            diff = seriesfile.diff(_DIRECTORY, patch, _SHOWN)
-            assert unified.render(diff) == (_DIRECTORY / str(patch.file)).read_bytes()
+            diff = seriesfile.diff(_directory(version), patch, _shown(version))
+            assert unified.render(diff) == (_directory(version) / str(patch.file)).read_bytes()
 
 
-def test_the_hunks_apply_to_their_own_old_side_and_are_then_there() -> None:
-    series = seriesfile.load(_DIRECTORY, _SHOWN)
-    for diff in seriesfile.diffs(_DIRECTORY, series.patches, _SHOWN).values():
+def test_the_hunks_apply_to_their_own_old_side_and_are_then_there(version: str) -> None:
+    series = seriesfile.load(_directory(version), _shown(version))
+    for diff in seriesfile.diffs(_directory(version), series.patches, _shown(version)).values():
         before = series_samples.old_side(diff)
         changes = patching.apply(MappingTree(before), diff)
         assert patching.reverses(MappingTree(changes), diff)

@@ -19,19 +19,19 @@ def test_it_compares_the_image_as_it_is_with_one_that_lacks_the_patches_alone() 
 
 
 def test_an_image_with_none_of_the_patches_is_no_comparison() -> None:
-    with pytest.raises(ValueError, match="enables none of eager-sampler"):
+    with pytest.raises(ValueError, match="enables none of inspect-in-process"):
         start_bench.without("patches:\n  enable:\n    - sentinels # of another room\n")
 
 
 def test_the_phases_of_both_are_printed_with_their_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec, state = tmp_path / "spec.yaml", tmp_path / "state.json"
-    text = "enable:\n    - sentinels\n    - eager-sampler\n"
+    text = "enable:\n    - sentinels\n    - inspect-in-process\n"
     spec.write_text(text)
     asked = []
 
     def start() -> start_bench.Phases:
         asked.append(spec.read_text())
-        seconds = 5.0 if "eager-sampler" in asked[-1] else 20.0
+        seconds = 5.0 if "inspect-in-process" in asked[-1] else 20.0
         state.write_text(json.dumps({"phases": [["gate", 0.25], ["first token", seconds]]}))
         return start_bench.read(state)
 

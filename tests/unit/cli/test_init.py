@@ -43,7 +43,7 @@ def codes(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_the_projects_own_version_is_locked_offline(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "mine", "--offline", "--json", "--platform", "linux/amd64"]) == 0
     result = answer(capsys)["result"]
-    assert (result["image"], result["vllm"], result["lock"]) == ("mine", "0.28.0", "manifests/mine.lock.json")
+    assert (result["image"], result["vllm"], result["lock"]) == ("mine", "0.32.0", "manifests/mine.lock.json")
     ours = json.loads((ROOT / "manifests/cpu.lock.json").read_text())
     made = json.loads((here / "mine/manifests/mine.lock.json").read_text())
     assert made == {**ours, "image": "mine"}
@@ -75,7 +75,7 @@ def test_bare_is_stock_vllm(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["init", "mine", "--bare", "--offline", "--platform", "linux/amd64", "--json"]) == 0
     result = answer(capsys)["result"]
     assert (result["carried"], result["imported"], result["left_out"]) == ([], [], [])
-    assert list((here / "mine/patches/v0.28.0").glob("*.patch")) == []
+    assert list((here / "mine/patches/v0.32.0").glob("*.patch")) == []
     assert main(["--project", "mine", "patch", "list", "--json"]) == 0
     assert answer(capsys)["result"]["patches"] == []
 
