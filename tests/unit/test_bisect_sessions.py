@@ -57,15 +57,15 @@ def once(broken: Trial, times: int, then: Judge) -> Judge:
 
 DIED = Trial("untestable", "NV703", "boot", said="the engine died: out of memory")
 JUDGES: Mapping[str, Callable[[], Judge]] = {
-    "first": lambda: breaking("eager-sampler"),
-    "by-hand": lambda: breaking("eager-sampler"),
-    "arguments": lambda: breaking("eager-sampler"),
-    "retry": lambda: once(DIED, 3, breaking("eager-sampler")),
-    "corrected": lambda: breaking("eager-sampler"),
+    "first": lambda: breaking("inspect-in-process"),
+    "by-hand": lambda: breaking("inspect-in-process"),
+    "arguments": lambda: breaking("inspect-in-process"),
+    "retry": lambda: once(DIED, 3, breaking("inspect-in-process")),
+    "corrected": lambda: breaking("inspect-in-process"),
     "required": lambda: breaking("mamba-block-ids"),
-    "two-causes": lambda: breaking("eager-sampler", "aot-load-guard"),
-    "elsewhere": lambda: breaking("eager-sampler"),
-    "refused": lambda: breaking("eager-sampler"),
+    "two-causes": lambda: breaking("inspect-in-process", "aot-load-guard"),
+    "elsewhere": lambda: breaking("inspect-in-process"),
+    "refused": lambda: breaking("inspect-in-process"),
 }
 
 
@@ -138,7 +138,7 @@ def test_a_session_prints_what_the_page_says(name: str, block: str) -> None:
 
 def test_another_output_is_noticed() -> None:
     name, block = SESSIONS[0]
-    assert played(name, block.replace("eager-sampler breaks", "switches breaks")) == block
+    assert played(name, block.replace("inspect-in-process breaks", "switches breaks")) == block
 
 
 if __name__ == "__main__":
