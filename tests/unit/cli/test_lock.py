@@ -56,7 +56,7 @@ def test_check_agrees(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_check_names_drift_by_kind_and_writes_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    edit(project / "patches/v0.28.0/series.yaml", "id: scheduler-drain", "id: scheduler-drained")
+    edit(project / "patches/v0.32.0/series.yaml", "id: scheduler-drain", "id: scheduler-drained")
     before = (project / "manifests/cpu.lock.json").read_bytes()
     assert main(["lock", "cpu", "--check", "--offline", "--json"]) == 1
     kinds = [(one["kind"], one["name"]) for one in answer(capsys)["result"]["drift"]]
@@ -73,10 +73,10 @@ def test_a_long_list_does_not_make_the_table_wide() -> None:
 
 
 def test_the_records_of_proofs_are_counted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    patch = seriesfile.load(project / "patches/v0.28.0", "v0.28.0").patches[0]
+    patch = seriesfile.load(project / "patches/v0.32.0", "v0.32.0").patches[0]
     arms = Arm("sha256:1", "failed"), Arm("sha256:2", "passed")
     proof = ProofRecord(patch.id, patch.proved_by[0], "proved", *arms, 64 * "0", 64 * "0", machine="cpu", made="now")
-    proved.write(Project(project), "v0.28.0", [proof])
+    proved.write(Project(project), "v0.32.0", [proof])
     assert main(["lock", "cpu", "--check", "--offline", "--json"]) == 0
     counted = answer(capsys)["result"]["proofs"]
     assert counted == {"stale": 1, "unproved": sum(counted.values()) - 1}
