@@ -26,7 +26,8 @@ def test_the_texts_of_a_compile_are_those_of_the_source(trees: Callable[..., Tre
     tree, said = trees(version), Timeline(0.0)
     # A load drops the line of a trace before it, which vLLM 0.21.0 also writes when it only loads.
     for text, path in {**LOADED, **COMPILED, **SAVED}.items():
-        assert f'"{text}"' in tree.text(path), text
+        # From 0.32.0 on most have the name of the model's part before them.
+        assert f'"{text}"' in tree.text(path) or f'"%s{text}"' in tree.text(path), text
         said.feed(1.0, text.replace("%.2f", "3.21"))
     assert said.compiled == [text.replace("%.2f", "3.21") for text in COMPILED]
     assert said.saved == list(SAVED)
