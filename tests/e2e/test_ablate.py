@@ -17,8 +17,10 @@ from support.engine_world import IMAGE, Done, World, Worlds
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 PAIR = ("mamba-block-ids", "page-zeroer")
-DEAD = "gdn-first-chunk"
-"""The model has no such layer, so this patch has nothing to do."""
+DEAD = "test-dead"
+"""The sentinel of a patch of the test that never has anything to do."""
+
+ASKS = f'from vllm.nvllm.switches import switch\n\nswitch("{DEAD}")\n'
 
 SHOUTS = 'print("nvllm.sentinel name=mamba-block-ids first_fire", flush=True)\n'
 
@@ -39,8 +41,18 @@ def broken(output: Path, arm: str) -> list[str]:
     return [one["name"] for one in verdict["checks"] if not one["holds"]]
 
 
-def test_four_arms_end_to_end_and_a_dead_sentinel(worlds: Worlds) -> None:
-    world = worlds.make()
+@pytest.fixture
+def idle(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
+    """A world whose image has a patch that asks its sentinel and does nothing."""
+    extra = Extra(DEAD, "vllm/v1/worker/cpu_worker.py", LICENSE, ASKS, ("sentinels",), DEAD)
+    with built_with(
+        worlds.make({"sentinels: &every [": f"sentinels: &every [{DEAD}, "}), extra, docker_client
+    ) as world:
+        yield world
+
+
+def test_four_arms_end_to_end_and_a_dead_sentinel(idle: World) -> None:
+    world = idle
     output, both = world.directory / "evidence", "+".join(PAIR)
     done = ablate(world, ",".join((*PAIR, DEAD)), f"none,{','.join(PAIR)},{both},{DEAD}", output)
     found = done.document["result"]

@@ -85,13 +85,14 @@ def built_with(world: World, docker_client: DockerClient, *extras: Extra) -> Ite
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """A patch of a test: what it puts before which line of a file, and the patches that it requires."""
+    """A patch of a test: what it puts before which line of a file, what it requires, and its sentinel, if any."""
 
     name: str
     file: str
     place: str
     added: str
     requires: tuple[str, ...] = ()
+    sentinel: str = ""
 
 
 SERVING = "vllm/entrypoints/openai/completion/serving.py"
@@ -154,6 +155,7 @@ def extend(world: World, extras: Sequence[Extra]) -> None:
     touches: [{extra.file}]
     proved-by: [tests/e2e/test_bisect.py::test_two_patches_that_break_together_are_found]
 """
+        entries += f"    sentinel: {{name: {extra.sentinel}}}\n" if extra.sentinel else ""
     (directory / "series.yaml").write_text(text.rstrip("\n") + "\n" + entries)
     series: Series = seriesfile.load(directory, SERIES)
     patches = tuple(LockedPatch(one.id, one.status, one.sha256) for one in series.patches)
