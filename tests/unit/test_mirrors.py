@@ -60,7 +60,6 @@ ELSEWHERE = {
     "port/devtree": "unit/cli/test_dev.py",
     "port/gitmerge": "unit/port/test_merge.py",
     "port/moves": "unit/port/test_merge.py",
-    "port/releases": "unit/cli/test_port.py",
     "port/written": "unit/cli/test_port.py",
     "serve/readable": "refusals/test_nv526.py",
     "image/variation": "unit/image/test_rebuild.py",
