@@ -45,9 +45,8 @@ def broken(output: Path, arm: str) -> list[str]:
 def idle(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
     """A world whose image has a patch that asks its sentinel and does nothing."""
     extra = Extra(DEAD, "vllm/v1/worker/cpu_worker.py", LICENSE, ASKS, ("sentinels",), DEAD)
-    with built_with(
-        worlds.make({"sentinels: &every [": f"sentinels: &every [{DEAD}, "}), extra, docker_client
-    ) as world:
+    made = worlds.make({"sentinels: &every [": f"sentinels: &every [{DEAD}, "})
+    with built_with(made, docker_client, extra) as world:
         yield world
 
 
