@@ -13,9 +13,11 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from nvllm.core import durable, reading
 from nvllm.core.fields import COMMIT
@@ -109,6 +111,23 @@ def template_of(packaged: Project, image: str) -> Template:
     return Template(packaged, spec, series, lock)
 
 
+def nearest(origin: Template, version: str) -> Template:
+    """Return ORIGIN with that one of nvllm's series for releases whose release is the nearest to VERSION.
+
+    A patch fits the release that it was made for, and fewer do with each one further. Enabled is what that series
+    carries, but for what the spec of ORIGIN leaves out.
+    """
+    bases = [path.name for path in reading.listed(origin.project.root / "patches", "v*")]
+    others = [seriesfile.of(origin.project, base) for base in bases]
+    series = min([origin.series, *others], key=lambda series: _distance(series.version, version))
+    left_out = {patch.id for patch in origin.series.patches if patch.status == "carried"} - {
+        *origin.spec.patches.enable
+    }
+    enable = tuple(patch.id for patch in series.patches if patch.status == "carried" and patch.id not in left_out)
+    spec = replace(origin.spec, patches=replace(origin.spec.patches, series=series.base, enable=enable))
+    return replace(origin, spec=spec, series=series)
+
+
 def draft(
     request: ProjectRequest, origin: Template, providers: Providers, env: Mapping[str, str], *, offline: bool
 ) -> ProjectDraft:
@@ -124,6 +143,7 @@ def draft(
     if other and pin.source is not None:
         cure = f"leave --vllm out: {origin.spec.name} is compiled from a commit that is no release"
         raise refuse("NV108", "--vllm", pin.version, version, f"{cure}; or name another --target")
+    origin = nearest(origin, version) if other else origin
     taken = [patch.id for patch in origin.series.patches]
     changes = imported.changes(request.diffs, taken)
     if request.checkout is None:  # what is wrong with the diffs is said before anything is brought here
@@ -229,6 +249,12 @@ def scratch() -> Iterator[Path]:
     """Give the context an empty directory that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="nvllm-init-") as directory:
         yield Path(directory)
+
+
+def _distance(first: str, second: str) -> tuple[int, ...]:
+    """Return how far two releases lie apart: by major, then minor, then patch version."""
+    parts = zip_longest(Version(first).release, Version(second).release, fillvalue=0)
+    return tuple(abs(one - other) for one, other in parts)
 
 
 def _source(origin: Template, version: str, providers: Providers) -> LockedFile:
