@@ -131,18 +131,24 @@ def _run(search: Search) -> Asking[Done]:
         done = yield from _if_builds_agree(search, done)
         if done.certified:
             yield from search.watch(at_the_end=True)
-    return (yield from _with_further(search, done))
+    return _with_spread(search, (yield from _with_further(search, done)))
+
+
+def _with_spread(search: Search, done: Done) -> Done:
+    """Return DONE with the spread of its builds, if the failure is flaky."""
+    differing = search.flaky and search.settings.rates is None and done.spread is None
+    return replace(done, spread=search.spread(done.culprits)) if differing else done
 
 
 def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
-    """Return DONE with the spread of its builds. It is not certified if they differ, or if that cannot be told.
+    """Return DONE, if it is certified with the spread of its builds. Then it is so no more if they differ, or if that
+    cannot be told.
 
     Asks for trials of further builds that must agree, and for more of the same builds while these may tell.
     """
-    spread = search.spread(done.culprits)
     if not done.certified:
-        return replace(done, spread=spread)
-    rest, note = done.rest, ""
+        return done
+    spread, rest, note = search.spread(done.culprits), done.rest, ""
     otherwise = "" if spread.by_fact else _OR_DIFFER
     if rest is not None and (yield from search.still_shows(rest)):
         note = _REST_SHOWS + otherwise
@@ -171,7 +177,7 @@ def _agreed(search: Search) -> Asking[Done]:
     done = yield from search.located()
     if search.flaky and search.settings.rates is None:
         done = yield from _if_builds_agree(search, done)
-    return (yield from _with_further(search, done))
+    return _with_spread(search, (yield from _with_further(search, done)))
 
 
 def _may_show(search: Search, rest: PatchSet) -> Asking[bool]:

@@ -87,6 +87,9 @@ class Search(ABC):
         """What was found, while a search for further causes goes on."""
         self.decided: dict[PatchSet, bool] = {}
         """Whether a set of a flaky search shows the effect, as far as that is decided."""
+        self._by_itself: dict[PatchSet, float] = {}
+        self._by_all: dict[PatchSet, float] = {}
+        """The probability of each set that was weighed to show the effect: by its own trials, and with others'."""
         self._says: dict[PatchSet | str, Sequence[float]] = {}
         """What the trials of each source say about the rates, and what is LEARNT from all of them."""
         self._learnt = problem.rates_before
@@ -305,13 +308,18 @@ class Search(ABC):
 
     def _alone(self, chosen: PatchSet) -> float:
         """Return the probability that CHOSEN shows the effect, by its own trials."""
-        return posterior.shows(self.rates([chosen]), self.problem.count(self.evidence.tally(chosen)))
+        if chosen not in self._by_itself:
+            seen = self.problem.count(self.evidence.tally(chosen))
+            self._by_itself[chosen] = posterior.shows(self.rates([chosen]), seen)
+        return self._by_itself[chosen]
 
     def _with_comparable(self, chosen: PatchSet) -> float:
         """Return the probability that CHOSEN shows the effect, by its trials and those of bigger and smaller sets.
 
         Where its own trials say the opposite, the failure is not monotone, or builds differ, and they alone count.
         """
+        if chosen in self._by_all:
+            return self._by_all[chosen]
         alone = self._alone(chosen)
         ends = (self.problem.low, self.problem.high)
         comparable = self._by_source(
@@ -330,7 +338,9 @@ class Search(ABC):
                 pairs.append((above.pop(first), above.pop(second)))
         seen = self.problem.count(self.evidence.tally(chosen))
         joint = posterior.shows(self.rates([chosen, *counts]), seen, [*above.values()], below, pairs)
-        return alone if (alone > 0.5) != (joint > 0.5) and max(alone, 1 - alone) >= _ALONE else joint
+        contradicted = (alone > 0.5) != (joint > 0.5) and max(alone, 1 - alone) >= _ALONE
+        self._by_all[chosen] = alone if contradicted else joint
+        return self._by_all[chosen]
 
     def _artifact(self, chosen: PatchSet, others: Sequence[PatchSet]) -> PatchSet:
         """Return the set whose next trial is worth most to settle CHOSEN: of those with trials the one with the
