@@ -2,9 +2,9 @@
 shows more rarely, and what it costs.
 
 `python benchmarks/artifact_tables.py search NAME FIRST LAST FILE [ROW...]` searches the cases FIRST to LAST - 1 of each
-row, all rows if none is given, on all processors, and writes what each came to as JSON. NAME says which nvllm searched:
-the one in PYTHONPATH, or else this one. `... tables FILE...` prints the tables of all cases in FILES. The modules that
-it needs import one package, rfc8785, besides Python. `make bench-bisect` does both.
+row, all rows if none is given, on all processors, and writes what each came to as a line of JSON. NAME says which nvllm
+searched: the one in PYTHONPATH, or else this one. `... tables FILE...` prints the tables of all cases in FILES. The
+modules that it needs import one package, rfc8785, besides Python. `make bench-bisect` does both.
 
 The cases are those of `tests/support/bisect_landscapes.py`. Nothing was tuned on them: their seed is used nowhere else.
 """
@@ -146,7 +146,7 @@ def table(cases: Iterable[Case], rows: Sequence[str], header: Sequence[str], cau
 
 def tables(paths: Sequence[str]) -> None:
     """Print the tables of all cases in the files PATHS; a case that is in several counts once."""
-    read = [Case(**fields) for path in paths for fields in json.loads(Path(path).read_text())]
+    read = [Case(**fields) for path in paths for fields in map(json.loads, Path(path).read_text().splitlines())]
     cases = list({(case.nvllm, case.row, case.number): case for case in read}.values())
     print("12 patches, confidence 0.99, intervals at 95 %")
     many, costs = ("cases", "certified", "of these wrong"), ("trials", "builds")
@@ -161,8 +161,9 @@ def main(words: Sequence[str]) -> None:
         return
     nvllm, first, last, path = words[1:5]
     drawn = [(nvllm, row, number) for number in range(int(first), int(last)) for row in words[5:] or ROWS]
-    with Pool() as pool:
-        Path(path).write_text(json.dumps([asdict(case) for case in pool.imap_unordered(search, drawn)]))
+    with Pool() as pool, Path(path).open("w") as written:
+        for case in pool.imap_unordered(search, drawn):
+            print(json.dumps(asdict(case)), file=written, flush=True)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,9 @@ from nvllm.bisect.problem import (  # noqa: E402
     Tally,
 )
 from nvllm.core.refusal import Refused  # noqa: E402
+from support.bisect_ddmin import ddmin  # noqa: E402
 from support.bisect_landscapes import CONFIDENCES, Case, Outcome, campaigns  # noqa: E402
-from support.bisect_world import World, all_of, ddmin, free, problem, sometimes  # noqa: E402
+from support.bisect_world import World, all_of, free, problem, sometimes  # noqa: E402
 
 
 def by_ddmin(count: int, culprits: PatchSet) -> int:

@@ -268,13 +268,11 @@ def shows(
         containing.append(holds)
         lacking.append(tuple(map(max, holds, other)))
     for first, second in pairs:
-        holds, other = zip(
-            *((likely.if_holds(count), likely.if_other(count)) for count in (first, second)), strict=True
-        )
-        containing.append(tuple(map(operator.add, *holds)))
-        mixed = [map(operator.add, holds[0], other[1]), map(operator.add, other[0], holds[1])]
-        mixed.append(map(operator.add, *other))
-        lacking.append(tuple(map(max, *mixed)))
+        one_holds, one_lacks = likely.if_holds(first), likely.if_other(first)
+        two_holds, two_lacks = likely.if_holds(second), likely.if_other(second)
+        containing.append(_added([one_holds, two_holds]))
+        either = [_added([one_holds, two_lacks]), _added([one_lacks, two_holds]), _added([one_lacks, two_lacks])]
+        lacking.append(tuple(map(max, *either)))
     for smaller in below:
         holds, other = likely.if_holds(smaller), likely.if_other(smaller)
         containing.append(tuple(map(max, holds, other)))

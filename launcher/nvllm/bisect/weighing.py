@@ -41,6 +41,9 @@ _EACH = 8
 _ARTIFACTS = 6
 """The most artifacts that are built to settle one line of a certificate."""
 
+_BUILDS = 2
+"""The trials of all other artifacts for one line, as a multiple of the patience of one set."""
+
 _NEARLY = 2
 """Builds besides everything without the culprit that must lack the effect."""
 
@@ -296,10 +299,10 @@ class Search(ABC):
         alone, chance = self._alone(chosen), self._with_comparable(chosen)
         sure, settled = max(chance, 1 - chance), max(alone, 1 - alone) >= min(_ALONE, 1 - doubt)
         tried = sum(self.evidence.tally(other).conclusive for other in others)
-        patient = tally.conclusive < self.settings.patience and tried < self.settings.patience
+        asked = self._artifact(chosen, others) if settled else chosen
+        seen = self.evidence.tally(asked)
+        patient = seen.conclusive < self.settings.patience and tried < _BUILDS * self.settings.patience
         if (sure < 1 - doubt or not settled) and patient and not tally.blocked:
-            asked = self._artifact(chosen, others) if settled else chosen
-            seen = self.evidence.tally(asked)
             about = "" if asked == chosen else ", by another build,"
             yield from self.want(asked, f"{reason}{about}: {seen}, {sure:.3f} sure", purpose)
         if sure >= 1 - doubt:

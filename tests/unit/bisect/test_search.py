@@ -21,6 +21,7 @@ from nvllm.bisect.problem import Find, Mode, SearchEvidence, Settings, Tally
 from nvllm.bisect.search import beliefs, concluded, propose
 from nvllm.core.refusal import Refused
 from nvllm.trials.trial import Trial
+from support.bisect_ddmin import ddmin
 from support.bisect_world import (
     BAD,
     FLAKY,
@@ -29,7 +30,6 @@ from support.bisect_world import (
     UNTESTABLE,
     World,
     all_of,
-    ddmin,
     free,
     layered,
     problem,
