@@ -32,6 +32,9 @@ from support import bisect_landscapes as landscapes  # noqa: E402
 from support.bisect_landscapes import CHANGES, CORRELATIONS, LANDSCAPES, WEAKER  # noqa: E402
 from support.bisect_world import World, start  # noqa: E402
 
+DOUBT = 0.2
+"""The probability of builds that differ above which the report says that they may."""
+
 SEED = os.environ.get("SEED", "held out")
 """Another seed is for those who tune the search."""
 
@@ -90,7 +93,7 @@ def search(drawn: tuple[str, str, int]) -> Case:
         world.builds,
         certified=done.certified,
         right=answers[0] in causes,
-        differs=spread is not None and (spread["differs"] or not spread["mixed"]),
+        differs=spread is not None and (spread["differs"] or spread["chance"] > DOUBT or not spread["mixed"]),
         every=causes <= set(answers),
         untrue=_untrue(case, done, frozenset().union(*answers)),
     )

@@ -120,14 +120,16 @@ def set_hash(chosen: Iterable[str]) -> str:
     return canonical.digest("nvllm.patchset/1", sorted(chosen))[:7]
 
 
-def halves(combinations: Combinations, lower: PatchSet, upper: PatchSet, items: Sequence[str]) -> Iterator[PatchSet]:
+def halves(
+    combinations: Combinations, lower: PatchSet, upper: PatchSet, items: Sequence[str], first: int | None = None
+) -> Iterator[PatchSet]:
     """Yield closed sets between LOWER and UPPER, which differ by ITEMS, the most useful first.
 
-    First the prefix that halves ITEMS; the others are for the case that it cannot be tested: what remains without that
-    prefix, and then the same for the cuts nearby.
+    First the prefix of the FIRST of ITEMS, or by default the one that halves them; the others are for the case that it
+    cannot be tested: what remains without that prefix, and then the same for the cuts nearby.
     """
     size, seen = len(items), set[PatchSet]()
-    middle = split(0, size) if size > 1 else 0
+    middle = first if first is not None else split(0, size) if size > 1 else 0
     for cut in sorted(range(1, size), key=lambda index: (abs(index - middle), index)):
         for part in (items[:cut], items[cut:]):
             chosen = combinations.closed(lower | set(part))

@@ -457,6 +457,14 @@ class BuildSpread:
     differs: bool
     by_fact: bool = False
 
+    @property
+    def too_likely(self) -> bool:
+        """Whether artifacts differ, or that is too likely for a certificate."""
+        return self.differs or self.chance > DOUBT
+
+
+DOUBT = 0.2
+"""How probable artifacts that differ may be in a certificate."""
 
 _UNEVEN = 0.01
 """The p-value of the test of homogeneity from which on artifacts count as different."""

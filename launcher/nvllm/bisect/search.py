@@ -21,9 +21,6 @@ from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
 from nvllm.bisect.weighing import Asking, Search, step
 from nvllm.core.refusal import Refused
 
-_DOUBT = 0.2
-"""How probable builds that differ may be in a certificate."""
-
 _SUSPECT = 0.045
 """How probable builds that differ must be for further trials of the same builds, which may tell."""
 
@@ -166,11 +163,12 @@ def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
         yield from search.compare_builds()
         note = _MAY_DIFFER
     elif not (yield from search.confirmed(done)):
+        if not spread.by_fact:
+            yield from search.compare_builds()
         note = _NOT_CONFIRMED + otherwise
     elif spread.chance > max(_SUSPECT, 1 - search.settings.confidence):
         yield from search.compare_builds()
-        if spread.chance > max(_DOUBT, 1 - search.settings.confidence):
-            note = _MAY_DIFFER
+        note = _MAY_DIFFER if spread.chance > max(posterior.DOUBT, 1 - search.settings.confidence) else ""
     return replace(done, spread=spread, certified=not note, notes=(*done.notes, *filter(None, [note])))
 
 

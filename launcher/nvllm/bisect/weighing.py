@@ -24,7 +24,7 @@ from nvllm.trials.trial import TrialOutcome
 _ENDLESS = 10
 """Trials that one culprit may take, as a multiple of the patience of one set; then it is reported as a range."""
 
-_BETWEEN_WATCHES = 6
+_BETWEEN_WATCHES = 12
 """Trials of a flaky search for each further trial of the bad end, which shows whether the rate is still the same."""
 
 
@@ -299,7 +299,8 @@ class Search(ABC):
         alone, chance = self._alone(chosen), self._with_comparable(chosen)
         sure, settled = max(chance, 1 - chance), max(alone, 1 - alone) >= min(_ALONE, 1 - doubt)
         tried = sum(self.evidence.tally(other).conclusive for other in others)
-        asked = self._artifact(chosen, others) if settled else chosen
+        tired = tally.conclusive >= self.settings.patience
+        asked = self._artifact(chosen, others) if settled or tired else chosen
         seen = self.evidence.tally(asked)
         patient = seen.conclusive < self.settings.patience and tried < _BUILDS * self.settings.patience
         if (sure < 1 - doubt or not settled) and patient and not tally.blocked:
