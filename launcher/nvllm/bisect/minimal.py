@@ -47,7 +47,11 @@ class SetSearch(Search):
         rest = self.combinations.ordered(showing - pinned)
         if self.flaky or pinned == self.problem.low:  # the smaller end lacks the effect: that was proved
             return pinned
-        return self.prefix(pinned, rest, len(rest) - leave_out(self.size, len(pinned - self.problem.low), len(rest), 0))
+        return self.prefix(pinned, rest, len(rest) - leave_out(self.size, self.needed(pinned), len(rest), 0))
+
+    def needed(self, pinned: PatchSet) -> int:
+        """Return how many patches of PINNED are known to be needed: not those that only come along."""
+        return len(self.combinations.tops(pinned - self.problem.low))
 
     def squeeze(
         self, pinned: PatchSet, lacks: PatchSet | None, showing: PatchSet, doubt: float
@@ -66,7 +70,7 @@ class SetSearch(Search):
             inside = [0.0 if item in lower else 1 / len(items) for item in rest]
             self.suspect(rest, [(index, index + 1) for index in range(len(rest))], inside)
             self.possible = self.combinations.ordered(showing - self.problem.low)
-            out = leave_out(self.size, len(pinned - self.problem.low), len(rest), len(items)) if len(items) > 1 else 0
+            out = leave_out(self.size, self.needed(pinned), len(rest), len(items)) if len(items) > 1 else 0
             parts = halves(self.combinations, lower, showing, items, len(items) - out)
             chosen = next((part for part in parts if part not in blocked), None)
             if chosen is None or sum(lower < untestable < showing for untestable in blocked) >= _MOST_DETOURS:
