@@ -6,6 +6,7 @@ set between them is free of conflicts because the bigger end is.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
@@ -17,6 +18,8 @@ from nvllm.patches.series import Series
 
 PatchSet: TypeAlias = frozenset[str]
 """Ids of patches, without an order: the series gives them theirs."""
+
+_NOTHING: PatchSet = frozenset()
 
 Q = TypeVar("Q")
 
@@ -31,13 +34,11 @@ class Combinations:
 
     def closed(self, chosen: Iterable[str]) -> PatchSet:
         """Return CHOSEN with everything that it requires, directly or indirectly."""
-        members: set[str] = set()
-        waiting = list(chosen)
-        while waiting:
-            patch = waiting.pop()
-            if patch not in members:
-                members.add(patch)
-                waiting.extend(self.requires.get(patch, frozenset()))
+        members = set(chosen)
+        new = members
+        while new:
+            new = set().union(*map(self.requires.get, new, itertools.repeat(_NOTHING))) - members
+            members |= new
         return frozenset(members)
 
     def without(self, chosen: PatchSet, removed: Iterable[str]) -> PatchSet:

@@ -53,6 +53,7 @@ class _Left:
     line: tuple[float, ...]
 
 
+@functools.lru_cache(maxsize=65536)
 def leave_out(total: int, needed: int, left: int, group: int) -> int:
     """Return how many of the last patches that are left are tried next without.
 
@@ -76,11 +77,13 @@ def _left(total: int, needed: int, left: int) -> _Left:
         for more in range(left + 1)
     ]
     chances = [one / sum(raw) for one in raw]
-    likely = [(more, chance) for more, chance in enumerate(chances) if chance > _NEGLIGIBLE]
-    clean, line = [], []
+    clean, line = [0.0] * (left + 1), list[float]()
+    for more, chance in enumerate(chances):
+        if chance > _NEGLIGIBLE:
+            for size in range(left - more + 1):
+                clean[size] += chance
+                chance *= (left - more - size) / (left - size) if size < left else 0.0
     for size in range(left + 1):
-        fitting = [(more, chance) for more, chance in likely if more <= left - size]
-        clean.append(sum(chance * (math.comb(left - more, size) / math.comb(left, size)) for more, chance in fitting))
         others = left - size
         whole = chances[others] / math.comb(left, others)
         one_of_it = chances[others + 1] * size / math.comb(left, others + 1) if size else 0.0

@@ -28,6 +28,7 @@ import itertools
 import math
 import operator
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -301,20 +302,22 @@ class Belief:
 
         What the artifact of a prefix did so far counts.
         """
-        size = len(self.weights)
-        hits = self.likely.next_hits(Count())
-        untried = [[self._mean(index, part) for index in range(size)] for part in hits]
+        untried = [self._means(hits) for hits in self.likely.next_hits(Count())]
         for length in lengths:
             if length in self.seen:
-                inside, outside = self.likely.next_hits(self.seen[length])
-                yield tuple(self._mean(index, inside if index < length else outside) for index in range(size))
+                inside, outside = map(self._means, self.likely.next_hits(self.seen[length]))
             else:
-                yield (*untried[0][:length], *untried[1][length:])
+                inside, outside = untried
+            yield (*inside[:length], *outside[length:])
 
-    def _mean(self, index: int, hits: Sequence[float]) -> float:
-        """Return the mean of HITS, which has the chance for each triple, if the culprit is patch INDEX."""
-        share = self.shares[index]
-        return sum(map(operator.mul, share, hits)) if share else sum(hits) / len(hits)
+    def _means(self, hits: Sequence[float]) -> list[float]:
+        """Return the mean of HITS, which has the chance for each triple, if the culprit is each of the patches."""
+        means, last, mean = list[float](), None, 0.0
+        for share in self.shares:
+            if share is not last:  # patches between two prefixes that were tried have one
+                last, mean = share, sum(map(operator.mul, share, hits)) if share else sum(hits) / len(hits)
+            means.append(mean)
+        return means
 
 
 _FAR_FETCHED = 1e-6
@@ -357,21 +360,21 @@ def belief(
         for (_, earlier), (start, later) in itertools.pairwise(steps):
             changes.setdefault(start, []).append((earlier, later))
     logs = list(_added([likely.of(rates.logs), *first]))
-    rows: list[list[float]] = []
-    for index, before in enumerate(prior):
-        for old, new in changes.get(index, ()):
+    starts, rows = sorted({0, *changes}), list[list[float]]()
+    for start in starts:
+        for old, new in changes.get(start, ()):
             logs = [log - a + b for log, a, b in zip(logs, old, new, strict=True)]
-        weight = math.log(before)
-        rows.append([weight + log for log in logs])
+        rows.append(logs)
     top = max(map(max, rows))
-    raw = [list(map(math.exp, [log - top for log in row])) for row in rows]
-    totals = [sum(row) for row in raw]
-    whole = sum(totals)
-    shares = tuple(
-        tuple([part / total for part in row]) if total > _FAR_FETCHED * whole else ()
-        for row, total in zip(raw, totals, strict=True)
-    )
-    return Belief(tuple(total / whole for total in totals), likely, shares, seen)
+    weights, shares = list[float](), list[Sequence[float]]()
+    for (start, end), row in zip(itertools.pairwise([*starts, len(prior)]), rows, strict=True):
+        raw = list(map(math.exp, [log - top for log in row]))
+        total = sum(raw)
+        weights += [before * total for before in prior[start:end]]
+        shares += [tuple([part / total for part in raw]) if total else ()] * (end - start)
+    whole = sum(weights)
+    kept = [share if weight > _FAR_FETCHED * whole else () for share, weight in zip(shares, weights, strict=True)]
+    return Belief(tuple([weight / whole for weight in weights]), likely, tuple(kept), seen)
 
 
 @functools.lru_cache(maxsize=16384)
@@ -390,15 +393,14 @@ def _next_hits(grid: Grid, seen: Count) -> tuple[Sequence[float], Sequence[float
 
 def likely_range(cells: Sequence[tuple[int, int]], weights: Sequence[float], probability: float) -> tuple[int, int]:
     """Return the shortest range of neighbouring CELLS that contains the culprit with PROBABILITY."""
-    return min(
-        (
-            (cells[first][0], cells[last][1])
-            for first in range(len(cells))
-            for last in range(first, len(cells))
-            if sum(weights[first : last + 1]) >= probability
-        ),
-        key=lambda span: (span[1] - span[0], span),
-    )
+    spans, last, inside = list[tuple[int, int]](), 0, 0.0
+    for first, weight in enumerate(weights):
+        while inside < probability and last < len(cells):
+            inside, last = inside + weights[last], last + 1
+        if inside >= probability:
+            spans.append((cells[first][0], cells[last - 1][1]))
+        inside -= weight
+    return min(spans, key=lambda span: (span[1] - span[0], span), default=(cells[0][0], cells[-1][1]))
 
 
 def choose(believed: Belief, candidates: Sequence[int], built: frozenset[int], build_price: float) -> int:
@@ -420,10 +422,11 @@ def choose(believed: Belief, candidates: Sequence[int], built: frozenset[int], b
 
 def _worth(weights: Sequence[float], chances: Sequence[float]) -> float:
     """Return the worth of a trial that hits with CHANCES under the hypotheses of WEIGHTS; see `choose`."""
-    mean = sum(weight * chance for weight, chance in zip(weights, chances, strict=True))
+    alike = Counter(zip(weights, chances, strict=True))  # patches between two prefixes that were tried
+    mean = sum(count * weight * chance for (weight, chance), count in alike.items())
     return sum(
-        weight * _divergence(chance, (mean - weight * chance) / (1 - weight))
-        for weight, chance in zip(weights, chances, strict=True)
+        count * weight * _divergence(chance, (mean - weight * chance) / (1 - weight))
+        for (weight, chance), count in alike.items()
         if 1e-12 < weight < 1 - 1e-12
     )
 
