@@ -1,9 +1,8 @@
 """Simulated bisects: what a search costs beside ddmin and beside one trial a step, and how often it is wrong.
 
 `python benchmarks/bisect_tables.py [RUNS [TABLE...]]` prints the tables, all or those of the names in `TABLES`, with
-RUNS (default 400) cases for each figure. The
-classes of `tests/support/bisect_landscapes.py` run as often as the goals say, or RUNS times if that is less. They take
-a quarter of an hour.
+RUNS (default 400) cases for each figure. The classes of `tests/support/bisect_landscapes.py` run as often as the goals
+say, or RUNS times if that is less. They take a quarter of an hour.
 """
 
 from __future__ import annotations

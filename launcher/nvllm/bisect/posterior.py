@@ -360,14 +360,14 @@ def belief(
         for (_, earlier), (start, later) in itertools.pairwise(steps):
             changes.setdefault(start, []).append((earlier, later))
     logs = list(_added([likely.of(rates.logs), *first]))
-    starts, rows = sorted({0, *changes}), list[list[float]]()
-    for start in starts:
+    firsts, rows = sorted({0, *changes}), list[list[float]]()
+    for start in firsts:
         for old, new in changes.get(start, ()):
             logs = [log - a + b for log, a, b in zip(logs, old, new, strict=True)]
         rows.append(logs)
     top = max(map(max, rows))
     weights, shares = list[float](), list[Sequence[float]]()
-    for (start, end), row in zip(itertools.pairwise([*starts, len(prior)]), rows, strict=True):
+    for (start, end), row in zip(itertools.pairwise([*firsts, len(prior)]), rows, strict=True):
         raw = list(map(math.exp, [log - top for log in row]))
         total = sum(raw)
         weights += [before * total for before in prior[start:end]]

@@ -419,7 +419,8 @@ class Search(ABC):
                 if self.flaky
                 else "a set of the certificate could not be tried as often as --repeats requires"
             )
-        doubts = sum(1 - line.verdict.confidence for line in lines if line.verdict.confidence is not None)
+        sure = {line.chosen: line.verdict.confidence for line in lines}  # two lines may be about one set
+        doubts = sum(1 - confidence for confidence in sure.values() if confidence is not None)
         if not all(line.holds for line in lines):
             return False
         if doubts > 1 - self.settings.confidence + 1e-9:
