@@ -89,8 +89,11 @@ bench: setup engine ## print the figures of docs/benchmarks.md
 .PHONY: bench-bisect
 bench-bisect: setup ## how often a flaky bisect is wrong if builds differ: RUNS=300 searches a row; AGAINST=REV beside REV
 	rm -rf .against && mkdir -p .against
+	.venv/bin/python benchmarks/artifact_tables.py search this 0 $(or $(RUNS),300) .against/this.jsonl
 	$(if $(AGAINST),git archive $(AGAINST) launcher | tar -x -C .against)
-	.venv/bin/python benchmarks/artifact_tables.py $(or $(RUNS),300) $(if $(AGAINST),.against/launcher)
+	$(if $(AGAINST),PYTHONPATH=.against/launcher .venv/bin/python benchmarks/artifact_tables.py search $(AGAINST) \
+		0 $(or $(RUNS),300) .against/other.jsonl)
+	.venv/bin/python benchmarks/artifact_tables.py tables .against/*.jsonl
 
 .PHONY: lint
 lint: setup ## ruff, mypy and the order of the rooms

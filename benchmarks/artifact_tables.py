@@ -1,9 +1,12 @@
-"""How often a flaky bisect is wrong if failure rates differ between builds or change with time, and what it costs.
+"""How often a flaky bisect is wrong if failure rates differ between builds or change with time, or if a second cause
+shows more rarely, and what it costs.
 
-`python benchmarks/artifact_tables.py [RUNS [LAUNCHER]]` prints a row for each correlation of the trials of one build,
-one for builds that cannot differ, and one for each way in which rates change with time. A row has RUNS cases (default
-300) of a class of `tests/support/bisect_landscapes.py`. LAUNCHER is the directory `launcher` of another version of
-nvllm, which then searches the same cases. Nothing was tuned on these cases: their seed is used nowhere else.
+`python benchmarks/artifact_tables.py search NAME FIRST LAST FILE [ROW...]` searches the cases FIRST to LAST - 1 of each
+row, all rows if none is given, on all processors, and writes what each came to as a line of JSON. NAME says which nvllm
+searched: the one in PYTHONPATH, or else this one. `... tables FILE...` prints the tables of all cases in FILES. The
+modules that it needs import one package, rfc8785, besides Python. `make bench-bisect` does both.
+
+The cases are those of `tests/support/bisect_landscapes.py`. Nothing was tuned on them: their seed is used nowhere else.
 """
 
 from __future__ import annotations
@@ -12,104 +15,159 @@ import contextlib
 import json
 import os
 import random
-import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import Pool
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-if __name__ == "__main__" and sys.argv[1:2] != ["--case"]:
-    sys.path[:0] = [str(ROOT / "launcher")]
-sys.path[:0] = [str(ROOT / "tests")]
+sys.path += [str(ROOT / "launcher"), str(ROOT / "tests")]
 
+from nvllm.bisect.answer import Done  # noqa: E402
 from nvllm.bisect.posterior import Beta  # noqa: E402
+from nvllm.bisect.report import conclusion  # noqa: E402
 from nvllm.core.refusal import Refused  # noqa: E402
-from support.bisect_landscapes import CHANGES, CORRELATIONS, LANDSCAPES  # noqa: E402
-from support.bisect_world import World  # noqa: E402
+from support import bisect_landscapes as landscapes  # noqa: E402
+from support.bisect_landscapes import CHANGES, CORRELATIONS, LANDSCAPES, WEAKER  # noqa: E402
+from support.bisect_world import World, start  # noqa: E402
 
-SEED = "held out"
+DOUBT = 0.2
+"""The probability of builds that differ above which the report says that they may."""
+
+SEED = os.environ.get("SEED", "held out")
+"""Another seed is for those who tune the search."""
+
+ALL = ", --all"
+"""The end of the name of a row that searches for further causes."""
+
+ONE_CAUSE = {
+    "0, by fact": "builds cannot differ",
+    **{f"{one:g}": f"builds differ {one:g}" for one in CORRELATIONS},
+    **{one: one for one in CHANGES},
+}
+TWO_CAUSES = {f"{one:g}{end}": f"weaker cause {one:g}" for one in WEAKER for end in ("", ALL)}
+ROWS = {**ONE_CAUSE, **{f"second {name}": landscape for name, landscape in TWO_CAUSES.items()}}
+"""The landscape of each row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What one search came to. DIFFERS: it says that builds differ, or may. REFUSED: an end was refused."""
+    """What the search of the case NUMBER of ROW came to, by the nvllm of the name NVLLM.
 
+    RIGHT: the answer, or the first answer, is a cause and nothing else. DIFFERS: it says that builds differ, or may.
+    REFUSED: an end was refused. EVERY: all causes are answers. UNTRUE: it says that everything without its answers is
+    not broken, which has another cause.
+    """
+
+    nvllm: str
+    row: str
+    number: int
     trials: int
     builds: int
     certified: bool = False
     right: bool = False
     differs: bool = False
     refused: bool = False
+    every: bool = False
+    untrue: bool = False
 
 
-BY_FACT = "builds cannot differ"
-"""The landscape that earlier versions have no model for."""
-
-CLASSES = {
-    "0, by fact": BY_FACT,
-    **{f"{one:g}": f"builds differ {one:g}" for one in CORRELATIONS},
-    **{one: one for one in CHANGES},
-}
-"""The landscape of each row."""
-
-
-def search(drawn: tuple[str, int]) -> Case:
-    """Search the case of the landscape and with the number DRAWN."""
-    name, number = drawn
-    case = LANDSCAPES[name](random.Random(f"{name}/{SEED}/{number}"))
+def search(drawn: tuple[str, str, int]) -> Case:
+    """Search the case of the nvllm, the row and the number DRAWN."""
+    nvllm, row, number = drawn
+    case = LANDSCAPES[ROWS[row]](random.Random(f"{ROWS[row]}/{SEED}/{number}"))
     world, done = World(case.judge), None
     with contextlib.suppress(Refused):
-        done = world.solve(case.problem)
+        done = world.solve(replace(case.problem, further=row.endswith(ALL)))
     if done is None:
-        return Case(world.trials, world.builds, refused=True)
+        return Case(nvllm, row, number, world.trials, world.builds, refused=True)
     spread = asdict(done).get("spread")  # versions that pool the trials of all builds have none
-    differs = spread is not None and (spread["differs"] or not spread["mixed"])
-    right = frozenset(done.culprits) == case.cause
-    return Case(world.trials, world.builds, certified=done.certified, right=right, differs=differs)
+    causes = {cause for cause in (case.cause, case.other) if cause}
+    answers = [frozenset(one.culprits) for one in (done, *done.further)]
+    return Case(
+        nvllm,
+        row,
+        number,
+        world.trials,
+        world.builds,
+        certified=done.certified,
+        right=answers[0] in causes,
+        differs=spread is not None and (spread["differs"] or spread["chance"] > DOUBT or not spread["mixed"]),
+        every=causes <= set(answers),
+        untrue=_untrue(case, done, frozenset().union(*answers)),
+    )
 
 
-def searched(launcher: Path, name: str, runs: int) -> list[Case]:
-    """Return what the nvllm in LAUNCHER comes to in RUNS cases of the landscape NAME."""
-    command = [sys.executable, __file__, "--case", name, f"{runs}"]
-    environment = {**os.environ, "PYTHONPATH": str(launcher)}
-    written = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
-    return [Case(**fields) for fields in json.loads(written.stdout)]
+def _untrue(case: landscapes.Case, done: Done, named: frozenset[str]) -> bool:
+    """Return whether DONE says that everything without the patches NAMED is not broken, and it is."""
+    asked = case.problem
+    text = conclusion(start(asked.combinations, asked.mode, flaky=True), done)
+    return "is not broken" in text and case.fails(asked.combinations.without(asked.high, named))
 
 
-def row(cases: list[Case]) -> tuple[str, ...]:
-    """Return the cells of a row: certified, how many of these wrong, said to differ, trials and builds."""
+def wrong_of(cases: Sequence[Case]) -> str:
+    """Return how many of CASES are not right, with the exact interval at 95 % (Clopper and Pearson)."""
+    wrong, count = sum(not case.right for case in cases), len(cases)
+    low = Beta(wrong, count - wrong + 1).quantile(0.025) if wrong else 0.0
+    high = Beta(wrong + 1, count - wrong).quantile(0.975) if wrong < count else 1.0
+    return f"{wrong} of {count}: {100 * wrong / max(1, count):.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def cells(cases: Sequence[Case], *, causes: int) -> tuple[str, ...]:
+    """Return the cells of a row of a table about one cause or two."""
     certified = [case for case in cases if case.certified]
     tried = [case for case in cases if not case.refused]
-    wrong, count = sum(not case.right for case in certified), len(certified)
-    low = Beta(wrong, count - wrong + 1).quantile(0.025) if wrong else 0.0  # Clopper and Pearson
-    high = Beta(wrong + 1, count - wrong).quantile(0.975) if wrong < count else 1.0
+    share = {
+        name: f"{100 * sum(flags) / max(1, len(tried)):.0f} %"
+        for name, flags in (
+            ("differs", [case.differs for case in tried]),
+            ("every", [case.every for case in tried]),
+            ("untrue", [case.untrue for case in tried]),
+        )
+    }
+    said = (share["differs"],) if causes == 1 else (share["untrue"], share["every"])
     return (
-        f"{100 * count / len(cases):.0f} %",
-        f"{wrong} of {count}: {100 * wrong / max(1, count):.1f} % ({100 * low:.1f} to {100 * high:.1f})",
-        f"{100 * sum(case.differs for case in tried) / max(1, len(tried)):.0f} %",
+        str(len(cases)),
+        f"{100 * len(certified) / len(cases):.0f} %",
+        wrong_of(certified),
+        *said,
         f"{sum(case.trials for case in cases) / len(cases):.0f}",
         f"{sum(case.builds for case in cases) / len(cases):.1f}",
     )
 
 
-def main() -> None:
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 300
-    launchers = [ROOT / "launcher", *map(Path, sys.argv[2:])]
-    print(f"12 patches, one or two culprits, confidence 0.99; {runs} cases a row, intervals at 95 %\n")
-    print("| correlation, or change | nvllm | certified | of these wrong | said to differ | trials | builds |")
-    print("|---|---|---|---|---|---|---|")
-    for title, landscape in CLASSES.items():
-        for launcher in launchers[:1] if landscape == BY_FACT else launchers:
-            name = "this" if launcher == launchers[0] else "the other"
-            cells = (title, name, *row(searched(launcher, landscape, runs)))
-            print(f"| {' | '.join(cells)} |", flush=True)
+def table(cases: Iterable[Case], rows: Sequence[str], header: Sequence[str], causes: int) -> None:
+    """Print the table of those of CASES that belong to ROWS, with a column for each of HEADER."""
+    by: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        by.setdefault((case.row, case.nvllm), []).append(case)
+    print(f"\n| {' | '.join(header)} |\n|{'---|' * len(header)}")
+    for row, nvllm in sorted((one for one in by if one[0] in rows), key=lambda one: (rows.index(one[0]), one[1])):
+        print(f"| {' | '.join((row, nvllm, *cells(by[row, nvllm], causes=causes)))} |")
+
+
+def tables(paths: Sequence[str]) -> None:
+    """Print the tables of all cases in the files PATHS; a case that is in several counts once."""
+    read = [Case(**fields) for path in paths for fields in map(json.loads, Path(path).read_text().splitlines())]
+    cases = list({(case.nvllm, case.row, case.number): case for case in read}.values())
+    print("12 patches, confidence 0.99, intervals at 95 %")
+    many, costs = ("cases", "certified", "of these wrong"), ("trials", "builds")
+    table(cases, [*ONE_CAUSE], ("correlation, or change", "nvllm", *many, "said to differ", *costs), 1)
+    two = ("untruly called not broken", "both found")
+    table(cases, [f"second {name}" for name in TWO_CAUSES], ("second cause", "nvllm", *many, *two, *costs), 2)
+
+
+def main(words: Sequence[str]) -> None:
+    if words[0] == "tables":
+        tables(words[1:])
+        return
+    nvllm, first, last, path = words[1:5]
+    drawn = [(nvllm, row, number) for number in range(int(first), int(last)) for row in words[5:] or ROWS]
+    with Pool() as pool, Path(path).open("w") as written:
+        for case in pool.imap_unordered(search, drawn):
+            print(json.dumps(asdict(case)), file=written, flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--case"]:
-        with Pool() as pool:
-            drawn = [(sys.argv[2], number) for number in range(int(sys.argv[3]))]
-            print(json.dumps([asdict(case) for case in pool.map(search, drawn, chunksize=2)]))
-    else:
-        main()
+    main(sys.argv[1:])

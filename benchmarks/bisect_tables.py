@@ -1,15 +1,15 @@
 """Simulated bisects: what a search costs beside ddmin and beside one trial a step, and how often it is wrong.
 
-`python benchmarks/bisect_tables.py [RUNS]` prints the tables, with RUNS (default 400) cases for each figure. The
-classes of `tests/support/bisect_landscapes.py` run as often as the goals say, or RUNS times if that is less. They take
-a quarter of an hour.
+`python benchmarks/bisect_tables.py [RUNS [TABLE...]]` prints the tables, all or those of the names in `TABLES`, with
+RUNS (default 400) cases for each figure. The classes of `tests/support/bisect_landscapes.py` run as often as the goals
+say, or RUNS times if that is less. They take a quarter of an hour.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
@@ -24,8 +24,9 @@ from nvllm.bisect.problem import (  # noqa: E402
     Tally,
 )
 from nvllm.core.refusal import Refused  # noqa: E402
+from support.bisect_ddmin import ddmin  # noqa: E402
 from support.bisect_landscapes import CONFIDENCES, Case, Outcome, campaigns  # noqa: E402
-from support.bisect_world import World, all_of, ddmin, free, problem, sometimes  # noqa: E402
+from support.bisect_world import World, all_of, free, problem, sometimes  # noqa: E402
 
 
 def by_ddmin(count: int, culprits: PatchSet) -> int:
@@ -41,7 +42,7 @@ def by_ddmin(count: int, culprits: PatchSet) -> int:
     return len(tried)
 
 
-def by_prefixes(count: int, culprits: PatchSet) -> tuple[int, int]:
+def by_groups(count: int, culprits: PatchSet) -> tuple[int, int]:
     """Return how many sets `nvllm bisect --set` builds: to prove the ends and find, and with its certificate."""
     world = World(all_of(culprits))
     done = world.solve(problem(free(count)))
@@ -54,14 +55,15 @@ def without_noise(runs: int) -> None:
     print(f"Builds to find exactly k culprits of n, both ends included; mean (most) of {runs} cases\n")
     print("| n | k | 2^n | ddmin | nvllm | with the certificate |")
     print("|---|---|---|---|---|---|")
-    for count in (6, 8, 12, 16, 24):
-        for culprits in (1, 2, 3):
-            rng = random.Random(100 * count + culprits)
-            cases = [frozenset(rng.sample(free(count).order, culprits)) for _ in range(runs)]
-            prefixes = [by_prefixes(count, case) for case in cases]
-            cells = [shown([by_ddmin(count, case) for case in cases])]
-            cells += [shown([one for one, _ in prefixes]), shown([one for _, one in prefixes])]
-            print(f"| {count} | {culprits} | {2**count:,} | {' | '.join(cells)} |", flush=True)
+    small = [(count, culprits) for count in (6, 8, 12, 16, 24) for culprits in (1, 2, 3)]
+    for count, culprits in (*small, (16, 6), (32, 6), (64, 3), (64, 6), (256, 3)):
+        rng = random.Random(100 * count + culprits)
+        cases = [frozenset(rng.sample(free(count).order, culprits)) for _ in range(runs)]
+        searched = [by_groups(count, case) for case in cases]
+        cells = [shown([by_ddmin(count, case) for case in cases])]
+        cells += [shown([one for one, _ in searched]), shown([one for _, one in searched])]
+        combinations = f"{2**count:,}" if count <= 32 else f"2^{count}"
+        print(f"| {count} | {culprits} | {combinations} | {' | '.join(cells)} |", flush=True)
 
 
 def shown(costs: Sequence[int]) -> str:
@@ -317,12 +319,18 @@ def landscapes(runs: int) -> None:
         print(f"| {goal.name} ({count}) | {goal.before} | {goal.goal} | {figures} | {said} |", flush=True)
 
 
+TABLES: Mapping[str, Callable[[int], None]] = {
+    "builds": without_noise,
+    "noise": with_noise,
+    "undeclared": undeclared,
+    "classes": landscapes,
+}
+
+
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 400
-    without_noise(runs)
-    with_noise(runs)
-    undeclared(runs)
-    landscapes(runs)
+    for name in sys.argv[2:] or TABLES:
+        TABLES[name](runs)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 from nvllm.bisect import records
 from nvllm.bisect.answer import Done
-from nvllm.bisect.combinations import Combinations, PatchSet, minimise, set_hash
+from nvllm.bisect.combinations import Combinations, PatchSet, set_hash
 from nvllm.bisect.problem import Find, Mode, Problem, SearchEvidence, Settings, Tally
 from nvllm.bisect.records import BisectStart
 from nvllm.bisect.search import propose
-from nvllm.bisect.weighing import Asking, step
 from nvllm.trials.trial import BisectProbe, Built, Trial
 
 Judge = Callable[[PatchSet], Trial]
@@ -90,18 +89,6 @@ class World:
             else:
                 self.searched.add(answer.chosen)
             assert self.trials < most
-
-
-def ddmin(combinations: Combinations, start: PatchSet, base: PatchSet, shows: Callable[[PatchSet], bool]) -> PatchSet:
-    """Return what `minimise` returns if SHOWS answers at once."""
-
-    def answered(chosen: PatchSet) -> Asking[bool]:
-        yield from ()
-        return shows(chosen)
-
-    smallest = step(minimise(combinations, start, base, answered))
-    assert isinstance(smallest, frozenset)
-    return smallest
 
 
 def all_of(culprits: PatchSet) -> Judge:

@@ -6,6 +6,7 @@ set between them is free of conflicts because the bigger end is.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
@@ -17,6 +18,8 @@ from nvllm.patches.series import Series
 
 PatchSet: TypeAlias = frozenset[str]
 """Ids of patches, without an order: the series gives them theirs."""
+
+_NOTHING: PatchSet = frozenset()
 
 Q = TypeVar("Q")
 
@@ -31,13 +34,11 @@ class Combinations:
 
     def closed(self, chosen: Iterable[str]) -> PatchSet:
         """Return CHOSEN with everything that it requires, directly or indirectly."""
-        members: set[str] = set()
-        waiting = list(chosen)
-        while waiting:
-            patch = waiting.pop()
-            if patch not in members:
-                members.add(patch)
-                waiting.extend(self.requires.get(patch, frozenset()))
+        members = set(chosen)
+        new = members
+        while new:
+            new = set().union(*map(self.requires.get, new, itertools.repeat(_NOTHING))) - members
+            members |= new
         return frozenset(members)
 
     def without(self, chosen: PatchSet, removed: Iterable[str]) -> PatchSet:
@@ -120,14 +121,16 @@ def set_hash(chosen: Iterable[str]) -> str:
     return canonical.digest("nvllm.patchset/1", sorted(chosen))[:7]
 
 
-def halves(combinations: Combinations, lower: PatchSet, upper: PatchSet, items: Sequence[str]) -> Iterator[PatchSet]:
+def halves(
+    combinations: Combinations, lower: PatchSet, upper: PatchSet, items: Sequence[str], first: int | None = None
+) -> Iterator[PatchSet]:
     """Yield closed sets between LOWER and UPPER, which differ by ITEMS, the most useful first.
 
-    First the prefix that halves ITEMS; the others are for the case that it cannot be tested: what remains without that
-    prefix, and then the same for the cuts nearby.
+    First the prefix of the FIRST of ITEMS, or by default the one that halves them; the others are for the case that it
+    cannot be tested: what remains without that prefix, and then the same for the cuts nearby.
     """
     size, seen = len(items), set[PatchSet]()
-    middle = split(0, size) if size > 1 else 0
+    middle = first if first is not None else split(0, size) if size > 1 else 0
     for cut in sorted(range(1, size), key=lambda index: (abs(index - middle), index)):
         for part in (items[:cut], items[cut:]):
             chosen = combinations.closed(lower | set(part))

@@ -7,7 +7,8 @@ Each line has a chained hash: the sha256 of the hash of the line before and of i
 noticed wherever it is. Journals of the first format, which have none, are still read and continued.
 
 A journal of another model of flaky failures (`records.MODEL`) is refused if its failure was ever flaky, because this
-nvllm would have decided otherwise. If it was steady, the first record that is appended is preceded by `Continued`.
+nvllm would have decided otherwise. If it was steady, the first record that is appended is preceded by `Continued`; a
+set search may then ask for other sets than before, and its journal is replayed only by the version that wrote it.
 """
 
 from __future__ import annotations

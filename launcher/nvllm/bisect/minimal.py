@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 
 from nvllm.bisect.answer import Done, Line
 from nvllm.bisect.combinations import PatchSet, first_showing, halves, minimise
+from nvllm.bisect.density import leave_out
 from nvllm.bisect.problem import Verdict
 from nvllm.bisect.weighing import LOOSE_DOUBT, Asking, Search
 from nvllm.trials.trial import TrialOutcome
@@ -25,17 +26,32 @@ class SetSearch(Search):
         pinned, showing = self.problem.low, self.problem.high
         apart: set[str] = set()  # patches that were pinned together with others, and may not be needed
         while pinned != showing:
-            alone = yield from self.verdict(pinned, "the patches found so far, alone", doubt)
-            if self.problem.effect(alone.outcome):
-                showing = pinned
-                break
-            lacks = None if alone.outcome == "untestable" else pinned
+            chosen = self.smaller(pinned, showing)
+            verdict = yield from self.verdict(chosen, "the patches found so far, alone", doubt)
+            if verdict.outcome == "untestable" and chosen != pinned:
+                chosen = pinned
+                verdict = yield from self.verdict(chosen, "the patches found so far, alone", doubt)
+            if self.problem.effect(verdict.outcome):
+                showing = chosen
+                continue
+            lacks = None if verdict.outcome == "untestable" else chosen
             lower, showing = yield from self.squeeze(pinned, lacks, showing, doubt)
             added = showing - lower
             if len(self.combinations.tops(added)) > 1:
                 apart |= added
             pinned = self.combinations.closed(pinned | added)
         return (yield from self.certify(showing, apart, share))
+
+    def smaller(self, pinned: PatchSet, showing: PatchSet) -> PatchSet:
+        """Return the next set to try without some patches of SHOWING, none of which may be needed; it has PINNED."""
+        rest = self.combinations.ordered(showing - pinned)
+        if self.flaky or pinned == self.problem.low:  # the smaller end lacks the effect: that was proved
+            return pinned
+        return self.prefix(pinned, rest, len(rest) - leave_out(self.size, self.needed(pinned), len(rest), 0))
+
+    def needed(self, pinned: PatchSet) -> int:
+        """Return how many patches of PINNED are known to be needed: not those that only come along."""
+        return len(self.combinations.tops(pinned - self.problem.low))
 
     def squeeze(
         self, pinned: PatchSet, lacks: PatchSet | None, showing: PatchSet, doubt: float
@@ -54,9 +70,9 @@ class SetSearch(Search):
             inside = [0.0 if item in lower else 1 / len(items) for item in rest]
             self.suspect(rest, [(index, index + 1) for index in range(len(rest))], inside)
             self.possible = self.combinations.ordered(showing - self.problem.low)
-            chosen = next(
-                (half for half in halves(self.combinations, lower, showing, items) if half not in blocked), None
-            )
+            out = leave_out(self.size, self.needed(pinned), len(rest), len(items)) if len(items) > 1 else 0
+            parts = halves(self.combinations, lower, showing, items, len(items) - out)
+            chosen = next((part for part in parts if part not in blocked), None)
             if chosen is None or sum(lower < untestable < showing for untestable in blocked) >= _MOST_DETOURS:
                 return lower, showing
             verdict = yield from self.verdict(chosen, f"{len(items)} candidates left", doubt)

@@ -28,8 +28,9 @@ import itertools
 import math
 import operator
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nvllm.core.statistics import cumulative
 
@@ -75,48 +76,55 @@ class Beta:
         return (low + high) / 2
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+@dataclass(frozen=True, eq=False, slots=True)
+class Grid:
     """Triples: the mean rate of hits of a set that contains the culprit (HOLDS), that of any OTHER set, and the
     correlation of two trials of one artifact (ALIKE).
 
-    LOGS are the logarithms of their weights, up to a constant.
+    There are few grids, and each equals only itself: so what trials say about all its triples is looked up at once.
     """
 
     holds: tuple[float, ...]
     other: tuple[float, ...]
     alike: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The triples of GRID, with LOGS, the logarithms of their weights, up to a constant."""
+
+    grid: Grid
     logs: tuple[float, ...]
 
     def after(self, seen: Iterable[Sequence[float]]) -> Rates:
         """Return the rates after evidence, of which each of SEEN has the logarithm for each triple."""
-        return replace(self, logs=tuple(map(sum, zip(self.logs, *seen, strict=True))))
-
-    def alike_in_all(self) -> Rates:
-        """Return the rates where artifacts cannot differ."""
-        rows = zip(self.holds, self.other, self.alike, self.logs, strict=True)
-        return Rates(*zip(*[row for row in rows if row[2] == 0], strict=True))
+        return Rates(self.grid, _added([self.logs, *seen]))
 
     def but(self, seen: Sequence[float]) -> Rates:
         """Return the rates without the evidence SEEN, which is in them."""
-        return replace(self, logs=tuple(map(operator.sub, self.logs, seen)))
+        return Rates(self.grid, tuple(map(operator.sub, self.logs, seen)))
 
-    def if_holds(self, seen: Count) -> Sequence[float]:
+    def if_holds(self, seen: Count) -> tuple[float, ...]:
         """Return the logarithm of the probability of SEEN, of a set that contains the culprit, for each triple."""
-        return likelihood(self.holds, self.alike, seen)
+        return _if_holds(self.grid, seen)
 
-    def if_other(self, seen: Count) -> Sequence[float]:
+    def if_other(self, seen: Count) -> tuple[float, ...]:
         """Return the logarithm of the probability of SEEN, of a set that lacks the culprit, for each triple."""
-        return likelihood(self.other, self.alike, seen)
+        return _if_other(self.grid, seen)
 
-    def if_either(self, seen: Count) -> Sequence[float]:
+    def if_either(self, seen: Count) -> tuple[float, ...]:
         """Return the logarithm of the probability of SEEN, of a set that may contain the culprit or not."""
-        return _either(self.holds, self.other, self.alike, seen)
+        return _if_either(self.grid, seen)
+
+
+def _added(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Return the sum of ROWS, number by number."""
+    return functools.reduce(lambda one, other: tuple(map(operator.add, one, other)), rows[1:], tuple(rows[0]))
 
 
 def known(holds: float, other: float) -> Rates:
     """Return the rates HOLDS and OTHER, known exactly, of artifacts that do not differ: for simulations."""
-    return Rates((holds,), (other,), (0.0,), (0.0,))
+    return Rates(Grid((holds,), (other,), (0.0,)), (0.0,))
 
 
 _SHOWS = (0.04, 0.1, 0.18, 0.26, 0.34, 0.42, 0.5, 0.58, 0.66, 0.74, 0.82, 0.89, 0.94, 0.97, 0.99, 0.998)
@@ -152,22 +160,20 @@ def _triples() -> Iterator[tuple[float, float, float, float]]:
             yield bad, good, alike, math.log(chance * _shows_weight(bad) * _stray_weight(good) / whole)
 
 
-_TRIPLES = tuple(_triples())
-
-
-def unknown(*, fix: bool = False) -> Rates:
-    """Return the rates before any trial. FIX: a hit is a pass."""
-    holds, other, alike, logs = zip(*_TRIPLES, strict=True)
+@functools.cache
+def unknown(*, fix: bool = False, same_bytes: bool = False) -> Rates:
+    """Return the rates before any trial. FIX: a hit is a pass. SAME_BYTES: artifacts cannot differ."""
+    triples = [triple for triple in _triples() if not (same_bytes and triple[2])]
+    holds, other, alike, logs = zip(*triples, strict=True)
     if fix:
         holds, other = (tuple(1 - one for one in rates) for rates in (other, holds))
-    return Rates(holds, other, alike, logs)
+    return Rates(Grid(holds, other, alike), logs)
 
 
 _LOG_2 = math.log(2)
 
 
-@functools.lru_cache(maxsize=16384)
-def likelihood(rates: tuple[float, ...], alike: tuple[float, ...], seen: Count) -> tuple[float, ...]:
+def likelihood(rates: Sequence[float], alike: Sequence[float], seen: Count) -> tuple[float, ...]:
     """Return the logarithm of the probability of SEEN, in one fixed order, of an artifact with each mean of RATES.
 
     ALIKE has the correlation of two trials of the artifact, for each of RATES.
@@ -176,10 +182,18 @@ def likelihood(rates: tuple[float, ...], alike: tuple[float, ...], seen: Count) 
 
 
 @functools.lru_cache(maxsize=16384)
-def _either(
-    holds: tuple[float, ...], other: tuple[float, ...], alike: tuple[float, ...], seen: Count
-) -> tuple[float, ...]:
-    both = zip(likelihood(holds, alike, seen), likelihood(other, alike, seen), strict=True)
+def _if_holds(grid: Grid, seen: Count) -> tuple[float, ...]:
+    return likelihood(grid.holds, grid.alike, seen)
+
+
+@functools.lru_cache(maxsize=16384)
+def _if_other(grid: Grid, seen: Count) -> tuple[float, ...]:
+    return likelihood(grid.other, grid.alike, seen)
+
+
+@functools.lru_cache(maxsize=16384)
+def _if_either(grid: Grid, seen: Count) -> tuple[float, ...]:
+    both = zip(_if_holds(grid, seen), _if_other(grid, seen), strict=True)
     return tuple(max(one, two) + math.log1p(math.exp(-abs(one - two))) - _LOG_2 for one, two in both)
 
 
@@ -197,14 +211,38 @@ _NEGLIGIBLE = 25.0
 """How much less likely a triple of rates is than the likeliest one, as a logarithm, when it may be left out."""
 
 
-def _likely_triples(rates: Rates) -> Rates:
+@dataclass(frozen=True, slots=True)
+class LikelyTriples:
+    """The likely triples of RATES: a search spends most of its time on them."""
+
+    rates: Rates
+    chosen: tuple[bool, ...]
+
+    def of(self, values: Iterable[float]) -> tuple[float, ...]:
+        """Return those of VALUES, which has one for each triple, that belong to a likely one."""
+        return tuple(itertools.compress(values, self.chosen))
+
+    def if_holds(self, seen: Count) -> tuple[float, ...]:
+        return self.of(self.rates.if_holds(seen))
+
+    def if_other(self, seen: Count) -> tuple[float, ...]:
+        return self.of(self.rates.if_other(seen))
+
+    def if_either(self, seen: Count) -> tuple[float, ...]:
+        return self.of(self.rates.if_either(seen))
+
+    def next_hits(self, seen: Count) -> tuple[Sequence[float], Sequence[float]]:
+        first, second = _next_hits(self.rates.grid, seen)
+        return self.of(first), self.of(second)
+
+
+def _likely_triples(rates: Rates) -> LikelyTriples:
     least = max(rates.logs) - _NEGLIGIBLE
-    rows = zip(rates.holds, rates.other, rates.alike, rates.logs, strict=True)
-    return Rates(*zip(*[row for row in rows if row[3] >= least], strict=True))
+    return LikelyTriples(rates, tuple([log >= least for log in rates.logs]))
 
 
 def _total(logs: Iterable[float], top: float) -> float:
-    return sum(math.exp(one - top) for one in logs)
+    return sum(map(math.exp, [one - top for one in logs]))
 
 
 def shows(
@@ -222,24 +260,25 @@ def shows(
     PAIRS are the trials of two bigger sets that have nothing in common but this one: if it lacks a patch that is
     needed, so does at least one of them. None of these trials are a part of RATES.
     """
-    rates = _likely_triples(rates)
-    containing = [rates.logs, rates.if_holds(seen)]
-    lacking = [rates.logs, rates.if_other(seen)]
+    likely = _likely_triples(rates)
+    before = likely.of(rates.logs)
+    containing = [before, likely.if_holds(seen)]
+    lacking = [before, likely.if_other(seen)]
     for bigger in above:
-        holds, other = rates.if_holds(bigger), rates.if_other(bigger)
+        holds, other = likely.if_holds(bigger), likely.if_other(bigger)
         containing.append(holds)
         lacking.append(tuple(map(max, holds, other)))
     for first, second in pairs:
-        holds, other = zip(*((rates.if_holds(count), rates.if_other(count)) for count in (first, second)), strict=True)
-        containing.append(tuple(map(operator.add, *holds)))
-        mixed = [map(operator.add, holds[0], other[1]), map(operator.add, other[0], holds[1])]
-        mixed.append(map(operator.add, *other))
-        lacking.append(tuple(map(max, *mixed)))
+        one_holds, one_lacks = likely.if_holds(first), likely.if_other(first)
+        two_holds, two_lacks = likely.if_holds(second), likely.if_other(second)
+        containing.append(_added([one_holds, two_holds]))
+        either = [_added([one_holds, two_lacks]), _added([one_lacks, two_holds]), _added([one_lacks, two_lacks])]
+        lacking.append(tuple(map(max, *either)))
     for smaller in below:
-        holds, other = rates.if_holds(smaller), rates.if_other(smaller)
+        holds, other = likely.if_holds(smaller), likely.if_other(smaller)
         containing.append(tuple(map(max, holds, other)))
         lacking.append(other)
-    sums = [[sum(row) for row in zip(*columns, strict=True)] for columns in (containing, lacking)]
+    sums = [_added(columns) for columns in (containing, lacking)]
     top = max(map(max, sums))
     chances = [_total(logs, top) for logs in sums]
     return chances[0] / (chances[0] + chances[1])
@@ -249,12 +288,12 @@ def shows(
 class Belief:
     """Where in a sequence of patches the culprit is: WEIGHTS[i] is the probability of patch i.
 
-    SHARES[i] has the probability of each triple of RATES if it is patch i; it is empty where that is far-fetched. SEEN
+    SHARES[i] has the probability of each LIKELY triple if it is patch i; it is empty where that is far-fetched. SEEN
     has the trials by the length of the prefix that was tried.
     """
 
     weights: tuple[float, ...]
-    rates: Rates
+    likely: LikelyTriples
     shares: tuple[Sequence[float], ...]
     seen: Mapping[int, Count]
 
@@ -263,20 +302,22 @@ class Belief:
 
         What the artifact of a prefix did so far counts.
         """
-        size = len(self.weights)
-        hits = _next_hits(self.rates, Count())
-        untried = [[self._mean(index, part) for index in range(size)] for part in hits]
+        untried = [self._means(hits) for hits in self.likely.next_hits(Count())]
         for length in lengths:
             if length in self.seen:
-                inside, outside = _next_hits(self.rates, self.seen[length])
-                yield tuple(self._mean(index, inside if index < length else outside) for index in range(size))
+                inside, outside = map(self._means, self.likely.next_hits(self.seen[length]))
             else:
-                yield (*untried[0][:length], *untried[1][length:])
+                inside, outside = untried
+            yield (*inside[:length], *outside[length:])
 
-    def _mean(self, index: int, hits: Sequence[float]) -> float:
-        """Return the mean of HITS, which has the chance for each triple, if the culprit is patch INDEX."""
-        share = self.shares[index]
-        return sum(map(operator.mul, share, hits)) if share else sum(hits) / len(hits)
+    def _means(self, hits: Sequence[float]) -> list[float]:
+        """Return the mean of HITS, which has the chance for each triple, if the culprit is each of the patches."""
+        means, last, mean = list[float](), None, 0.0
+        for share in self.shares:
+            if share is not last:  # patches between two prefixes that were tried have one
+                last, mean = share, sum(map(operator.mul, share, hits)) if share else sum(hits) / len(hits)
+            means.append(mean)
+        return means
 
 
 _FAR_FETCHED = 1e-6
@@ -303,62 +344,63 @@ def belief(
 
     SEEN has the trials by the length of the prefix that was tried, COMPARED those of other sets. RATES has neither.
     """
-    rates = _likely_triples(rates)
+    likely = _likely_triples(rates)
     changes: dict[int, list[tuple[Sequence[float], Sequence[float]]]] = {}
     first: list[Sequence[float]] = []
 
     for other in (*(Compared(length, length, count) for length, count in seen.items()), *compared):
         starts = (0, other.holds, other.lacks, len(prior))
-        chances = (rates.if_holds(other.seen), rates.if_either(other.seen), rates.if_other(other.seen))
+        chances = (likely.if_holds(other.seen), likely.if_either(other.seen), likely.if_other(other.seen))
         steps = [
-            (start, likely)
-            for (start, end), likely in zip(itertools.pairwise(starts), chances, strict=True)
+            (start, chance)
+            for (start, end), chance in zip(itertools.pairwise(starts), chances, strict=True)
             if end > start
         ]
         first.append(steps[0][1])
         for (_, earlier), (start, later) in itertools.pairwise(steps):
             changes.setdefault(start, []).append((earlier, later))
-    logs = list(rates.after(first).logs)
-    rows: list[list[float]] = []
-    for index, before in enumerate(prior):
-        for old, new in changes.get(index, ()):
+    logs = list(_added([likely.of(rates.logs), *first]))
+    firsts, rows = sorted({0, *changes}), list[list[float]]()
+    for start in firsts:
+        for old, new in changes.get(start, ()):
             logs = [log - a + b for log, a, b in zip(logs, old, new, strict=True)]
-        rows.append([math.log(before) + log for log in logs])
+        rows.append(logs)
     top = max(map(max, rows))
-    raw = [[math.exp(log - top) for log in row] for row in rows]
-    totals = [sum(row) for row in raw]
-    whole = sum(totals)
-    shares = tuple(
-        tuple(part / total for part in row) if total > _FAR_FETCHED * whole else ()
-        for row, total in zip(raw, totals, strict=True)
-    )
-    return Belief(tuple(total / whole for total in totals), rates, shares, seen)
+    weights, shares = list[float](), list[Sequence[float]]()
+    for (start, end), row in zip(itertools.pairwise([*firsts, len(prior)]), rows, strict=True):
+        raw = list(map(math.exp, [log - top for log in row]))
+        total = sum(raw)
+        weights += [before * total for before in prior[start:end]]
+        shares += [tuple([part / total for part in raw]) if total else ()] * (end - start)
+    whole = sum(weights)
+    kept = [share if weight > _FAR_FETCHED * whole else () for share, weight in zip(shares, weights, strict=True)]
+    return Belief(tuple([weight / whole for weight in weights]), likely, tuple(kept), seen)
 
 
-def _next_hits(rates: Rates, seen: Count) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the chance that the next trial of an artifact with the trials SEEN is a hit, for each triple of RATES:
+@functools.lru_cache(maxsize=16384)
+def _next_hits(grid: Grid, seen: Count) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the chance that the next trial of an artifact with the trials SEEN is a hit, for each triple of GRID:
     if its set contains the culprit, and if not."""
     count = seen.hits + seen.misses
-    known_for = [same * count / (1 + same * (count - 1)) if count else 0.0 for same in rates.alike]
+    known_for = [same * count / (1 + same * (count - 1)) if count else 0.0 for same in grid.alike]
     so_far = seen.hits / count if count else 0.0
     first, second = (
         [rate + (so_far - rate) * weight for rate, weight in zip(means, known_for, strict=True)]
-        for means in (rates.holds, rates.other)
+        for means in (grid.holds, grid.other)
     )
     return first, second
 
 
 def likely_range(cells: Sequence[tuple[int, int]], weights: Sequence[float], probability: float) -> tuple[int, int]:
     """Return the shortest range of neighbouring CELLS that contains the culprit with PROBABILITY."""
-    return min(
-        (
-            (cells[first][0], cells[last][1])
-            for first in range(len(cells))
-            for last in range(first, len(cells))
-            if sum(weights[first : last + 1]) >= probability
-        ),
-        key=lambda span: (span[1] - span[0], span),
-    )
+    spans, last, inside = list[tuple[int, int]](), 0, 0.0
+    for first, weight in enumerate(weights):
+        while inside < probability and last < len(cells):
+            inside, last = inside + weights[last], last + 1
+        if inside >= probability:
+            spans.append((cells[first][0], cells[last - 1][1]))
+        inside -= weight
+    return min(spans, key=lambda span: (span[1] - span[0], span), default=(cells[0][0], cells[-1][1]))
 
 
 def choose(believed: Belief, candidates: Sequence[int], built: frozenset[int], build_price: float) -> int:
@@ -380,10 +422,11 @@ def choose(believed: Belief, candidates: Sequence[int], built: frozenset[int], b
 
 def _worth(weights: Sequence[float], chances: Sequence[float]) -> float:
     """Return the worth of a trial that hits with CHANCES under the hypotheses of WEIGHTS; see `choose`."""
-    mean = sum(weight * chance for weight, chance in zip(weights, chances, strict=True))
+    alike = Counter(zip(weights, chances, strict=True))  # patches between two prefixes that were tried
+    mean = sum(count * weight * chance for (weight, chance), count in alike.items())
     return sum(
-        weight * _divergence(chance, (mean - weight * chance) / (1 - weight))
-        for weight, chance in zip(weights, chances, strict=True)
+        count * weight * _divergence(chance, (mean - weight * chance) / (1 - weight))
+        for (weight, chance), count in alike.items()
         if 1e-12 < weight < 1 - 1e-12
     )
 
@@ -417,6 +460,14 @@ class BuildSpread:
     differs: bool
     by_fact: bool = False
 
+    @property
+    def too_likely(self) -> bool:
+        """Whether artifacts differ, or that is too likely for a certificate."""
+        return self.differs or self.chance > DOUBT
+
+
+DOUBT = 0.2
+"""How probable artifacts that differ may be in a certificate."""
 
 _UNEVEN = 0.01
 """The p-value of the test of homogeneity from which on artifacts count as different."""
@@ -436,7 +487,7 @@ def differ(rates: Rates) -> float:
     """Return the probability that artifacts differ so much that a certificate would be worth little."""
     top = max(rates.logs)
     chances = [math.exp(log - top) for log in rates.logs]
-    return sum(itertools.compress(chances, (alike > _CLEARLY for alike in rates.alike))) / sum(chances)
+    return sum(itertools.compress(chances, (alike > _CLEARLY for alike in rates.grid.alike))) / sum(chances)
 
 
 def spread(rates: Rates, holding: Sequence[Count], lacking: Sequence[Count]) -> BuildSpread:
@@ -447,7 +498,7 @@ def spread(rates: Rates, holding: Sequence[Count], lacking: Sequence[Count]) -> 
     after = rates.after([*map(rates.if_holds, holding), *map(rates.if_other, lacking)])
     top, chance = max(after.logs), differ(after)
     chances: dict[float, float] = {}
-    for alike, log in zip(after.alike, after.logs, strict=True):
+    for alike, log in zip(after.grid.alike, after.logs, strict=True):
         chances[alike] = chances.get(alike, 0.0) + math.exp(log - top)
     whole, below, kept = sum(chances.values()), 0.0, []
     for alike, part in sorted(chances.items()):
@@ -465,7 +516,7 @@ def spread(rates: Rates, holding: Sequence[Count], lacking: Sequence[Count]) -> 
         p,
         any(count.hits and count.misses for count in seen),
         p < _UNEVEN or chance > _LIKELY,
-        not any(rates.alike),
+        not any(rates.grid.alike),
     )
 
 
@@ -481,33 +532,32 @@ def uneven(*groups: tuple[Count, ...]) -> float:
     group are shuffled over its trials, which needs no large numbers. The shuffles are drawn by a fixed seed.
     """
     rng = random.Random(0)  # noqa: S311 - a statistic, which has to be the same on every machine
-    observed = sum(_unevenness(group) for group in groups) - 1e-9
+    sizes = [[count.hits + count.misses for count in group] for group in groups]
+    most = sum(map(sum, sizes))
+    logs = [0.0, *(number * math.log(number) for number in range(1, 1 + most))]
+    hits = [[count.hits for count in group] for group in groups]
+    observed = sum(itertools.starmap(functools.partial(_explained, logs), zip(hits, sizes, strict=True)))
     as_uneven = 0
     for drawn in range(_SHUFFLES):
-        as_uneven += sum(_unevenness(_shuffled(group, rng)) for group in groups) >= observed
+        shuffled = [_shuffled(sum(hit), size, rng) for hit, size in zip(hits, sizes, strict=True)]
+        explained = sum(itertools.starmap(functools.partial(_explained, logs), zip(shuffled, sizes, strict=True)))
+        as_uneven += explained >= observed - 1e-9
         if as_uneven == _ENOUGH:
             return as_uneven / (1 + drawn)
     return (1 + as_uneven) / (1 + _SHUFFLES)
 
 
-def _shuffled(group: Sequence[Count], rng: random.Random) -> list[Count]:
-    hits = sum(count.hits for count in group)
-    trials = hits + sum(count.misses for count in group)
-    hit_at = sorted(rng.sample(range(trials), hits))
-    ends = list(itertools.accumulate(count.hits + count.misses for count in group))
-    passed = [bisect.bisect_left(hit_at, end) for end in ends]
-    drawn = [after - before for before, after in itertools.pairwise([0, *passed])]
-    return [Count(hit, count.hits + count.misses - hit) for hit, count in zip(drawn, group, strict=True)]
+def _shuffled(hits: int, sizes: Sequence[int], rng: random.Random) -> list[int]:
+    """Return the hits of artifacts with SIZES trials, if all HITS are anywhere among these trials."""
+    hit_at = sorted(rng.sample(range(sum(sizes)), hits))
+    passed = [bisect.bisect_left(hit_at, end) for end in itertools.accumulate(sizes)]
+    return [after - before for before, after in itertools.pairwise([0, *passed])]
 
 
-def _unevenness(group: Sequence[Count]) -> float:
-    """Return half of G: how much better the rate of each artifact explains its hits than the rate of the GROUP."""
-
-    def best(count: Count) -> float:
-        trials = count.hits + count.misses
-        return sum(part * math.log(part / trials) for part in (count.hits, count.misses) if part)
-
-    return sum(map(best, group)) - best(sum(group, Count()))
+def _explained(logs: Sequence[float], hits: Sequence[int], sizes: Sequence[int]) -> float:
+    """Return half of G, up to a constant for SIZES: how much better the rate of each artifact explains its HITS than
+    the rate of all. LOGS has n log(n) for each n."""
+    return sum([logs[hit] + logs[size - hit] for hit, size in zip(hits, sizes, strict=True)])
 
 
 SOUND = 0.1

@@ -219,8 +219,7 @@ class Problem:
     @property
     def rates_before(self) -> Rates:
         """The rates of hits before any trial."""
-        rates = posterior.unknown(fix=self.find == "fix")
-        return rates.alike_in_all() if self.settings.same_bytes else rates
+        return posterior.unknown(fix=self.find == "fix", same_bytes=self.settings.same_bytes)
 
     def effect(self, outcome: TrialOutcome) -> bool:
         """Return whether OUTCOME shows the effect."""

@@ -31,11 +31,12 @@ SCHEMA = "nvllm.journal/2"
 FIRST = "nvllm.journal/1"
 """The format without chained hashes."""
 
-MODEL = 3
-"""The number of the model by which a flaky search decides. A change of its decisions raises it.
+MODEL = 4
+"""The number of the model by which a search decides. A change of its decisions raises it.
 
 1: all sets of one verdict fail equally often. 2: builds may differ (`posterior`). 3: the sets of a certificate are
-tried in turn (`judge.in_turn`), and more builds must agree (`Search.confirmed`).
+tried in turn (`judge.in_turn`), and more builds must agree (`Search.confirmed`). 4: a doubt about builds is settled by
+more trials of them, and a steady set search chooses by how many patches are likely needed (`density`).
 """
 
 Withdrawn = Literal["all", "trials", "last", "untestable", "skip"]
@@ -207,7 +208,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """The search goes on by MODEL. The failure was steady so far, and all models decide a steady search alike."""
+    """The search goes on by MODEL. The failure was steady so far: each model ends with the same certificate."""
 
     model: Positive
 

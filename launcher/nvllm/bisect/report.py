@@ -33,6 +33,10 @@ _DIFFER = (
     "This differs from build to build: an artifact is to blame, not a patch alone. Sets that all have the answer, or"
     " all lack it, do not fail equally often; the matrix shows which."
 )
+_MAY_DIFFER = (
+    "This may differ from build to build: an artifact may be to blame, not a patch alone. More trials of each build, by"
+    " a higher --patience, would tell."
+)
 _COMPILES = (
     "If the profile compiles, this compares several compiles of it:"
     " nvllm ablate {} --profile {} --artifacts 5 --probe FILE"
@@ -128,7 +132,9 @@ def _builds(start: BisectStart, done: Done) -> list[str]:
         return [_UNEVEN_SETS] if spread.differs else []
     if not spread.mixed:
         return [_NEVER_MIXED]
-    return [_DIFFER, _COMPILES.format(start.image, start.profile)] if spread.differs else []
+    if not spread.too_likely:
+        return []
+    return [_DIFFER if spread.differs else _MAY_DIFFER, _COMPILES.format(start.image, start.profile)]
 
 
 def spread_text(done: Done) -> str:

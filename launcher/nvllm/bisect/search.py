@@ -21,8 +21,11 @@ from nvllm.bisect.problem import Problem, SearchEvidence, Verdict
 from nvllm.bisect.weighing import Asking, Search, step
 from nvllm.core.refusal import Refused
 
-_DOUBT = 0.2
-"""How probable builds that differ may be in a certificate."""
+_SUSPECT = 0.045
+"""How probable builds that differ must be for further trials of the same builds, which may tell."""
+
+_PLAIN = 0.001
+"""The p-value of uneven builds from which on no further trials are needed to tell that they differ."""
 
 _RARER = 2
 """How much more patience a set gets in a search for a further cause, which may show more rarely than the first."""
@@ -131,31 +134,41 @@ def _run(search: Search) -> Asking[Done]:
         done = yield from _if_builds_agree(search, done)
         if done.certified:
             yield from search.watch(at_the_end=True)
-    return (yield from _with_further(search, done))
+    return _with_spread(search, (yield from _with_further(search, done)))
+
+
+def _with_spread(search: Search, done: Done) -> Done:
+    """Return DONE with the spread of its builds, if the failure is flaky."""
+    differing = search.flaky and search.settings.rates is None and done.spread is None
+    return replace(done, spread=search.spread(done.culprits)) if differing else done
 
 
 def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
-    """Return DONE with the spread of its builds. It is not certified if they differ, or if that cannot be told.
+    """Return DONE, if it is certified with the spread of its builds. Then it is so no more if they differ, or if that
+    cannot be told.
 
     Asks for trials of further builds that must agree, and for more of the same builds while these may tell.
     """
-    spread = search.spread(done.culprits)
     if not done.certified:
-        return replace(done, spread=spread)
-    rest, note = done.rest, ""
+        return done
+    spread, rest, note = search.spread(done.culprits), done.rest, ""
     otherwise = "" if spread.by_fact else _OR_DIFFER
     if rest is not None and (yield from search.still_shows(rest)):
         note = _REST_SHOWS + otherwise
     elif spread.differs:
+        if spread.p > _PLAIN and spread.chance < search.settings.confidence:
+            yield from search.compare_builds()
         note = _UNEVEN if spread.by_fact else _MAY_DIFFER
     elif not (spread.mixed or spread.by_fact):
         yield from search.compare_builds()
         note = _MAY_DIFFER
     elif not (yield from search.confirmed(done)):
+        if not spread.by_fact:
+            yield from search.compare_builds()
         note = _NOT_CONFIRMED + otherwise
-    elif spread.chance > max(_DOUBT, 1 - search.settings.confidence):
+    elif spread.chance > max(_SUSPECT, 1 - search.settings.confidence):
         yield from search.compare_builds()
-        note = _MAY_DIFFER
+        note = _MAY_DIFFER if spread.chance > max(posterior.DOUBT, 1 - search.settings.confidence) else ""
     return replace(done, spread=spread, certified=not note, notes=(*done.notes, *filter(None, [note])))
 
 
@@ -171,7 +184,7 @@ def _agreed(search: Search) -> Asking[Done]:
     done = yield from search.located()
     if search.flaky and search.settings.rates is None:
         done = yield from _if_builds_agree(search, done)
-    return (yield from _with_further(search, done))
+    return _with_spread(search, (yield from _with_further(search, done)))
 
 
 def _may_show(search: Search, rest: PatchSet) -> Asking[bool]:

@@ -24,7 +24,7 @@ from nvllm.trials.trial import TrialOutcome
 _ENDLESS = 10
 """Trials that one culprit may take, as a multiple of the patience of one set; then it is reported as a range."""
 
-_BETWEEN_WATCHES = 6
+_BETWEEN_WATCHES = 12
 """Trials of a flaky search for each further trial of the bad end, which shows whether the rate is still the same."""
 
 
@@ -40,6 +40,9 @@ _EACH = 8
 
 _ARTIFACTS = 6
 """The most artifacts that are built to settle one line of a certificate."""
+
+_BUILDS = 2
+"""The trials of all other artifacts for one line, as a multiple of the patience of one set."""
 
 _NEARLY = 2
 """Builds besides everything without the culprit that must lack the effect."""
@@ -87,6 +90,9 @@ class Search(ABC):
         """What was found, while a search for further causes goes on."""
         self.decided: dict[PatchSet, bool] = {}
         """Whether a set of a flaky search shows the effect, as far as that is decided."""
+        self._by_itself: dict[PatchSet, float] = {}
+        self._by_all: dict[PatchSet, float] = {}
+        """The probability of each set that was weighed to show the effect: by its own trials, and with others'."""
         self._says: dict[PatchSet | str, Sequence[float]] = {}
         """What the trials of each source say about the rates, and what is LEARNT from all of them."""
         self._learnt = problem.rates_before
@@ -293,10 +299,11 @@ class Search(ABC):
         alone, chance = self._alone(chosen), self._with_comparable(chosen)
         sure, settled = max(chance, 1 - chance), max(alone, 1 - alone) >= min(_ALONE, 1 - doubt)
         tried = sum(self.evidence.tally(other).conclusive for other in others)
-        patient = tally.conclusive < self.settings.patience and tried < self.settings.patience
+        tired = tally.conclusive >= self.settings.patience
+        asked = self._artifact(chosen, others) if settled or tired else chosen
+        seen = self.evidence.tally(asked)
+        patient = seen.conclusive < self.settings.patience and tried < _BUILDS * self.settings.patience
         if (sure < 1 - doubt or not settled) and patient and not tally.blocked:
-            asked = self._artifact(chosen, others) if settled else chosen
-            seen = self.evidence.tally(asked)
             about = "" if asked == chosen else ", by another build,"
             yield from self.want(asked, f"{reason}{about}: {seen}, {sure:.3f} sure", purpose)
         if sure >= 1 - doubt:
@@ -305,13 +312,18 @@ class Search(ABC):
 
     def _alone(self, chosen: PatchSet) -> float:
         """Return the probability that CHOSEN shows the effect, by its own trials."""
-        return posterior.shows(self.rates([chosen]), self.problem.count(self.evidence.tally(chosen)))
+        if chosen not in self._by_itself:
+            seen = self.problem.count(self.evidence.tally(chosen))
+            self._by_itself[chosen] = posterior.shows(self.rates([chosen]), seen)
+        return self._by_itself[chosen]
 
     def _with_comparable(self, chosen: PatchSet) -> float:
         """Return the probability that CHOSEN shows the effect, by its trials and those of bigger and smaller sets.
 
         Where its own trials say the opposite, the failure is not monotone, or builds differ, and they alone count.
         """
+        if chosen in self._by_all:
+            return self._by_all[chosen]
         alone = self._alone(chosen)
         ends = (self.problem.low, self.problem.high)
         comparable = self._by_source(
@@ -330,7 +342,9 @@ class Search(ABC):
                 pairs.append((above.pop(first), above.pop(second)))
         seen = self.problem.count(self.evidence.tally(chosen))
         joint = posterior.shows(self.rates([chosen, *counts]), seen, [*above.values()], below, pairs)
-        return alone if (alone > 0.5) != (joint > 0.5) and max(alone, 1 - alone) >= _ALONE else joint
+        contradicted = (alone > 0.5) != (joint > 0.5) and max(alone, 1 - alone) >= _ALONE
+        self._by_all[chosen] = alone if contradicted else joint
+        return self._by_all[chosen]
 
     def _artifact(self, chosen: PatchSet, others: Sequence[PatchSet]) -> PatchSet:
         """Return the set whose next trial is worth most to settle CHOSEN: of those with trials the one with the
@@ -405,7 +419,8 @@ class Search(ABC):
                 if self.flaky
                 else "a set of the certificate could not be tried as often as --repeats requires"
             )
-        doubts = sum(1 - line.verdict.confidence for line in lines if line.verdict.confidence is not None)
+        sure = {line.chosen: line.verdict.confidence for line in lines}  # two lines may be about one set
+        doubts = sum(1 - confidence for confidence in sure.values() if confidence is not None)
         if not all(line.holds for line in lines):
             return False
         if doubts > 1 - self.settings.confidence + 1e-9:

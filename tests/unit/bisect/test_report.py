@@ -142,8 +142,11 @@ def test_what_is_not_certified_is_not_said_to_be_proved() -> None:
     assert bisect_report.spread_text(done).startswith(f"{done.spread.artifacts} builds in {done.spread.trials} trials")
     differing = replace(done, spread=replace(done.spread, differs=True), certified=False)
     assert "This differs from build to build" in bisect_report.conclusion(first, differing)
+    doubted = replace(done, spread=replace(done.spread, chance=0.3), certified=False)
+    assert "This may differ from build to build" in bisect_report.conclusion(first, doubted)
     compiles = "nvllm ablate cpu --profile tiny-eager --artifacts 5 --probe FILE"
     assert bisect_report.conclusion(first, differing).endswith(compiles)
+    assert bisect_report.conclusion(first, doubted).endswith(compiles)
     never = replace(done, spread=replace(done.spread, mixed=False), certified=False)
     assert "No build was both good and bad" in bisect_report.conclusion(first, never)
     assert "not proved that all are needed" in bisect_report.conclusion(replace(first, mode="set"), doubtful)

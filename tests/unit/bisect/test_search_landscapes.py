@@ -87,6 +87,14 @@ def test_false_alarms_make_nothing_wrong_that_is_certified() -> None:
     assert all(one.trials <= one.case.problem.settings.max_trials for one in found)
 
 
+def test_a_set_that_two_lines_are_about_leaves_its_doubt_once() -> None:
+    """Without its only culprit the set is the end that lacks the effect."""
+    case = list(cases("false alarms", 3))[2]
+    done = World(case.judge).solve(case.problem)
+    assert len({line.chosen for line in done.certificate}) < len(done.certificate)
+    assert (done.certified, frozenset(done.culprits)) == (True, case.cause)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("confidence", CONFIDENCES)
 def test_without_a_culprit_hardly_anything_is_proved(confidence: float) -> None:
