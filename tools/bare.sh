@@ -123,16 +123,16 @@ unshare --mount --propagation private mmdebstrap --quiet --mode=root --format=di
     --include="$PACKAGES" "${options[@]}" "$SUITE" "$root" "${sources[@]}" >&2
 say "made in $((SECONDS - began)) s"
 
-# What pip and TLS are configured with: values of variables as they are, pip's files as one, certificates at their
-# places, and directories of wheels for a read-only mount.
+# What pip and TLS are configured with: values of variables as they are, pip's files as one, certificates and files of
+# constraints at their places, and directories of wheels for a read-only mount.
 mapfile -t names < <(compgen -e | grep -E "$CARRIED" | grep -Ev "$STAYS")
 for name in "${names[@]}"; do
     printf '%s\0' "$name=${!name}"
 done >"$work/environment"
-python3 tools/pip_carried.py "$root/etc/pip.conf" "$work/directories" "$work/certificates"
+python3 tools/pip_carried.py "$root/etc/pip.conf" "$work/directories" "$work/files"
 while read -r file; do
     install -D --mode=0644 "$file" "$root$file"
-done <"$work/certificates"
+done <"$work/files"
 echo nameserver 10.0.2.3 >"$root/etc/resolv.conf" # slirp4netns asks whom this machine asks
 printf '127.0.0.1 localhost\n127.0.1.1 bare\n' >"$root/etc/hosts"
 echo bare >"$root/etc/hostname"

@@ -1,9 +1,10 @@
 """Carries what pip is configured with to another root: its files as one, and what they and the environment name.
 
-    python3 tools/pip_carried.py PIP_CONF DIRECTORIES CERTIFICATES
+    python3 tools/pip_carried.py PIP_CONF DIRECTORIES FILES
 
 All three are written: a configuration file for the whole root; the directories of this machine that are indexes, or
-hold wheels; and the certificate bundles. Standard library only: it runs where nothing is set up, and no pip is.
+hold wheels; and the files that a setting names: certificate bundles, constraints, requirements. Standard library only:
+it runs where nothing is set up, and no pip is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 INDEXES = {"index-url", "extra-index-url"}
 """Such an index may name files beside itself, so the directory that holds it goes along."""
+NAMED = {"cert", "client-cert", "constraint", "build-constraint", "requirement"}
+"""Settings whose values are files. pip refuses to run where one of constraints or requirements is missing."""
 BUNDLES = {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
 
 
@@ -63,20 +66,21 @@ def directories(found: Iterable[tuple[str, str]]) -> list[Path]:
     return sorted(path for path in there if not there & set(path.parents))
 
 
-def certificates(found: Iterable[tuple[str, str]], env: Mapping[str, str]) -> list[Path]:
-    """Return the bundles that the settings FOUND and the environment ENV name."""
-    named = [value for name, value in found if name == "cert"] + [env[name] for name in BUNDLES if name in env]
-    return sorted({Path(value) for value in named if Path(value).is_file()})
+def named_files(found: Iterable[tuple[str, str]], env: Mapping[str, str]) -> list[Path]:
+    """Return the files that the settings FOUND name, one or several each, and the bundles of the environment ENV."""
+    values = [value for name, value in found if name in NAMED] + [env[name] for name in BUNDLES if name in env]
+    named = {Path(value) for value in values} | {path for value in values for path in local(value)}
+    return sorted(path for path in named if path.is_file())
 
 
 def main() -> None:
-    pip_conf, places, bundles = map(Path, sys.argv[1:])
+    pip_conf, places, named = map(Path, sys.argv[1:])
     configured = read(files(os.environ))
     found = settings(configured, os.environ)
     with pip_conf.open("w") as file:
         configured.write(file)
     places.write_text("".join(f"{path}\n" for path in directories(found)))
-    bundles.write_text("".join(f"{path}\n" for path in certificates(found, os.environ)))
+    named.write_text("".join(f"{path}\n" for path in named_files(found, os.environ)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What pip is configured with goes along to another root: its files, the directories that it names, certificates."""
+"""What pip is configured with goes along to another root: its files, and the directories and files that it names."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Machine:
         return path
 
     def carried(self) -> tuple[str, list[str], list[str]]:
-        """Return the file that the tool wrote for the other root, and the directories and the bundles it names.
+        """Return the file that the tool wrote for the other root, and the directories and the files it names.
 
         What /etc/pip.conf of the machine of the test says is among it, and so each test looks for its own.
         """
-        out = [self.directory / name for name in ("conf", "directories", "certificates")]
+        out = [self.directory / name for name in ("conf", "directories", "files")]
         argv = [sys.executable, "-I", str(ROOT / "tools/pip_carried.py"), *map(str, out)]
         subprocess.run(argv, env=self.env, check=True)
-        conf, directories, certificates = (path.read_text() for path in out)
-        return conf, directories.splitlines(), certificates.splitlines()
+        conf, directories, files = (path.read_text() for path in out)
+        return conf, directories.splitlines(), files.splitlines()
 
 
 @pytest.fixture
@@ -110,3 +110,15 @@ def test_certificates_of_every_setting_go_along(machine: Machine) -> None:
     _, _, certificates = machine.carried()
     assert {str(machine.directory / name) for name in ("of a file", "of pip", "of TLS")} <= set(certificates)
     assert "/nonexistent" not in certificates
+
+
+def test_constraints_and_requirements_go_along(machine: Machine) -> None:
+    """pip ends with an error where a file of constraints is not there, whatever it is asked to install."""
+    names = ("constraints.txt", "more.txt", "build.txt")
+    for name in names:
+        machine.write(machine.directory / name, "torch<=2.14.1\n")
+    first, second, build = (machine.directory / name for name in names)
+    machine.write(machine.directory / "xdg/pip/pip.conf", f"[global]\nconstraint =\n    {first}\n    {second}\n")
+    machine.env["PIP_BUILD_CONSTRAINT"] = str(build)
+    _, _, files = machine.carried()
+    assert {str(first), str(second), str(build)} <= set(files)
