@@ -42,8 +42,8 @@ _TIE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
-    """What may be true of the patches that are left, for each size of a group of the last of them.
+class Groups:
+    """What may be true of the patches that are left, for a group of each size from 0, of the last of them.
 
     CLEAN: the probability that the group has no needed patch. LINE: the probability that the set without it is one that
     the certificate needs: then all others are needed, and at most one of the group is.
@@ -62,7 +62,7 @@ def leave_out(total: int, needed: int, left: int, group: int) -> int:
     """
     if left <= _EXACT:
         return _best(total, needed, left, group)[1]
-    clean = _left(total, needed, left).clean
+    clean = groups(total, needed, left).clean
     unclean = 1 - clean[group] if group else 1.0
     known = clean[group] if group else 0.0
     sizes = range(1, group or left + 1)
@@ -70,7 +70,8 @@ def leave_out(total: int, needed: int, left: int, group: int) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _left(total: int, needed: int, left: int) -> _Left:
+def groups(total: int, needed: int, left: int) -> Groups:
+    """Return what may be true of the groups where of TOTAL patches NEEDED are known to be needed and LEFT are left."""
     least = 0 if needed else 1  # the bigger end shows the effect, and the smaller one does not
     raw = [
         _POWERS[needed + more] * (math.comb(left, more) / math.comb(total, needed + more)) if more >= least else 0.0
@@ -88,7 +89,7 @@ def _left(total: int, needed: int, left: int) -> _Left:
         whole = chances[others] / math.comb(left, others)
         one_of_it = chances[others + 1] * size / math.comb(left, others + 1) if size else 0.0
         line.append(whole + one_of_it)
-    return _Left(tuple(clean), tuple(line))
+    return Groups(tuple(clean), tuple(line))
 
 
 @functools.lru_cache(maxsize=65536)
@@ -98,7 +99,7 @@ def _best(total: int, needed: int, left: int, group: int) -> tuple[float, int]:
         return 0.0, 0
     if group == 1:
         return _best(total, needed + 1, left - 1, 0)[0], 0
-    known = _left(total, needed, left)
+    known = groups(total, needed, left)
     before = known.clean[group] if group else 0.0
     costs: list[tuple[float, int]] = []
     for size in range(1, group or left + 1):

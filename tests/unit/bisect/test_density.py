@@ -20,7 +20,7 @@ def test_a_group_is_clean_as_often_as_in_all_sets_that_may_be_needed() -> None:
         clean = sum(weight for one, weight in zip(sets, weights, strict=True) if not one & group)
         others = frozenset(range(1, 5)) - group
         line = sum(weight for one, weight in zip(sets, weights, strict=True) if others <= one and len(one & group) <= 1)
-        known = density._left(6, 1, 4)
+        known = density.groups(6, 1, 4)
         assert known.clean[size] == pytest.approx(clean / sum(weights))
         assert known.line[size] == pytest.approx(line / sum(weights))
 
