@@ -205,9 +205,7 @@ def test_three_builders_give_the_recorded_digest(page: str) -> None:
     assert recorded is not None
     manifest = recorded.platforms["linux/amd64"].manifest or ""
     found = [cells for cells in rows((ROOT / page).read_text(encoding="utf-8")) if "`nvllm build cpu" in cells[1]]
-    (first, layout, nix) = [cells[2] for cells in found]
-    assert (first, layout) == (f"`{manifest[:19]}...`", "the same")
-    assert re.fullmatch(r"the same(, for build hash `[0-9a-f]{12}`)?", nix)  # it does not run everywhere
+    assert [cells[2] for cells in found] == [f"`{manifest[:19]}...`", "the same", "the same"]
 
 
 def test_the_readme_stays_short() -> None:
