@@ -36,7 +36,8 @@ class Machine:
     def carried(self) -> tuple[str, list[str], list[str]]:
         """Return the file that the tool wrote for the other root, and the directories and the files it names.
 
-        What /etc/pip.conf of the machine of the test says is among it, and so each test looks for its own.
+        What /etc/pip.conf of the machine of the test says is among it, and wins over what XDG_CONFIG_DIRS names. So each
+        test looks for its own, and writes what that file may say too below HOME, which wins over both.
         """
         out = [self.directory / name for name in ("conf", "directories", "files")]
         argv = [sys.executable, "-I", str(ROOT / "tools/pip_carried.py"), *map(str, out)]
@@ -52,12 +53,12 @@ def machine(tmp_path: Path) -> Machine:
 
 def test_the_files_become_one_and_the_later_wins(machine: Machine) -> None:
     machine.write(
-        machine.directory / "xdg/pip/pip.conf", "[global]\ntimeout = 11\nretries = 12\n[install]\nuser = no\n"
+        machine.directory / "xdg/pip/pip.conf", "[global]\ntimeout = 11\nin-no-other-file = 12\n[install]\nuser = no\n"
     )
     machine.write(machine.home / ".config/pip/pip.conf", "[global]\ntimeout = 13\n")
     conf, _, _ = machine.carried()
     lines = conf.splitlines()
-    assert "retries = 12" in lines
+    assert "in-no-other-file = 12" in lines
     assert "timeout = 13" in lines
     assert "timeout = 11" not in lines
     assert lines.index("[install]") < lines.index("user = no")
@@ -118,7 +119,7 @@ def test_constraints_and_requirements_go_along(machine: Machine) -> None:
     for name in names:
         machine.write(machine.directory / name, "torch<=2.14.1\n")
     first, second, build = (machine.directory / name for name in names)
-    machine.write(machine.directory / "xdg/pip/pip.conf", f"[global]\nconstraint =\n    {first}\n    {second}\n")
+    machine.write(machine.home / ".config/pip/pip.conf", f"[global]\nconstraint =\n    {first}\n    {second}\n")
     machine.env["PIP_BUILD_CONSTRAINT"] = str(build)
     _, _, files = machine.carried()
     assert {str(first), str(second), str(build)} <= set(files)
