@@ -36,8 +36,8 @@ class Machine:
     def carried(self) -> tuple[str, list[str], list[str]]:
         """Return the file that the tool wrote for the other root, and the directories and the files it names.
 
-        What /etc/pip.conf of the machine of the test says is among it, and wins over what XDG_CONFIG_DIRS names. So each
-        test looks for its own, and writes what that file may say too below HOME, which wins over both.
+        What /etc/pip.conf of the machine of the test says is among it, and wins over what XDG_CONFIG_DIRS names. So
+        each test looks for its own, and writes what that file may say too below HOME, which wins over both.
         """
         out = [self.directory / name for name in ("conf", "directories", "files")]
         argv = [sys.executable, "-I", str(ROOT / "tools/pip_carried.py"), *map(str, out)]
