@@ -44,6 +44,7 @@ from nvllm.sources.fetch import Answer, LargeError, Serial
 T = TypeVar("T")
 
 _AT_ONCE = 4
+"""Blobs at once, as in `sources/fetch.py`."""
 _ATTEMPTS = 5
 """The waits between so many are 7.5 s in all."""
 BACKOFF = 0.5

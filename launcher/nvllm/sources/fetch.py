@@ -29,6 +29,7 @@ from nvllm.sources.store import Store
 _AT_ONCE = 4
 """Files at once. One stream from an index seldom fills a fast line; many are taken for abuse by some."""
 _ATTEMPTS = 3
+"""Failures in a row that end a download. One that brought bytes begins the count again: some servers close early."""
 _RESTARTS = 2
 """How often a file may be begun again because what came in parts has another sha256."""
 BACKOFF = 0.5  # seconds before the second attempt; doubled before the third
@@ -37,7 +38,7 @@ NOTICE = 3.0
 _CHUNK = 1 << 18
 
 _OK, _PARTIAL_CONTENT, _SERVER_ERROR = 200, 206, 500
-_TRANSIENT = frozenset({408, 425, 429})
+_TRANSIENT = frozenset({408, 425, 429})  # timeout, too early, too many requests: the server asks for another attempt
 
 
 OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, RecursionError, AssertionError)
