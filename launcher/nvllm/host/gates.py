@@ -191,9 +191,9 @@ def needs(rules: GateRules) -> Iterator[GateNeed]:
             yield GateNeed(gate, given["max-age"], limits, given.get("band", 0))
 
 
-def decided(name: Word, limit: str, found: str, *, passed: bool) -> GateCheck:
-    """Return the check NAME, which was made, with its LIMIT and what was FOUND."""
-    return GateCheck(name, "passed" if passed else "failed", limit, found)
+def decided(name: Word, limit: str, measured: str, *, passed: bool) -> GateCheck:
+    """Return the check NAME, which was made, with its LIMIT and what was MEASURED."""
+    return GateCheck(name, "passed" if passed else "failed", limit, measured)
 
 
 def outcome(checks: Sequence[GateCheck]) -> GateOutcome:
