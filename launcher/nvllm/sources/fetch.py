@@ -37,8 +37,8 @@ NOTICE = 3.0
 """Seconds after which the user hears what nvllm waits for."""
 _CHUNK = 1 << 18
 
-_OK, _PARTIAL_CONTENT, _SERVER_ERROR = 200, 206, 500
-_TRANSIENT = frozenset({408, 425, 429})  # timeout, too early, too many requests: the server asks for another attempt
+_OK, _PARTIAL_CONTENT, SERVER_ERROR = 200, 206, 500
+TRANSIENT = frozenset({408, 425, 429})  # timeout, too early, too many requests: the server asks for another attempt
 
 
 OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, RecursionError, AssertionError)
@@ -462,7 +462,7 @@ def _opened(url: str, start: int, work: _Work) -> Iterator[tuple[int, Iterator[b
                 work.source.client().stream("GET", url, headers=headers, follow_redirects=True)
             )
         status = response.status_code
-        if status >= _SERVER_ERROR or status in _TRANSIENT:
+        if status >= SERVER_ERROR or status in TRANSIENT:
             raise _BrokenError(f"status {status}")
         if status not in (_OK, _PARTIAL_CONTENT):
             raise _NotThereError(f"status {status}")
