@@ -25,7 +25,7 @@ from support.bisect_landscapes import (
     weaker,
 )
 from support.bisect_world import BAD, FLAKY, GOOD, World, all_of, free, problem, sometimes
-from support.rows import each_row
+from support.rows import each_row, longer
 
 
 def test_a_case_depends_on_its_class_seed_and_number_only() -> None:
@@ -95,8 +95,7 @@ def test_a_set_that_two_lines_are_about_leaves_its_doubt_once() -> None:
     assert (done.certified, frozenset(done.culprits)) == (True, case.cause)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("confidence", CONFIDENCES)
+@longer("confidence", CONFIDENCES[-1:], CONFIDENCES[:-1])
 def test_without_a_culprit_hardly_anything_is_proved(confidence: float) -> None:
     found = list(campaigns(f"nothing {confidence:.2f}", 25))
     proved, allowed = sum(one.done is not None for one in found), (1 - confidence) * 25
@@ -170,8 +169,7 @@ def test_boots_of_the_same_bytes_that_fail_unevenly_are_no_certificate() -> None
     assert not any("builds" in note for note in notes)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("correlation", CORRELATIONS)
+@longer("correlation", (0.4,), [one for one in CORRELATIONS if one != 0.4])
 def test_a_certificate_survives_builds_that_differ(correlation: float) -> None:
     """At 0.99 one of 25 that is wrong is no proof of more; two are. `make bench-bisect` runs hundreds."""
     certified = [one for one in campaigns(f"builds differ {correlation:g}", 25) if one.certified]
@@ -186,8 +184,7 @@ def test_a_pulse_of_stray_failures_ends_in_no_wrong_certificate() -> None:
     assert not done.certified or frozenset(done.culprits) == case.cause
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("change", CHANGES)
+@longer("change", CHANGES[:1], CHANGES[1:])
 def test_rates_that_change_make_no_certificate_wrong(change: str) -> None:
     found = list(campaigns(change, 20))
     assert not any(one.certified and not one.right for one in found)
@@ -218,7 +215,7 @@ def test_a_rate_that_falls_is_noticed_and_nothing_is_certified_wrongly() -> None
     assert any(one.done is not None and "the failure rate has fallen" in one.done.stopped for one in found)
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_rate_that_falls_hides_nothing_that_was_learnt() -> None:
     """The search is stopped by a trial of the bad end; what the trials of other sets said is in the answer."""
     stopped = [one.done for one in campaigns("drift", 30) if one.done is not None and "fallen" in one.done.stopped]
@@ -236,8 +233,7 @@ def test_a_limit_that_a_due_watch_reaches_hides_nothing_either() -> None:
         assert len({chance for _, chance in done.posterior}) > 1, most
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("confidence", [0.8, 0.95])
+@longer("confidence", [0.95], [0.8])
 def test_an_answer_is_right_as_often_as_it_says(confidence: float) -> None:
     certified = [one for one in campaigns(f"calibration {confidence:.2f}", 20) if one.certified]
     assert len(certified) >= 14
