@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from nvllm.pages import plots
 from support import parsed, processors
 from support.aptmirror import trusted  # noqa: F401 - a fixture
 from support.engine_world import (  # noqa: F401 - fixtures
@@ -71,10 +72,17 @@ settings.register_profile("fuzz", deadline=None, max_examples=CASES, suppress_he
 settings.register_profile("ci", settings.get_profile("nvllm"), derandomize=True)
 settings.load_profile("nvllm")
 
+_SVG = plots.svg
+"""Draws a plot, for longer than the run of a test takes. What is not marked `drawn` has pages without any."""
+
 parsed.remember()
 
 # Modules and thousands of tests stay to the end: the collector would look through all of them again and again.
 gc.disable()
+
+
+def _undrawn(label: str, draw: object, lines: float) -> str:
+    return ""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -90,6 +98,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    plots.svg = _SVG if "drawn" in markers else _undrawn
 
 
 def pytest_collection_finish() -> None:

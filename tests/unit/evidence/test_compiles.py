@@ -131,7 +131,7 @@ def test_alike_artifacts_are_called_bad_in_one_run_of_twenty_at_most_and_a_bad_o
 
 @pytest.fixture
 def made(
-    tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], undrawn: None
+    tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Campaign:
     world = campaign(tmp_path, front, monkeypatch, capsys)
     monkeypatch.setattr(workload, "SETTINGS", workload.SETTINGS[:1])
