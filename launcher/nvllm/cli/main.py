@@ -214,6 +214,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A hang-up that the caller chose to ignore (nohup) stays ignored.
     caught = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, _end) for number in caught}
+    if argv is not None:  # the caller goes on after an interrupt, and wants to get the next one
+        previous[signal.SIGINT] = signal.getsignal(signal.SIGINT)
     try:
         return _run(args)
     except BrokenPipeError as error:
@@ -250,6 +252,8 @@ def _run(args: Sequence[str]) -> int:
     except Refused as refused:
         return _refuse(args, invoked(context), refused)
     except (KeyboardInterrupt, click.Abort) as interrupt:
+        # All is unwound. Impatient users send another one, which would take the place of the exit code.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("interrupted", file=sys.stderr)
         return interrupt.exit_code if isinstance(interrupt, Ended) else 130
     except BrokenPipeError:

@@ -377,12 +377,12 @@ def test_a_crash_whose_report_cannot_be_written(world: Path, capsys: pytest.Capt
     assert "Traceback" not in captured.err
 
 
-def start(*line: str) -> subprocess.Popen[bytes]:
-    """Start nvllm with the sample among its commands as a process of its own."""
+def start(*line: str, ending: str = "") -> subprocess.Popen[bytes]:
+    """Start nvllm with the sample among its commands as a process of its own. It runs ENDING before it exits."""
     text = (
-        "import sys; from nvllm.cli import main as cli\n"
+        "import os, signal, sys; from nvllm.cli import main as cli\n"
         "cli.BY_NAME['sample'] = cli.Entry('Housekeeping', 'sample', 'support.frame_sample', 'sample', '')\n"
-        "sys.exit(cli.main())"
+        f"code = cli.main()\n{ending}\nsys.exit(code)"
     )
     return subprocess.Popen(
         [sys.executable, "-c", text, *line],
@@ -401,6 +401,15 @@ def test_a_signal_cleans_up(number: signal.Signals, code: int, world: Path) -> N
     _, err = child.communicate(timeout=30)
     assert (child.returncode, err) == (code, b"interrupted\n")
     assert (world / "state").read_text() == "cleaned up"
+
+
+def test_a_second_interrupt_does_not_change_how_the_first_one_ends() -> None:
+    child = start("sample", "wait", "--path", "state", ending="os.kill(os.getpid(), signal.SIGINT)")
+    assert child.stderr is not None
+    assert child.stderr.readline() == b"waiting\n"
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=30)
+    assert (child.returncode, err) == (130, b"interrupted\n")
 
 
 def test_a_reader_that_goes_away_is_no_crash(world: Path) -> None:
