@@ -55,7 +55,7 @@ _USES_HOME = {"engines", "fleet", "nix"}
 # Tests kill processes and never the kernel, so what they write need not reach the disk. On one that is busy such waits
 # are most of the time of the unit tests. What is no open file is refused as before. A test of what a sync does, or of
 # what is synced, puts `posix.fsync` or a function of its own here.
-os.fsync = os.fstat  # type: ignore[assignment]
+os.fsync = os.fstat  # type: ignore[assignment]  # it returns what nobody reads
 
 # Tests start hundreds of processes of the package, and each would compile it anew where bytecode is not written.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
