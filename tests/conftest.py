@@ -53,19 +53,19 @@ _USES_HOME = {"engines", "fleet", "nix"}
 
 
 # Tests kill processes and never the kernel, so what they write need not reach the disk. On one that is busy such waits
-# are most of the time of the unit tests. A test of what is synced puts a function of its own here. What is no open file
-# is refused as before.
-os.fsync = os.fstat  # type: ignore[assignment]
+# are most of the time of the unit tests. What is no open file is refused as before. A test of what a sync does, or of
+# what is synced, puts `posix.fsync` or a function of its own here.
+os.fsync = os.fstat  # type: ignore[assignment]  # it returns what nobody reads
 
 # Tests start hundreds of processes of the package, and each would compile it anew where bytecode is not written.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# The tests run on machines that do other work too, so one slow example says nothing about the code. Twenty examples
+# The tests run on machines that do other work too, so one slow example says nothing about the code. Ten examples
 # of each property keep the unit tests short; `make fuzz` draws thousands of what others write. CI draws the same ones
 # each time: it is asked whether a change broke something, and whoever runs the tests at home finds what nobody has
 # thought of.
-settings.register_profile("nvllm", deadline=None, max_examples=20)
+settings.register_profile("nvllm", deadline=None, max_examples=10)
 CASES = int(os.environ.get("CASES", "2000"))
 """What `make fuzz` draws for each reader: more than 100,000 in all, in ten minutes on two cores that are free."""
 settings.register_profile("fuzz", deadline=None, max_examples=CASES, suppress_health_check=list(HealthCheck))

@@ -32,7 +32,9 @@ EDITS = st.lists(
 
 @pytest.mark.parametrize("name", READERS)
 def test_the_seed_is_read(tmp_path: Path, name: str) -> None:
-    path = tmp_path / READERS[name].filename
+    directory = tmp_path / "a/b/c"  # what is above may belong to a project, whose directories nobody else may write
+    directory.mkdir(parents=True)
+    path = directory / READERS[name].filename
     path.write_bytes(fuzzed.seed(READERS[name]))
     READERS[name].reads(path)
 

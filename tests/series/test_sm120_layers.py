@@ -142,7 +142,11 @@ def _triton(host: Path, directory: Path, machine: str) -> Path:
     return layersamples.wheel(directory, "triton", files, "3.6.0")
 
 
-@pytest.mark.parametrize("platform", MACHINES)
+EACH = ["linux/amd64", pytest.param("linux/arm64", marks=pytest.mark.long)]
+"""The platforms. What is made for the second, by the same steps, takes a minute."""
+
+
+@pytest.mark.parametrize("platform", EACH)
 def test_the_layout_holds_the_layers_that_it_lists(world: World, platform: str) -> None:
     about = world.layers(platform)
     kinds = [one["kind"] for one in about["layers"]]
@@ -159,6 +163,7 @@ def test_the_layout_holds_the_layers_that_it_lists(world: World, platform: str) 
         assert (len(data), "sha256:" + hashlib.sha256(data).hexdigest()) == (one["size"], one["diff_id"])
 
 
+@pytest.mark.long
 def test_both_platforms_have_the_same_patches_and_the_same_code(world: World) -> None:
     """Their kernels layers differ in the modules in C, and in the keys, which hold the hash of Triton's library."""
     amd64, arm64 = (world.layers(platform)["layers"] for platform in MACHINES)
@@ -176,7 +181,7 @@ def test_both_platforms_have_the_same_patches_and_the_same_code(world: World) ->
     assert not keys[0] & keys[1]
 
 
-@pytest.mark.parametrize("platform", ["linux/amd64", pytest.param("linux/arm64", marks=pytest.mark.long)])
+@pytest.mark.parametrize("platform", EACH)
 def test_the_kernels_are_built_listed_and_proved(world: World, platform: str) -> None:
     about = world.layers(platform)["layers"][-1]
     built = world.nvllm("kernels", "build", IMAGE, platform=platform).result

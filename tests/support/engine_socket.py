@@ -40,7 +40,7 @@ def answering(path: Path, answer: Callable[[str, str, bytes], Answer]) -> Iterat
             document: object
             headers: Mapping[str, str] = {}
             if self.path.endswith(("/version", "/_ping")):
-                status, document = 200, {"ApiVersion": "1.41"}
+                status, document = 200, {"ApiVersion": "1.41", "Version": "28.0"}
             else:
                 status, document, headers = answer(self.command, unquote(self.path), sent)
             body = document if isinstance(document, bytes) else json.dumps(document).encode()

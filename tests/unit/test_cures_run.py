@@ -16,13 +16,12 @@ from nvllm.core.progress import Silent
 from nvllm.layers import oci, tarlayer
 from support import cured, cures, readme
 
-LINES = sorted(
-    {part.strip() for one in cures.written() if one.is_command for part in re.split("&&|;|\\|\\|", one.text)}
-)
-"""The commands of all cures, one by one."""
 
-OWN = [line for line in LINES if line.startswith("nvllm ")]
-OTHER = [line for line in LINES if not line.startswith("nvllm ") and line.removeprefix("sudo ") != cures.SAMPLE]
+def commands() -> list[str]:
+    """Return the commands of all cures, one by one; to find them takes a second."""
+    return sorted(
+        {part.strip() for one in cures.written() if one.is_command for part in re.split("&&|;|\\|\\|", one.text)}
+    )
 
 
 def _program(line: str) -> str:
@@ -54,16 +53,18 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 def test_every_command_of_a_cure_has_a_row() -> None:
-    assert [*cured.NVLLM] == OWN
-    looked_at = [line for line in OTHER if _program(line) in cured.STAND_INS]
+    lines = commands()
+    assert [*cured.NVLLM] == [line for line in lines if line.startswith("nvllm ")]
+    other = [line for line in lines if not line.startswith("nvllm ") and line.removeprefix("sudo ") != cures.SAMPLE]
+    looked_at = [line for line in other if _program(line) in cured.STAND_INS]
     rows = {*cured.FILES, *cured.CHECKED_BY_NAME}
-    assert [line for line in OTHER if line not in {*rows, *looked_at}] == []
-    assert sorted(rows - {*OTHER}) == []
+    assert [line for line in other if line not in {*rows, *looked_at}] == []
+    assert sorted(rows - {*other}) == []
 
 
 def test_a_command_has_no_place_for_a_word_of_the_reader() -> None:
     """IMAGE or REPO in a line that is pasted is a name. Such a line stands behind words that say what to do."""
-    assert [line for line in LINES if re.search(r"(?<=\s)(?!HEAD)[A-Z]+(?=\s|$)", line)] == []
+    assert [line for line in commands() if re.search(r"(?<=\s)(?!HEAD)[A-Z]+(?=\s|$)", line)] == []
 
 
 def test_every_line_of_nvllm_works(world: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.documented import PAGES, ROOT
 
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES if page != "CHANGELOG.md"}
@@ -47,6 +49,7 @@ print(json.dumps([pytest.main([*options, *given]) for given in json.loads(sys.ar
 """
 
 
+@pytest.mark.thorough
 def test_every_command_of_pytest_selects_a_test() -> None:
     lines = pytest_lines()
     given = [words[words.index("pytest") + 1 :] for words in (shlex.split(line) for _, line in lines)]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 from support import trusted_table
 from support.trusted_table import ROWS
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.thorough
 def test_every_trusted_file_in_every_condition() -> None:
     wrong = []
     for row in ROWS:

@@ -60,6 +60,7 @@ def test_hours_that_are_limited_are_the_most_that_it_takes() -> None:
     assert records.fold([first, built]).forecast.most_minutes == pytest.approx(90)
 
 
+@pytest.mark.thorough
 @each_row("mode", ["ordered", "set"])
 def test_a_forecast_is_kept_at_every_step(mode: Mode) -> None:
     """What has been ruled out costs nothing more: the search never takes more than was said at any time."""

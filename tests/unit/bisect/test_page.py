@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -52,6 +54,12 @@ def talking(chosen: PatchSet) -> Trial:
             "bad", f"log={SECRET}/x", said=f'File "{SECRET}/probe.py", line 3\n```\nhttp://localhost:80/v1/x <differs>'
         )
     return Trial("good", said=f"4 of 4 as wanted, log in {SECRET}/run.log")
+
+
+@cache
+def wavering(mode: Mode) -> tuple[Sequence[JournalEntry], Done]:
+    """Return the journal of a search for a failure that shows in six of ten trials: it takes a second."""
+    return searched(start(free(6), mode, flaky=True), sometimes(frozenset({"p04"}), random.Random(1), 0.6))
 
 
 @pytest.fixture
@@ -167,8 +175,7 @@ def test_the_page_has_every_trial_with_what_it_was_for(flaky: bool) -> None:
 @pytest.mark.drawn
 @each_row("flaky", [True, False])
 def test_every_number_of_the_plot_is_in_a_table(flaky: bool) -> None:
-    judge = sometimes(frozenset({"p04"}), random.Random(1), 0.6)
-    entries, done = searched(start(free(6), "ordered", flaky=flaky), judge if flaky else all_of(frozenset({"p04"})))
+    entries, done = wavering("ordered") if flaky else searched(start(free(6), "ordered"), all_of(frozenset({"p04"})))
     curves = page.belief_curves(entries)
     drawn = ET.fromstring(page.html(entries, done))
     (_, *names), *rows = table(drawn, "chances")
@@ -188,8 +195,7 @@ def test_every_number_of_the_plot_is_in_a_table(flaky: bool) -> None:
 
 
 def test_the_page_of_a_flaky_ordered_search_plots_the_posterior() -> None:
-    judge = sometimes(frozenset({"p04"}), random.Random(1), 0.6)
-    entries, done = searched(start(free(6), "ordered", flaky=True), judge)
+    entries, done = wavering("ordered")
     curves = dict(page.belief_curves(entries))
     assert {name: chances[0] for name, chances in curves.items()} == pytest.approx(dict.fromkeys(free(6).order, 1 / 6))
     assert curves["p04"][-1] > 0.99
@@ -197,8 +203,7 @@ def test_the_page_of_a_flaky_ordered_search_plots_the_posterior() -> None:
 
 
 def test_a_trial_that_watches_the_failure_rate_hides_nothing_that_is_known() -> None:
-    judge = sometimes(frozenset({"p04"}), random.Random(1), 0.6)
-    entries, _ = searched(start(free(6), "ordered", flaky=True), judge)
+    entries, _ = wavering("ordered")
     watching = [
         number
         for number, one in enumerate([one.record for one in entries if isinstance(one.record, Tried)])
@@ -212,8 +217,7 @@ def test_a_trial_that_watches_the_failure_rate_hides_nothing_that_is_known() -> 
 @pytest.mark.parametrize("mode", ["ordered", "set"])
 @pytest.mark.parametrize("flaky", [True, False])
 def test_the_plot_ends_at_what_was_found(mode: Mode, flaky: bool) -> None:
-    judge = sometimes(frozenset({"p04"}), random.Random(1), 0.6) if flaky else all_of(frozenset({"p04"}))
-    entries, done = searched(start(free(6), mode, flaky=flaky), judge)
+    entries, done = wavering(mode) if flaky else searched(start(free(6), mode), all_of(frozenset({"p04"})))
     assert tuple((name, chances[-1]) for name, chances in page.belief_curves(entries)) == done.posterior
 
 

@@ -41,6 +41,7 @@ def test_a_cache_that_nobody_touched_passes(tmp_path: Path) -> None:
     assert staging.recheck(staged, CURE) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*tampering.TAMPERINGS, *tampering.SWAPS])
 def test_every_file_and_every_tampering_is_refused_by_each(tmp_path: Path, name: str) -> None:
     outcomes = list(tampering.matrix(tmp_path, name))

@@ -133,6 +133,7 @@ def test_a_patch_is_proved_once_and_again_when_its_test_changes(
     assert [one["proved"] for one in json.loads(capsys.readouterr().out)["result"]["patches"]] == ["stale"]
 
 
+@pytest.mark.thorough
 def test_what_proves_nothing_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(project, "test_of_anything", "test_broken", "test_on_a_gpu", "test_its_own")
     capsys.readouterr()
@@ -188,6 +189,7 @@ def test_an_engine_is_served_for_a_test_that_asks_one(
     assert test["record"]["without"]["text"].startswith("AssertionError: http://127.0.0.1:8123\n")
 
 
+@pytest.mark.thorough
 def test_all_tests_run_without_a_patch_that_is_left_out(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(project, "test_of_either", "test_of_anything")
     write_tree(project / "after", changed(one=(b"one 30\n", b"one thirty\n")))

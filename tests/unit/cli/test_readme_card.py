@@ -17,7 +17,8 @@ from nvllm.core.paths import Project
 from nvllm.core.spec import HubModel
 from nvllm.image import identity
 from nvllm.lock import lockdoc
-from support import readme
+from support import engine_socket, readme
+from support.engine_socket import Answer
 
 ENDS = {
     "build sm120": {"NV204"},  # the first file that no store has
@@ -32,17 +33,30 @@ ENDS = {
 """What each command comes to here, in the README's order."""
 
 
+def empty(method: str, path: str, body: bytes) -> Answer:
+    """Answer as an engine without images and containers: this host may have none, or one with the image."""
+    if path.endswith("/info"):
+        return 200, {"Driver": "overlay2", "SecurityOptions": ["name=seccomp"]}, {}
+    if path.endswith("/networks/bridge"):
+        return 200, {"Options": {}}, {}
+    if path.partition("?")[0].endswith(("/containers/json", "/images/json")):
+        return 200, [], {}
+    return 404, {"message": "No such image"}, {}
+
+
 def test_each_command_ends_where_the_card_the_hub_or_the_index_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
     project, found = readme.project(tmp_path / "project"), {}
-    for words in readme.commands("sm120"):
-        main(["--project", str(project), "--platform", "linux/amd64", "--json", "--offline", *words])
-        codes = {one["code"] for one in json.loads(capsys.readouterr().out).get("refusals", [])}
-        found[" ".join(words)] = codes - readme.OF_THE_HOST
+    with engine_socket.answering(tmp_path / "docker.sock", empty):
+        for words in readme.commands("sm120"):
+            main(["--project", str(project), "--platform", "linux/amd64", "--json", "--offline", *words])
+            codes = {one["code"] for one in json.loads(capsys.readouterr().out).get("refusals", [])}
+            found[" ".join(words)] = codes - readme.OF_THE_HOST
     assert found == ENDS
     assert [*found] == [*ENDS]
 

@@ -95,6 +95,7 @@ def test_text_is_replaced_on_its_line() -> None:
         yamledit.replaced(TEXT, ("last", "deep"), "absent", "no")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", sorted((ROOT / "patches").glob("*/series.yaml")), ids=lambda path: path.parent.name)
 def test_any_patch_can_go_from_a_real_series(path: Path) -> None:
     text = path.read_text()

@@ -28,7 +28,7 @@ from support.bisect_world import SimulatedBench, all_of, free, start
 from support.blessings_world import TREE, bless
 from support.evidence_samples import benched, legs, manifest
 
-pytestmark = pytest.mark.drawn
+pytestmark = [pytest.mark.drawn, pytest.mark.thorough]
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 ARMS: tuple[Arm, ...] = (

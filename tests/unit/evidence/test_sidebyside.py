@@ -108,6 +108,7 @@ def swept(slower: float, right: Callable[[str, int], bool], questions: int = 40)
     return replace(manifest((), runs=6), kind="sweep", arms=states, ablated=()), found
 
 
+@pytest.mark.drawn
 def test_a_sweep_holds_every_profile_against_the_first_and_that_against_itself() -> None:
     wanted, legs = swept(1.05, lambda *_: True)
     wanted = replace(wanted, margins=Margins(speed=0.1, questions=0.15))
@@ -161,6 +162,7 @@ def test_noise_that_looks_like_a_difference_is_said() -> None:
     assert found.notes[-1] == "B and A are the same and were found to differ: trust no other finding"
 
 
+@pytest.mark.drawn
 def test_the_kind_of_a_run_decides_what_follows() -> None:
     wanted = replace(manifest(()), kind="bench")
     found = conclusion.of(wanted, arms(lambda _: (1.0, 1.05), 1))

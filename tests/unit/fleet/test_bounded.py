@@ -125,6 +125,7 @@ def _codes(ask: Callable[[Repository], object], repository: Repository) -> list[
     return []
 
 
+@pytest.mark.thorough
 def test_no_answer_costs_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "BACKOFF", 0.01)
     wrong = []
