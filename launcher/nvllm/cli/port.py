@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -165,8 +166,7 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
         Conflicts(conflicts or target.with_name(f"{target.name}.conflicts")), Resolutions(app.places.resolutions)
     )
     if not dry_run:
-        app.project.writable(target)
-        durable.absent(target, "--to")
+        _refuse_ported(app, target, image)
     new = job.texts(to)
     ported, tree = job.to(to, new, resolver.resolved)
     if not dry_run:
@@ -219,6 +219,16 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     app.out.result("port", data, lambda: _text(app, ported, job.enabled, needs, reported, lines))
     if unmerged or any(need.state == "decide" for need in needs):
         raise click.exceptions.Exit(1)
+
+
+def _refuse_ported(app: App, target: Path, image: str) -> None:
+    """Raise Refused NV108 if TARGET, the directory of the new series, is there, and NV110 if it cannot be written."""
+    app.project.writable(target)
+    if target.exists():
+        label, spec = app.project.show(target), app.project.show(app.project.spec(image))
+        again = f"to make it again: {shlex.join(['rm', '-r', label])}"
+        use = f"to use it, write `series: {target.name}`, its version and its commit into {spec}"
+        raise refuse("NV108", "--to", "a release that has no series yet", label, f"{again}; {use}")
 
 
 def _locked(app: App, image: str) -> str:

@@ -196,6 +196,7 @@ def test_a_conflict_is_written_resolved_and_then_the_series(project: Path, capsy
 
     code, (refusal,) = run(capsys, "--commit", COMMIT)
     assert (code, refusal["code"], refusal["where"]) == (2, "NV108", "--to")
+    assert refusal["cure"].startswith("to make it again: rm -r patches/v0.29.0; to use it, write `series: v0.29.0`")
 
 
 def test_the_report_shows_changes_evidence_what_was_dropped_and_what_to_decide(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from nvllm.patches.pullrequest import PullRequest
 from nvllm.patches.series import Patch, Upstream
 from nvllm.patches.source import ArchiveTree
 from nvllm.patches.unified import Diff
+from support.gitrepo import git
 
 REPOSITORY, REFERENCE = "vllm-project/vllm", "vllm-project/vllm#12345"
 PATH, NEW = "vllm/a.py", "vllm/b.py"
@@ -86,6 +88,21 @@ def test_each_text_is_read() -> None:
         changes = [(one.id, one.summary, one.diff.paths) for one in request.changes]
         assert (request.head, request.base, changes, request.outside) == expected, name
         assert request.upstream == Upstream("open", REFERENCE, None, request.head, request.base)
+
+
+def test_what_git_writes_is_read(tmp_path: Path) -> None:
+    (tmp_path / "vllm").mkdir()
+    git(tmp_path, "init", "--quiet")
+    commits: list[str] = []
+    for subject, text in (("Begin", OLD), ("Do it", OLD.replace(b"line 15", b"first")), ("Do more", b"new\n" + OLD)):
+        (tmp_path / PATH).write_bytes(text)
+        git(tmp_path, "add", "--all")
+        git(tmp_path, "commit", "--quiet", "--message", subject)
+        commits.append(git(tmp_path, "rev-parse", "HEAD").decode().strip())
+    base, _, head = commits
+    for options, named in ((("--base", base), base), (("--no-base",), None)):
+        request = read(git(tmp_path, "format-patch", "--stdout", *options, f"{base}..HEAD").decode())
+        assert (request.head, request.base, [one.id for one in request.changes]) == (head, named, ["do-it", "do-more"])
 
 
 def test_a_pull_request_without_a_file_of_an_image_is_refused() -> None:
