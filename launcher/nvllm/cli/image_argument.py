@@ -37,7 +37,14 @@ MODEL = "name"
 
 
 class Needed(click.Argument):
-    """An argument behind IMAGE that must be there, which `with_image` checks: a single word may be IMAGE or this."""
+    """An argument behind IMAGE that must be there, which `with_image` checks: a single word may be IMAGE or this.
+
+    Where the option INSTEAD is given, it need not be there, and a single word is IMAGE.
+    """
+
+    def __init__(self, *words: Any, instead: str | None = None, **given: Any) -> None:
+        super().__init__(*words, **given)
+        self.instead = instead
 
 
 class BlessedProfile(click.Option):
@@ -117,6 +124,8 @@ def _shifted(ctx: click.Context, running: App, then: str, given: Mapping[str, An
     """Return GIVEN with IMAGE's word as the value of THEN if it is THEN's. Raises click.MissingParameter without it."""
     image, behind = given["image"], given[then]
     param = next(one for one in ctx.command.params if one.name == then)
+    if isinstance(param, Needed) and param.instead is not None and given[param.instead] is not None:
+        return given
     if isinstance(behind, tuple):  # words of any number, such as a probe: a path, or what nothing else can be
         shifts = image is not None and not paths.is_image_name(image)
         return {**given, **({"image": None, then: (image, *behind)} if shifts else {})}

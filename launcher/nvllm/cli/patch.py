@@ -29,16 +29,17 @@ from nvllm.patches import (
     patchset,
     proofs,
     proved,
+    pullrequest,
     seriesfile,
     source,
     together,
 )
 from nvllm.patches.imported import Change
 from nvllm.patches.patchcheck import Counterpart, Report
+from nvllm.patches.pullrequest import ComparedRequest, PullRequest
 from nvllm.patches.series import Patch, Series, Upstream
 from nvllm.patches.source import DirectoryTree, Overlay, SourceTree
-from nvllm.patches.unified import Diff
-from nvllm.sources import fetch, gitsource
+from nvllm.sources import commits, fetch, gitsource, pulls
 from nvllm.sources.indexes import Sources
 from nvllm.sources.store import Store
 from nvllm.spec import specfile
@@ -52,9 +53,12 @@ Examples:
   nvllm patch apply cpu out/vllm                the whole source with the patch set of the image
   nvllm patch apply cpu before --patches none   the pinned source as it is
   nvllm patch add cpu fix.patch --proved-by tests/test_fix.py::test_it    a diff that you have already
+  nvllm patch add cpu --from-pr 12345.patch --proved-by tests/test_fix.py::test_it    a pull request, by its number
+  nvllm patch check cpu --upstream 12345.patch  what of that pull request changed since
   nvllm patch new drain ../before ../after --summary "Drain first" --proved-by tests/e2e/test_drain.py::test_it
   nvllm patch refresh scheduler-drain           new line numbers, same change
   nvllm patch replace scheduler-drain fix.patch    another change under the same id
+  nvllm patch replace scheduler-drain --from-pr 12345.patch    the pull request that it came from, as it is now
 """
 
 against_option = click.option(
@@ -62,6 +66,12 @@ against_option = click.option(
     shell_complete=files,
     metavar="VERSION|DIR",
     help="A version of vLLM or a directory with its source; else the pinned source.",
+)
+from_pr_option = click.option(
+    "--from-pr",
+    shell_complete=files,
+    metavar="FILE|URL",
+    help="A pull request, NUMBER.patch or NUMBER.diff, in the place of FILE.",
 )
 series_option = click.option(
     "--series",
@@ -101,13 +111,26 @@ def list_(app: App, base: str | None) -> None:
 @IMAGE
 @click.option("--all", "every", is_flag=True, help="Check every image of the project.")
 @against_option
+@click.option(
+    "--upstream",
+    multiple=True,
+    shell_complete=files,
+    metavar="FILE|URL|each",
+    help="A pull request as it is now, beside the patch that was taken from it; each asks GitHub for all. Repeatable.",
+)
 @with_app
-def check_command(app: App, image: str | None, every: bool, against: str | None) -> None:
+def check_command(app: App, image: str | None, every: bool, against: str | None, upstream: tuple[str, ...]) -> None:
     """Show for each patch whether it applies, is already upstream, or conflicts, with file and hunk.
 
     A series for another commit than the image pins is refused. If the version has a series of its own, the two series
     are compared as well. Exits with 1 if the patch set of an image does not fit the source.
+
+    With --upstream it compares patches with their pull requests instead, and shows the range-diff of each that has
+    changed; then it exits with 1. A pull request with the head that the patch was taken at has not changed.
     """
+    if upstream:
+        _check_upstream(app, specfile.of(app.project, selected(app)), upstream)
+        return
     reports: list[tuple[str, Report, dict[str, tuple[Counterpart, ...]]]] = []
     for spec in _specs(app) if every else [specfile.of(app.project, selected(app))]:
         series = seriesfile.of(app.project, spec.patches.series)
@@ -128,6 +151,47 @@ def check_command(app: App, image: str | None, every: bool, against: str | None)
     app.out.result("patch check", {"reports": data}, lambda: _check_text(app, reports))
     if not all(report.ok for _, report, _ in reports):
         raise click.exceptions.Exit(1)
+
+
+def _check_upstream(app: App, spec: ImageSpec, upstream: Sequence[str]) -> None:
+    """Compare patches of the series of SPEC with their pull requests, as UPSTREAM has them."""
+    series = seriesfile.of(app.project, spec.patches.series)
+    label = f"patches/{series.base}"
+    diffs = seriesfile.diffs(app.project.series(series.base), series.patches, label)
+    taken = {one.upstream.reference: one for one in series.patches if one.id in diffs and one.upstream.reference}
+    asked = [each for where in upstream for each in ([*_urls(taken.values())] if where == "each" else [where])]
+    rows: list[ComparedRequest] = []
+    for where in asked:
+        request = _pull_request(app, where, "--upstream", ())
+        entry = taken.get(request.reference)
+        if entry is None:
+            cure = "name its pull request in the series: upstream: {state: open, reference: OWNER/REPO#NUMBER}"
+            known = ", ".join(filter(None, taken)) or "no pull request"
+            raise refuse("NV107", f"{label}/{seriesfile.NAME}", f"one of {known}", request.reference, cure)
+        tree = None
+        if len(request.changes) > 1:
+            paths = {path for one in request.changes for path in one.diff.paths}
+            source_tree, _ = _source(app, series, patchcheck.paths_read(series) | paths, None)
+            below = [diffs[one.id] for one in patchcheck.requirements(series, entry)]
+            tree = Overlay(source_tree, patching.apply_all(source_tree, below))
+        now = pullrequest.whole(tree, request.changes, where).diff
+        rows.append(pullrequest.compared(entry, diffs[entry.id], now, request))
+    data: Json = [dataclasses.asdict(row) for row in rows]
+
+    def text() -> None:
+        for row in rows:
+            for line in [row.id, *(f"    {line}" for line in row.range_diff)] if row.since != "same" else ():
+                app.out.line(line)
+        cells = [(one.id, one.reference, one.head or "-", one.now or "-", one.since) for one in rows]
+        app.out.table(["patch", "pull request", "head taken", "head now", "change"], cells)
+
+    app.out.result("patch check", {"image": spec.name, "upstream": data}, text)
+    if any(row.since == "changed" for row in rows):
+        raise click.exceptions.Exit(1)
+
+
+def _urls(entries: Collection[Patch]) -> Iterator[str]:
+    return (pulls.url(str(entry.upstream.reference), os.environ) for entry in entries if entry.upstream.head)
 
 
 def _beside(app: App, series: Series, version: str) -> dict[str, tuple[Counterpart, ...]]:
@@ -198,43 +262,52 @@ def new(
 @click.argument(
     "file",
     cls=Needed,
+    instead="from_pr",
     required=False,
-    metavar="FILE",
+    metavar="[FILE]",
     type=PATH,
     help="A unified diff, or what `git format-patch -1` wrote.",
 )
+@from_pr_option
 @click.option(
     "--proved-by", multiple=True, shell_complete=files, metavar="NODE", help="A test that fails without it. Repeatable."
 )
 @click.option("--id", "patch_id", metavar="ID", help="The id of the new patch.  [default: of its subject, or of FILE]")
 @with_image("file")
-def add(app: App, image: str, file: Path, proved_by: tuple[str, ...], patch_id: str | None) -> None:
+def add(
+    app: App, image: str, file: Path | None, from_pr: str | None, proved_by: tuple[str, ...], patch_id: str | None
+) -> None:
     """Add the patch FILE as the last one of a series.
 
     nvllm computes the entry: id, summary, paths and sha256. If the pinned source is in the store, the patch must apply
     to it, on top of those that IMAGE enables.
+
+    With --from-pr it is a pull request's text, of vLLM's repository if the URL names no other. The entry keeps its
+    number, and head and base as far as the text names them; files that no image has, such as docs, are left out.
     """
     spec = specfile.of(app.project, image) if image in app.project.image_names() else None
     base = spec.patches.series if spec is not None else _known(app, image)
     app.project.writable(app.project.series(base))
     series = seriesfile.of(app.project, base)
     taken = [one.id for one in series.patches]
-    change = imported.only(file.name, reading.required(file, reading.PATCH, str(file)), taken)
-    change = dataclasses.replace(change, id=patch_id or change.id)
+    changes, request = _changes(app, file, from_pr, taken)
+    changes = (dataclasses.replace(changes[0], id=patch_id or changes[0].id), *changes[1:])
     if not proved_by:
         cure = "write a test that fails without the patch, and name it: --proved-by tests/test_mine.py::test_it"
-        raise refuse("NV108", "--proved-by", f"a test of {change.id}", "none", cure)
+        raise refuse("NV108", "--proved-by", f"a test of {changes[0].id}", "none", cure)
     _check_proofs(app, proved_by)
     enabled = spec.patches.enable if spec is not None else ()
-    change, checked = _fitted(app, series, enabled, change)
+    change, checked = _fitted(app, series, enabled, changes)
     directory, label = app.project.series(base), f"patches/{base}"
-    entry = edit.add(directory, label, change.id, change.summary, proved_by, change.diff)
+    upstream, outside = (request.upstream, request.outside) if request is not None else (edit.NOT_UPSTREAM, ())
+    entry = edit.add(directory, label, change.id, change.summary, proved_by, change.diff, upstream)
     named = spec.name if spec is not None else "IMAGE"
-    text = (
+    text = "".join(f"left out: {path}, which is in no image\n" for path in outside) + (
         f"written: {label}/{entry.file}, {'applies to' if checked else 'NOT tried on the source of'} vLLM "
         f"{series.version}\nnext: write {entry.id} into patches.enable of images/{named}.yaml, then nvllm lock {named}"
     )
     data: dict[str, Json] = {"image": spec.name if spec is not None else None, "series": base, "checked": checked}
+    data["left_out"] = list(outside)
     app.out.result("patch add", {**data, **dataclasses.asdict(entry)}, text)
 
 
@@ -254,28 +327,56 @@ def _known(app: App, name: str) -> str:
     raise refuse("NV107", "IMAGE|SERIES", known, name, "nvllm patch list")
 
 
-def _fitted(app: App, series: Series, enabled: Collection[str], change: Change) -> tuple[Change, bool]:
-    """Return CHANGE as it applies on top of the patches ENABLED of SERIES, and whether the source to try it on is here.
+def _changes(
+    app: App, file: Path | None, from_pr: str | None, taken: Collection[str]
+) -> tuple[tuple[Change, ...], PullRequest | None]:
+    """Return the change in FILE, or the commits of the pull request FROM_PR and what it is. No id is one of TAKEN.
 
-    Raises Refused NV106 or NV301 if it does not apply.
+    Raises Refused NV108 if it is not one of the two, and what `imported` and `_pull_request` raise.
     """
-    tree = _stored(app, series, change.diff)
+    if from_pr is not None and file is None:
+        request = _pull_request(app, from_pr, "--from-pr", taken)
+        return request.changes, request
+    if file is not None and from_pr is None:
+        return (imported.only(file.name, reading.required(file, reading.PATCH, str(file)), taken),), None
+    expected, problem = "FILE, or a pull request in its place", "neither" if file is None else f"{file} too"
+    raise refuse("NV108", "--from-pr", expected, problem, "name one of them: nvllm patch add IMAGE FILE.patch")
+
+
+def _pull_request(app: App, where: str, option: str, taken: Collection[str]) -> PullRequest:
+    """Return the pull request in WHERE, a file or a URL that OPTION names.
+
+    Raises Refused NV104, NV108, NV109 or NV209 as `pullrequest` and `pulls` do.
+    """
+    if "://" in where and where.rpartition("/")[2].isdigit():  # the page of the pull request
+        where = f"{where}.patch"
+    reference = pullrequest.reference(where, option, commits.REPOSITORY)
+    content = pulls.text(where, option, Sources(None, os.environ).client, offline=app.offline)
+    return pullrequest.read(content, reference, where, taken)
+
+
+def _fitted(app: App, series: Series, enabled: Collection[str], changes: Sequence[Change]) -> tuple[Change, bool]:
+    """Return CHANGES as one that applies on top of the patches ENABLED of SERIES, and whether the source to try it on
+    is here.
+
+    Raises Refused NV106 or NV301 if it does not apply, NV108 for several changes without the source.
+    """
+    tree = _stored(app, series, {path for change in changes for path in change.diff.paths})
     if tree is None:
-        return change, False
+        return pullrequest.whole(None, changes, "--from-pr"), False
     below = [one for one in series.patches if one.id in enabled]
     diffs = seriesfile.diffs(app.project.series(series.base), below, f"patches/{series.base}")
     changed = Overlay(tree, patching.apply_all(tree, [diffs[one.id] for one in below if one.id in diffs]))
-    (fitting,) = imported.exact(changed, [change], series.version)
-    return fitting, True
+    return pullrequest.whole(changed, imported.exact(changed, changes, series.version), "--from-pr"), True
 
 
-def _stored(app: App, series: Series, diff: Diff) -> SourceTree | None:
-    """Return the source that SERIES pins, as far as it and DIFF need it; None if the store does not have it."""
+def _stored(app: App, series: Series, paths: Collection[str]) -> SourceTree | None:
+    """Return the source that SERIES pins, as far as it needs it, and PATHS; None if the store does not have it."""
     store = Store(app.places.store)
     archive = next((one for one in _locked_sources(app, series.version) if store.has(one.sha256)), None)
     if archive is None:
         return None
-    return source.archive(store.path(archive.sha256), patchcheck.paths_read(series) | {*diff.paths})
+    return source.archive(store.path(archive.sha256), patchcheck.paths_read(series) | {*paths})
 
 
 def _refuse_conflicts(app: App, series: Series, enabled: Collection[str], change: Change, image: str) -> None:
@@ -283,7 +384,7 @@ def _refuse_conflicts(app: App, series: Series, enabled: Collection[str], change
 
     Without the source in the store nothing is known of it.
     """
-    tree = _stored(app, series, change.diff)
+    tree = _stored(app, series, change.diff.paths)
     if tree is None:
         return
     below = [one for one in series.patches if one.id in enabled and one.status == "carried"]
@@ -296,23 +397,33 @@ def _refuse_conflicts(app: App, series: Series, enabled: Collection[str], change
 
 @patch.command("replace")
 @click.argument("patch_id", metavar="ID", shell_complete=patches, help="The id of a patch that is carried.")
-@click.argument("file", type=PATH, help="A unified diff or a mail; it may be the patch's own file, edited.")
+@click.argument(
+    "file",
+    required=False,
+    type=PATH,
+    metavar="[FILE]",
+    help="A unified diff or a mail; it may be the patch's own file, edited.",
+)
+@from_pr_option
 @series_option
 @with_app
-def replace(app: App, patch_id: str, file: Path, base: str | None) -> None:
+def replace(app: App, patch_id: str, file: Path | None, from_pr: str | None, base: str | None) -> None:
     """Put the change in FILE in the place of that of patch ID, with its hash and its paths in the series.
 
     It must apply to the pinned source, on top of what ID requires, and in every image that enables ID with the rest of
-    its patch set. Nothing is written before that is known.
+    its patch set. Nothing is written before that is known. With --from-pr the entry gets the pull request's head.
     """
     base = _only(app, base)
     directory, label = app.project.series(base), f"patches/{base}"
     app.project.writable(directory)
     series = seriesfile.written(directory, label)
     before = edit.carried(series, patch_id, label)
-    change = imported.only(file.name, reading.required(file, reading.PATCH, str(file)), ())
+    changes, request = _changes(app, file, from_pr, ())
     diffs = seriesfile.diffs(directory, [one for one in series.patches if one != before], label)
-    tree, version = _source(app, series, {*patchcheck.paths_read(series), *change.diff.paths}, None)
+    paths = {*patchcheck.paths_read(series), *(path for change in changes for path in change.diff.paths)}
+    tree, version = _source(app, series, paths, None)
+    below = patching.apply_all(tree, [diffs[one.id] for one in patchcheck.requirements(series, before)])
+    change = pullrequest.whole(Overlay(tree, below), changes, from_pr or str(file))
     diffs[patch_id] = diff = edit.replacement(series, label, patch_id, diffs, change.diff, tree)
     after = dataclasses.replace(before, touches=diff.paths)
     series = dataclasses.replace(series, patches=tuple(after if one == before else one for one in series.patches))
@@ -320,7 +431,7 @@ def replace(app: App, patch_id: str, file: Path, base: str | None) -> None:
         where = f"{app.project.show(app.project.spec(spec.name))}: .patches.enable"
         chosen = patchset.choose(series, spec.patches.enable, where=where)
         refuse_any(together.conflicts(series, chosen, diffs, tree, where))
-    entry = edit.replace_patch(directory, label, patch_id, diff)
+    entry = edit.replace_patch(directory, label, patch_id, diff, request.head if request is not None else None)
     changed = entry.sha256 != before.sha256
     text = f"{label}/{entry.file}: {'replaced, applies to' if changed else 'already this change on'} vLLM {version}"
     data: dict[str, Json] = {"series": base, "changed": changed, **dataclasses.asdict(entry)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -144,7 +145,8 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
 
     Each patch is merged three-way, file by file, from the two source archives. It is unchanged, moved, merged, partly
     upstream, upstream, or in conflict. Where patches conflict, the files are written with markers: edit them, and run
-    the same command again. A conflict that was resolved before, also in another project, is resolved the same way.
+    the same command again. A conflict that was resolved before, also in another project, is resolved the same way. A
+    series for VERSION that is there is taken as it is, and the spec alone is moved.
 
     The report begins with what of each patch changed, as `git range-diff` shows it. Then come the outcomes, what the
     image's spec needs, what was dropped, and what a person decides. If the spec needs no decision, the lock is written
@@ -166,16 +168,20 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     )
     if not dry_run:
         app.project.writable(target)
-        durable.absent(target, "--to")
+    ready = _ready(app, target, to, commit) if not dry_run and target.exists() else None
     new = job.texts(to)
-    ported, tree = job.to(to, new, resolver.resolved)
-    if not dry_run:
-        resolver.remember(ported)
-    ported = _dated(job, ported, to)
+    ported: tuple[Ported, ...] = ()
+    tree = ArchiveTree({_VERSION_FILE: new.get(_VERSION_FILE)})
+    if ready is None:
+        ported, tree = job.to(to, new, resolver.resolved)
+        if not dry_run:
+            resolver.remember(ported)
+        ported = _dated(job, ported, to)
     unmerged = [outcome for outcome in ported if outcome.state in ("conflict", "missing")]
-    commit = None if dry_run or unmerged else _commit(app, spec, to, commit, tree)
+    commit = None if dry_run or unmerged else _commit(app, spec, to, ready.commit if ready else commit, tree)
     gone = {outcome.id for outcome in ported if outcome.state == "upstream"}
-    carried = frozenset(patch.id for patch in series.patches if patch.status == "carried" and patch.id not in gone)
+    left = ready if ready is not None else series
+    carried = frozenset(patch.id for patch in left.patches if patch.status == "carried" and patch.id not in gone)
     release = newspec.NewRelease(to, commit, target.name, new, f"vllm-{to}.tar.gz", carried)
     moved, needs = _moved(app, spec, series, release, dry_run=dry_run)
     undecided = any(need.state == "decide" for need in needs)
@@ -189,19 +195,21 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
         lines = [*(f"conflict: {app.project.show(path)}" for path in paths), "edit these files, then run it again"]
     elif not dry_run:
         assert commit is not None
-        text = seriesfile.text(directory, app.project.show(directory))
-        files = written.files(text, series, diffs, ported, Release(target.name, to, commit, tree))
-        _apply(job.enabled, ported, tree)
-        with durable.appearing(target, "--to") as partial:
-            for name, content in files.items():
-                durable.replace(partial / name, content, 0o644, code="NV920")
-        lines = [f"written: {app.project.show(target)}, {len(files) - 1} patches"]
+        lines = [f"there already, and taken as it is: {app.project.show(target)}"]
+        if ready is None:
+            text = seriesfile.text(directory, app.project.show(directory))
+            files = written.files(text, series, diffs, ported, Release(target.name, to, commit, tree))
+            _apply(job.enabled, ported, tree)
+            with durable.appearing(target, "--to") as partial:
+                for name, content in files.items():
+                    durable.replace(partial / name, content, 0o644, code="NV920")
+            lines = [f"written: {app.project.show(target)}, {len(files) - 1} patches"]
         if moved is not None:
             durable.replace(spec_path, moved.encode(), 0o644, code="NV920")
             lines.append(f"written: {app.project.show(spec_path)}")
         if moved is None or undecided:
-            left = "says" if moved is None else "leaves to you"
-            write = f"write what the table {left} into {app.project.show(spec_path)}"
+            rest = "says" if moved is None else "leaves to you"
+            write = f"write what the table {rest} into {app.project.show(spec_path)}"
             lines.append(f"next: {write}, then nvllm lock {image} --update wheels")
         else:
             lines += [f"written: {_locked(app, image)}", f"next: nvllm patch prove {image}, nvllm build {image}"]
@@ -214,11 +222,26 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
         "decide": [dataclasses.asdict(item) for item in reported.decide],
         "conflicts": [str(path) for path in paths],
         "spec": [dataclasses.asdict(need) for need in needs],
-        "written": None if dry_run or unmerged else app.project.show(target),
+        "written": None if dry_run or unmerged or ready is not None else app.project.show(target),
     }
     app.out.result("port", data, lambda: _text(app, ported, job.enabled, needs, reported, lines))
     if unmerged or any(need.state == "decide" for need in needs):
         raise click.exceptions.Exit(1)
+
+
+def _ready(app: App, target: Path, version: str, commit: str | None) -> Series:
+    """Return the series in TARGET: another image was moved to VERSION, or a port was interrupted.
+
+    Raises Refused NV108 if it is for another release, NV104 for another commit than COMMIT, and as `seriesfile.of`
+    does.
+    """
+    label, ready = app.project.show(target), seriesfile.of(app.project, target.name)
+    if ready.version != version:
+        cure = f"to make it again: {shlex.join(['rm', '-r', label])}"
+        raise refuse("NV108", "--to", f"a series for {version} in {label}", f"one for {ready.version}", cure)
+    if commit is not None:
+        refuse_any(seriesfile.other_commit(ready, commit, label))
+    return ready
 
 
 def _locked(app: App, image: str) -> str:
@@ -361,7 +384,8 @@ def _text(
     rows = [
         (outcome.id, outcome.state, "enabled" if outcome.id in enabled else "-", outcome.detail) for outcome in ported
     ]
-    app.out.table(["patch", "outcome", "set", "detail"], rows)
+    if rows:
+        app.out.table(["patch", "outcome", "set", "detail"], rows)
     for patch_id, evidence in reported.evidence.items():
         for item in evidence:
             texts = [f"has {text!r}" for text in item.contains] + [f"lacks {text!r}" for text in item.lacks]

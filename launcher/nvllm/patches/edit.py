@@ -12,17 +12,18 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from nvllm.core import canonical, durable, reading, schemas, yamledit, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import patchcheck, patching, seriesfile, unified
-from nvllm.patches.series import FORM, Patch, Series
+from nvllm.patches.series import FORM, Patch, Series, Upstream
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff, FileDiff
 
+NOT_UPSTREAM = Upstream("none")
 MOST_FILES = 50_000
 MOST_BYTES = 2 * 2**30
 """Most of a copy of the source; vLLM has 5,000 files and 60 MB."""
@@ -37,18 +38,26 @@ class _File:
     unfit: str | None = None
 
 
-def add(directory: Path, label: str, patch_id: str, summary: str, proved_by: Sequence[str], diff: Diff) -> Patch:
+def add(
+    directory: Path,
+    label: str,
+    patch_id: str,
+    summary: str,
+    proved_by: Sequence[str],
+    diff: Diff,
+    upstream: Upstream = NOT_UPSTREAM,
+) -> Patch:
     """Write DIFF as the last patch of the series in DIRECTORY, and add its entry, which is returned.
 
-    Messages call the directory LABEL. PROVED_BY are pytest node ids. Raises Refused before anything is written: NV104
-    for an id that is taken, and for paths that a patch cannot contain; NV108 for an id, a summary or tests that the
-    schema forbids. NV920 if it cannot be written.
+    Messages call the directory LABEL. PROVED_BY are pytest node ids, UPSTREAM is where the change comes from. Raises
+    Refused before anything is written: NV104 for an id that is taken, and for paths that a patch cannot contain; NV108
+    for an id, a summary or tests that the schema forbids. NV920 if it cannot be written.
     """
     series = seriesfile.load(directory, label)
     if series.patch(patch_id) is not None:
         cure = f"choose another id, or put another change in its place: nvllm patch replace {patch_id} FILE"
         raise refuse("NV104", f"{label}/{seriesfile.NAME}", "a new id", patch_id, cure)
-    new = entry(series, patch_id, summary, proved_by, diff)
+    new = entry(series, patch_id, summary, proved_by, diff, upstream)
     check_entry(series, new)
     text = extended(seriesfile.text(directory, label), new, f"{label}/{seriesfile.NAME}")
     durable.replace(directory / str(new["file"]), unified.render(diff), 0o644, code="NV920")
@@ -56,7 +65,9 @@ def add(directory: Path, label: str, patch_id: str, summary: str, proved_by: Seq
     return carried(seriesfile.load(directory, label), patch_id, label)
 
 
-def entry(series: Series, patch_id: str, summary: str, proved_by: Sequence[str], diff: Diff) -> dict[str, Json]:
+def entry(
+    series: Series, patch_id: str, summary: str, proved_by: Sequence[str], diff: Diff, upstream: Upstream
+) -> dict[str, Json]:
     """Return the entry of the new patch PATCH_ID, whose content is DIFF, as the last one of SERIES.
 
     Raises Refused NV104 for paths that a patch cannot contain.
@@ -71,7 +82,7 @@ def entry(series: Series, patch_id: str, summary: str, proved_by: Sequence[str],
         "file": f"{number:04}-{patch_id}.patch",
         "sha256": hashlib.sha256(data).hexdigest(),
         "summary": summary,
-        "upstream": {"state": "none"},
+        "upstream": {key: value for key, value in asdict(upstream).items() if value is not None},
         "touches": list(diff.paths),
         "proved-by": list(proved_by),
     }
@@ -122,10 +133,11 @@ def replacement(
     return exact(below, diff)
 
 
-def replace_patch(directory: Path, label: str, patch_id: str, diff: Diff) -> Patch:
+def replace_patch(directory: Path, label: str, patch_id: str, diff: Diff, head: str | None = None) -> Patch:
     """Make DIFF the content of patch PATCH_ID, and write its hash and paths into the series. Returns the entry.
 
-    Raises Refused NV920 if it cannot be written, and as `seriesfile.load` does for what else is wrong in the series.
+    Where the entry has the head of a pull request, HEAD takes its place. Raises Refused NV920 if it cannot be written,
+    and as `seriesfile.load` does for what else is wrong in the series.
     """
     series = seriesfile.written(directory, label)
     patch = carried(series, patch_id, label)
@@ -135,6 +147,8 @@ def replace_patch(directory: Path, label: str, patch_id: str, diff: Diff) -> Pat
     text = _rehashed(seriesfile.text(directory, label), series, patch, hashlib.sha256(data).hexdigest(), file)
     if {*diff.paths} != {*patch.touches}:
         text = yamledit.set_list(text, ("patches", index, "touches"), diff.paths)
+    if head is not None and patch.upstream.head is not None:
+        text = yamledit.replaced(text, ("patches", index, "upstream", "head"), patch.upstream.head, head)
     durable.replace(directory / str(patch.file), data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
     return carried(seriesfile.load(directory, label), patch_id, label)

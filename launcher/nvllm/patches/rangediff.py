@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from nvllm.patches import unified
@@ -18,6 +19,12 @@ def lines(old: Diff, new: Diff, renamed: Mapping[str, str]) -> tuple[str, ...]:
     make the same change among the same lines, at whatever place.
     """
     return tuple(_lines(old, new, renamed))
+
+
+def changed(diff: Diff) -> Counter[tuple[str, bytes]]:
+    """Return how often each line, without space at its ends, is added or removed by DIFF."""
+    hunks = (hunk for file in diff.files for hunk in file.hunks)
+    return Counter((tag, text.strip()) for hunk in hunks for tag, text in hunk.lines if tag != " " and text.strip())
 
 
 def _lines(old: Diff, new: Diff, renamed: Mapping[str, str]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from nvllm.core.fields import PINNED, PINNED_COMMIT, Case, Form, Rule, Sha256
+from nvllm.core.fields import PINNED, PINNED_COMMIT, Case, Commit, Form, Rule, Sha256
 
 SCHEMA = "nvllm.series/1"
 
@@ -25,7 +25,8 @@ SomeTexts = Annotated[tuple[Text, ...], Rule(allowed="a list of at least one tex
 class Upstream:
     """The upstream status of a change: its state, its pull request or issue, and the release that has it.
 
-    REFERENCE is ``owner/repository#number``, or None if none is known.
+    REFERENCE is ``owner/repository#number``, or None if none is known. HEAD and BASE are the commits of a pull request
+    that the patch was taken from: the last one of it, and the one that it is based on.
     """
 
     state: Literal["none", "open", "merged", "closed"]
@@ -34,6 +35,8 @@ class Upstream:
         Rule("^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+#[0-9]+$", "a pull request or issue as owner/repository#number"),
     ] = None
     since: Version | None = None
+    head: Commit | None = None
+    base: Commit | None = None
 
 
 @dataclass(frozen=True, slots=True)

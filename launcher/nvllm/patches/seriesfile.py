@@ -254,9 +254,14 @@ class _Checker:
                 yield Refusal("NV104", f"{self.label}/{name}", expected, stray, cure)
 
 
+def patchable(path: str) -> bool:
+    """Return whether a patch may touch PATH."""
+    return path.startswith(_ROOTS) or path in BUILD_FILES
+
+
 def outside(paths: Collection[str], where: str) -> Iterator[Refusal]:
     """Yield NV104 for each of PATHS that no patch may touch."""
     expected = f"files below {', '.join(_ROOTS)} or one of {', '.join(BUILD_FILES)}"
     for path in paths:
-        if not path.startswith(_ROOTS) and path not in BUILD_FILES:
+        if not patchable(path):
             yield Refusal("NV104", where, expected, path, f"leave {path} out of the patch: it is in no image")

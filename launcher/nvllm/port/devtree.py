@@ -171,14 +171,13 @@ def _entered(
     """Return SERIES and its TEXT with DIFF as the content of OLD, or of a new patch, and the name of the file."""
     digest = hashlib.sha256(unified.render(diff)).hexdigest()
     if old is None:
-        entry = edit.entry(series, commit.id, commit.summary, commit.proved_by, diff)
+        upstream = edit.NOT_UPSTREAM if commit.upstream is None else Upstream("open", commit.upstream)
+        entry = edit.entry(series, commit.id, commit.summary, commit.proved_by, diff, upstream)
         if requires:
             entry["requires"] = list(requires)
-        if commit.upstream is not None:
-            entry["upstream"] = {"state": "open", "reference": commit.upstream}
         edit.check_entry(series, entry)
         text = edit.extended(text, entry, f"{label}/{seriesfile.NAME}")
-        file, upstream = str(entry["file"]), Upstream("none")
+        file = str(entry["file"])
         new = Patch(
             commit.id, "carried", commit.summary, upstream, diff.paths, commit.proved_by, file, digest, requires
         )

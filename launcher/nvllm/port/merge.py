@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from nvllm.patches import patchcheck, patching, unified
+from nvllm.patches import patchcheck, patching, rangediff, unified
 from nvllm.patches.series import Patch, Series
 from nvllm.patches.source import Overlay, SourceTree
-from nvllm.patches.unified import Diff, FileDiff, Hunk
+from nvllm.patches.unified import Diff, FileDiff
 
 State = Literal["unchanged", "moved", "merged", "partly-upstream", "upstream", "conflict", "rejected", "missing"]
 """What became of a patch: the same text at the same lines; the same text elsewhere; the same change among other lines;
@@ -248,7 +247,7 @@ def _origin(resolved: ResolvedFile) -> str:
 def _compared(old: Diff, new: Diff) -> tuple[State, str]:
     """Return the state of a patch that was OLD and is NEW, and a sentence about it."""
     hunks = [hunk for file in old.files for hunk in file.hunks], [hunk for file in new.files for hunk in file.hunks]
-    before, after = (_changed(part) for part in hunks)
+    before, after = rangediff.changed(old), rangediff.changed(new)
     left = sum(after.values())
     if after != before and not after - before:
         return "partly-upstream", f"{left} of {sum(before.values())} changed lines are left"
@@ -257,8 +256,3 @@ def _compared(old: Diff, new: Diff) -> tuple[State, str]:
     if hunks[0] != hunks[1] or old.paths != new.paths:
         return "moved", "the same text at other lines" if old.paths == new.paths else "the same text"
     return "unchanged", "the same text at the same lines"
-
-
-def _changed(hunks: list[Hunk]) -> Counter[tuple[str, bytes]]:
-    """Return how often each line is added or removed by HUNKS."""
-    return Counter((tag, text.strip()) for hunk in hunks for tag, text in hunk.lines if tag != " " and text.strip())

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nvllm.patches import rangediff
-from nvllm.patches.series import Series, SourceEvidence
+from nvllm.patches.series import Patch, Series, SourceEvidence
 from nvllm.patches.source import SourceTree
 from nvllm.patches.unified import Diff
 from nvllm.port import written
@@ -47,17 +47,23 @@ def of(
     }
     evidence = {
         patch.id: written.evidence(patch, diffs.get(patch.id), outcome, tree)
-        for patch, outcome in zip(series.patches, ported, strict=True)
+        for patch, outcome in _pairs(series, ported)
         if outcome.state == "upstream"
     }
     dropped, decide = tuple(_dropped(series, diffs, ported)), tuple(_decisions(ported, needs))
     return PortReport(changes, evidence, dropped, decide)
 
 
+def _pairs(series: Series, ported: Sequence[Ported]) -> Iterator[tuple[Patch, Ported]]:
+    """Yield each patch of SERIES with what became of it; none if PORTED is empty, for the new series was there."""
+    outcomes = {outcome.id: outcome for outcome in ported}
+    return ((patch, outcomes[patch.id]) for patch in series.patches if patch.id in outcomes)
+
+
 def _dropped(series: Series, diffs: Mapping[str, Diff], ported: Sequence[Ported]) -> Iterator[ReportLine]:
     """Yield what the new series no longer has: patches, files that patches touch, requirements."""
     gone = {outcome.id for outcome in ported if outcome.state == "upstream"}
-    for patch, outcome in zip(series.patches, ported, strict=True):
+    for patch, outcome in _pairs(series, ported):
         if patch.id in gone and patch.id in diffs:
             yield ReportLine(patch.id, outcome.detail)
         if outcome.diff is None:

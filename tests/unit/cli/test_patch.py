@@ -277,6 +277,81 @@ def test_what_cannot_be_added(
     assert (project / "patches/v0.28.0/series.yaml").read_text() == SERIES
 
 
+HEADS = (40 * "a", 40 * "b")
+PULL = "/vllm-project/vllm/pull/12345.patch"
+REFERENCE = "vllm-project/vllm#12345"
+
+
+def pull(*edits: tuple[str, str], heads: tuple[str, ...] = HEADS) -> str:
+    """Return a pull request with a commit for each of EDITS, the word before and after, and docs in the first."""
+    docs = "--- a/docs/greet.md\n+++ b/docs/greet.md\n@@ -1 +1 @@\n-a\n+b\n"
+    mails = []
+    for number, (before, after) in enumerate(edits):
+        diff = DIFF.replace('+    return "HELLO"', f'+    return "{after}"').replace('"hello"', f'"{before}"')
+        head = f"From {heads[number]} Mon Sep 17 00:00:00 2001\nSubject: [PATCH] Louder {number}\n\n---\n"
+        mails.append(head + diff + ("" if number else docs))
+    return "".join(mails)
+
+
+def test_a_pull_request_becomes_a_patch_and_is_compared_with_what_it_is_later(
+    project: Path, site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a file offline; from a server on the loopback, for GitHub is out of reach of a test."""
+    hold_source(project, SOURCE_TEXT)
+    file = project / "12345.patch"
+    file.write_text(pull(("hello", "HELLO"), ("HELLO", "HELLO!")))
+    assert main(["patch", "add", "cpu", "--from-pr", "12345.patch", "--proved-by", TEST, "--offline", "--json"]) == 0
+    added = answer(capsys)
+    upstream = {"state": "open", "reference": REFERENCE, "since": None, "head": HEADS[1], "base": None}
+    assert (added["id"], added["upstream"], added["left_out"]) == ("louder-0", upstream, ["docs/greet.md"])
+    assert (
+        '-    return "hello"\n+    return "HELLO!"\n' in (project / "patches/v0.28.0/0001-louder-0.patch").read_text()
+    )
+
+    check = ["patch", "check", "cpu", "--upstream", "12345.patch", "--offline"]
+    assert main(check) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["louder-0", REFERENCE, HEADS[1], HEADS[1], "same"]
+    site.pages[PULL] = Page(pull(("hello", "Hello there"), heads=(40 * "d",)).encode())
+    monkeypatch.setenv("NVLLM_GITHUB_MIRROR", site.url)
+    for where in (f"{site.url}{PULL}", f"{site.url}{PULL.removesuffix('.patch')}", "each"):
+        assert main(["patch", "check", "cpu", "--upstream", where]) == 1
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-1].split() == ["louder-0", REFERENCE, HEADS[1], 40 * "d", "changed"]
+        assert '    -+    return "HELLO!"' in lines
+        assert '    ++    return "Hello there"' in lines
+
+    assert main(["patch", "replace", "louder-0", "--from-pr", f"{site.url}{PULL}", "--json"]) == 0
+    assert answer(capsys)["upstream"] == {**upstream, "head": 40 * "d"}
+    assert main(["patch", "check", "cpu", "--upstream", "each"]) == 0
+    assert main(["patch", "check", "cpu", "--upstream", "12345.patch"]) == 1  # as it was before
+    capsys.readouterr()
+
+    add = ["patch", "add", "v0.28.0", "--from-pr", f"{site.url}{PULL}"]
+    assert main([*add, "--proved-by", TEST, "--id", "again"]) == 0
+    assert "left out: docs/greet.md, which is in no image\n" in capsys.readouterr().out
+
+
+def test_what_is_no_pull_request_of_the_series_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "a.patch").write_text(DIFF)
+    (project / "7.patch").write_text(pull(("hello", "HELLO"), ("HELLO", "HELLO!")))
+    (project / "8.diff").write_text(pull(("hello", "HELLO")))
+    proved = ["--proved-by", TEST]
+    for argv, code in (
+        (["add", "cpu", "--from-pr", "a.patch", *proved], "NV108"),
+        (["add", "cpu", "a.patch", "--from-pr", "8.diff", *proved], "NV108"),
+        (["add", "cpu", *proved], "NV108"),
+        (["add", "cpu", "--from-pr", "7.patch", *proved], "NV108"),  # two commits, and no source to join them on
+        (["add", "cpu", "--from-pr", "9.patch", *proved], "NV109"),
+        (["add", "cpu", "--from-pr", "https://github.com/o/r/pull/9.patch", *proved, "--offline"], "NV209"),
+        (["replace", "louder"], "NV107"),
+        (["check", "cpu", "--upstream", "8.diff"], "NV107"),
+        (["check", "cpu", "--upstream", "a.patch"], "NV108"),
+    ):
+        assert main(["patch", *argv, "--json"]) in (1, 2), argv
+        assert [one["code"] for one in json.loads(capsys.readouterr().out)["refusals"]] == [code], argv
+    assert (project / "patches/v0.28.0/series.yaml").read_text() == SERIES
+
+
 SOURCE_TEXT = 'import sys\n\n\ndef greet():\n    return "hello"\n'
 
 

