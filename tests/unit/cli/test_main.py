@@ -591,8 +591,11 @@ def test_a_log_that_is_followed_is_no_document(capsys: pytest.CaptureFixture[str
     assert (refusal["code"], refusal["where"], refusal["found"]) == ("NV108", "--follow", "both")
 
 
-def test_a_refused_line_is_one_document_that_says_where(capsys: pytest.CaptureFixture[str], world: Path) -> None:
+def test_a_refused_line_is_one_document_that_says_where(
+    capsys: pytest.CaptureFixture[str], world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of every command, with an empty text for each argument that it must have."""
+    monkeypatch.setattr("nvllm.host.thermal_gate.PAUSE", 0.0)
     nowhere = []
     for path in [path for path in PATHS if path[0] not in GROUPS or len(path) == 2]:
         needed = ["" for param in _leaf(path).params if isinstance(param, click.Argument) and param.required]

@@ -6,10 +6,17 @@ import os
 import threading
 from pathlib import Path
 
+import pytest
+
 from nvllm.sources.saves import Saves
 from nvllm.sources.worktree import WorkTree
 
 SECONDS = 20
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvllm.sources.saves.PAUSE", 0.02)
 
 
 def saves_in(directory: Path) -> Saves:
