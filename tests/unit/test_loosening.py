@@ -25,6 +25,7 @@ _COLD = "each leg compiles for itself: the report says it"
 _WHICH = "which one is meant"
 _PATCHES = "another patch set: another build hash, so another serve hash, of which there is no blessing"
 _STRICTER = "reads and checks more"
+_TAKEN = "where the patch comes from: its bytes are in the series, and so in the build hash"
 _WRITES = "where something is written that nothing trusts"
 _LESS = "does less than without it, and starts nothing"
 _SHOWN = "how much is shown, and how"
@@ -213,12 +214,12 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "manifest restore": {"--sign": "signs what is written"},
     "manifest revoke": {"--reason": "is shown at every refusal"},
     "patch list": {"--series": _WHICH},
-    "patch check": {"--all": _SHOWN, "--against": _WHICH},
+    "patch check": {"--all": _SHOWN, "--against": _WHICH, "--upstream": _STRICTER},
     "patch apply": {"--patches": _PATCHES},
     "patch new": {"--summary": "a text of the series", "--proved-by": "a text of the series", "--series": _WHICH},
-    "patch add": {"--proved-by": "a text of the series", "--id": "what the patch is called"},
+    "patch add": {"--proved-by": "a text of the series", "--id": "what the patch is called", "--from-pr": _TAKEN},
     "patch prove": {"--profile": _WHICH, "--again": "runs more tests", "--each": "runs more tests", "--dry-run": _LESS},
-    "patch replace": {"--series": _WHICH},
+    "patch replace": {"--series": _WHICH, "--from-pr": _TAKEN},
     "patch refresh": {"--against": _WHICH, "--series": _WHICH},
     "dev finish": {"--dry-run": _LESS},
     "dev serve": {"--profile": _WHICH, "--watch": "starts the same engine again, examined anew each time"},
