@@ -52,6 +52,13 @@ def test_the_same_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err.startswith("NV108 bad argument\n  where     demo demo/eager\n")
 
 
+def test_a_pull_request_whose_file_says_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+    found = refusal(capsys, "patch", "add", "demo", "--from-pr", "fix.patch")
+    assert (found["where"], found["found"]) == ("--from-pr", "fix.patch")
+    assert found["cure"].endswith("mv FILE NUMBER.patch")
+    assert refusal(capsys, "patch", "add", "demo", "a.patch", "--from-pr", "7.patch")["found"] == "a.patch too"
+
+
 def test_a_profile_that_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
     found = refusal(capsys, "serve", "demo")
     assert (found["where"], found["found"]) == ("--profile", "none")

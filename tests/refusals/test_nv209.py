@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.sources import debian, indexes
+from nvllm.sources import debian, indexes, pulls
 from nvllm.sources import wheels as wheelset
 from nvllm.sources.indexes import Configuration, Indexes
 from nvllm.sources.wheels import Target
@@ -99,6 +99,16 @@ def test_one_mirror_of_several_that_does_not_answer(site: Site) -> None:
     with pytest.raises(Refused) as refused:
         debian.resolve("bookworm", ["bash"], "amd64", {}, offered + gone)
     assert "bookworm-security" in only(refused).found
+
+
+@pytest.mark.parametrize(("offline", "problem"), [(False, "status 404"), (True, "--offline")])
+def test_a_pull_request_that_its_host_does_not_give(site: Site, offline: bool, problem: str) -> None:
+    url = f"{site.url}/owner/fork/pull/7.patch"
+    with pytest.raises(Refused) as refused:
+        pulls.text(url, "--from-pr", Indexes(Configuration((), (), (), None)).client, offline=offline)
+    found = only(refused)
+    assert (found.where, found.found) == (url, problem)
+    assert found.cure.endswith(f"curl --location --remote-name {url}")
 
 
 def test_a_version_without_a_source_archive(site: Site) -> None:

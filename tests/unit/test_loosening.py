@@ -21,11 +21,11 @@ from nvllm.cli.main import COMMANDS, program
 
 PACKAGE = Path(__file__).parents[2] / "launcher/nvllm"
 
+_CHANGE = "where a change comes from, which must apply as one of a file"
 _COLD = "each leg compiles for itself: the report says it"
 _WHICH = "which one is meant"
 _PATCHES = "another patch set: another build hash, so another serve hash, of which there is no blessing"
 _STRICTER = "reads and checks more"
-_TAKEN = "where the patch comes from: its bytes are in the series, and so in the build hash"
 _WRITES = "where something is written that nothing trusts"
 _LESS = "does less than without it, and starts nothing"
 _SHOWN = "how much is shown, and how"
@@ -214,12 +214,16 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "manifest restore": {"--sign": "signs what is written"},
     "manifest revoke": {"--reason": "is shown at every refusal"},
     "patch list": {"--series": _WHICH},
-    "patch check": {"--all": _SHOWN, "--against": _WHICH, "--upstream": _STRICTER},
+    "patch check": {"--all": _SHOWN, "--against": _WHICH, "--upstream": "compares, and writes nothing"},
     "patch apply": {"--patches": _PATCHES},
     "patch new": {"--summary": "a text of the series", "--proved-by": "a text of the series", "--series": _WHICH},
-    "patch add": {"--proved-by": "a text of the series", "--id": "what the patch is called", "--from-pr": _TAKEN},
+    "patch add": {
+        "--from-pr": _CHANGE,
+        "--proved-by": "a text of the series",
+        "--id": "what the patch is called",
+    },
     "patch prove": {"--profile": _WHICH, "--again": "runs more tests", "--each": "runs more tests", "--dry-run": _LESS},
-    "patch replace": {"--series": _WHICH, "--from-pr": _TAKEN},
+    "patch replace": {"--from-pr": _CHANGE, "--series": _WHICH},
     "patch refresh": {"--against": _WHICH, "--series": _WHICH},
     "dev finish": {"--dry-run": _LESS},
     "dev serve": {"--profile": _WHICH, "--watch": "starts the same engine again, examined anew each time"},

@@ -411,7 +411,8 @@ def replace(app: App, patch_id: str, file: Path | None, from_pr: str | None, bas
     """Put the change in FILE in the place of that of patch ID, with its hash and its paths in the series.
 
     It must apply to the pinned source, on top of what ID requires, and in every image that enables ID with the rest of
-    its patch set. Nothing is written before that is known. With --from-pr the entry gets the pull request's head.
+    its patch set. Nothing is written before that is known. With --from-pr the entry gets head and base of the pull
+    request.
     """
     base = _only(app, base)
     directory, label = app.project.series(base), f"patches/{base}"
@@ -431,7 +432,8 @@ def replace(app: App, patch_id: str, file: Path | None, from_pr: str | None, bas
         where = f"{app.project.show(app.project.spec(spec.name))}: .patches.enable"
         chosen = patchset.choose(series, spec.patches.enable, where=where)
         refuse_any(together.conflicts(series, chosen, diffs, tree, where))
-    entry = edit.replace_patch(directory, label, patch_id, diff, request.head if request is not None else None)
+    upstream = request.upstream if request is not None else edit.NOT_UPSTREAM
+    entry = edit.replace_patch(directory, label, patch_id, diff, upstream)
     changed = entry.sha256 != before.sha256
     text = f"{label}/{entry.file}: {'replaced, applies to' if changed else 'already this change on'} vLLM {version}"
     data: dict[str, Json] = {"series": base, "changed": changed, **dataclasses.asdict(entry)}

@@ -133,11 +133,11 @@ def replacement(
     return exact(below, diff)
 
 
-def replace_patch(directory: Path, label: str, patch_id: str, diff: Diff, head: str | None = None) -> Patch:
+def replace_patch(directory: Path, label: str, patch_id: str, diff: Diff, upstream: Upstream = NOT_UPSTREAM) -> Patch:
     """Make DIFF the content of patch PATCH_ID, and write its hash and paths into the series. Returns the entry.
 
-    Where the entry has the head of a pull request, HEAD takes its place. Raises Refused NV920 if it cannot be written,
-    and as `seriesfile.load` does for what else is wrong in the series.
+    Where the entry has head or base of a pull request, that of UPSTREAM takes its place. Raises Refused NV920 if it
+    cannot be written, and as `seriesfile.load` does for what else is wrong in the series.
     """
     series = seriesfile.written(directory, label)
     patch = carried(series, patch_id, label)
@@ -147,8 +147,10 @@ def replace_patch(directory: Path, label: str, patch_id: str, diff: Diff, head: 
     text = _rehashed(seriesfile.text(directory, label), series, patch, hashlib.sha256(data).hexdigest(), file)
     if {*diff.paths} != {*patch.touches}:
         text = yamledit.set_list(text, ("patches", index, "touches"), diff.paths)
-    if head is not None and patch.upstream.head is not None:
-        text = yamledit.replaced(text, ("patches", index, "upstream", "head"), patch.upstream.head, head)
+    before = patch.upstream
+    for key, old, new in (("head", before.head, upstream.head), ("base", before.base, upstream.base)):
+        if old is not None and new is not None:
+            text = yamledit.replaced(text, ("patches", index, "upstream", key), old, new)
     durable.replace(directory / str(patch.file), data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
     return carried(seriesfile.load(directory, label), patch_id, label)

@@ -299,10 +299,10 @@ def test_a_pull_request_becomes_a_patch_and_is_compared_with_what_it_is_later(
     """From a file offline; from a server on the loopback, for GitHub is out of reach of a test."""
     hold_source(project, SOURCE_TEXT)
     file = project / "12345.patch"
-    file.write_text(pull(("hello", "HELLO"), ("HELLO", "HELLO!")))
+    file.write_text(pull(("hello", "HELLO"), ("HELLO", "HELLO!")) + f"\nbase-commit: {40 * 'e'}\n")
     assert main(["patch", "add", "cpu", "--from-pr", "12345.patch", "--proved-by", TEST, "--offline", "--json"]) == 0
     added = answer(capsys)
-    upstream = {"state": "open", "reference": REFERENCE, "since": None, "head": HEADS[1], "base": None}
+    upstream = {"state": "open", "reference": REFERENCE, "since": None, "head": HEADS[1], "base": 40 * "e"}
     assert (added["id"], added["upstream"], added["left_out"]) == ("louder-0", upstream, ["docs/greet.md"])
     assert (
         '-    return "hello"\n+    return "HELLO!"\n' in (project / "patches/v0.28.0/0001-louder-0.patch").read_text()
@@ -311,7 +311,8 @@ def test_a_pull_request_becomes_a_patch_and_is_compared_with_what_it_is_later(
     check = ["patch", "check", "cpu", "--upstream", "12345.patch", "--offline"]
     assert main(check) == 0
     assert capsys.readouterr().out.splitlines()[1].split() == ["louder-0", REFERENCE, HEADS[1], HEADS[1], "same"]
-    site.pages[PULL] = Page(pull(("hello", "Hello there"), heads=(40 * "d",)).encode())
+    later = pull(("hello", "Hello there"), heads=(40 * "d",)) + f"\nbase-commit: {40 * 'f'}\n"
+    site.pages[PULL] = Page(later.encode())
     monkeypatch.setenv("NVLLM_GITHUB_MIRROR", site.url)
     for where in (f"{site.url}{PULL}", f"{site.url}{PULL.removesuffix('.patch')}", "each"):
         assert main(["patch", "check", "cpu", "--upstream", where]) == 1
@@ -321,7 +322,7 @@ def test_a_pull_request_becomes_a_patch_and_is_compared_with_what_it_is_later(
         assert '    ++    return "Hello there"' in lines
 
     assert main(["patch", "replace", "louder-0", "--from-pr", f"{site.url}{PULL}", "--json"]) == 0
-    assert answer(capsys)["upstream"] == {**upstream, "head": 40 * "d"}
+    assert answer(capsys)["upstream"] == {**upstream, "head": 40 * "d", "base": 40 * "f"}
     assert main(["patch", "check", "cpu", "--upstream", "each"]) == 0
     assert main(["patch", "check", "cpu", "--upstream", "12345.patch"]) == 1  # as it was before
     capsys.readouterr()
