@@ -28,9 +28,11 @@ ROOT = Path(__file__).parents[2]
 
 BETWEEN = pytest.param("0.28.0", marks=pytest.mark.long)
 """No image enables its series any more, and its patches are those of one beside it."""
+NEXT = pytest.param("0.33.0", marks=pytest.mark.long)
+"""No image enables its series yet. That it applies is tested in tests/e2e/test_series_source.py, in every run."""
 
 
-@pytest.fixture(scope="module", params=["0.21.0", BETWEEN, "0.32.0"])
+@pytest.fixture(scope="module", params=["0.21.0", BETWEEN, "0.32.0", NEXT])
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
