@@ -21,7 +21,7 @@ SAVED = {"saved AOT compiled function to %s": "vllm/compilation/decorators.py"}
 LOADED = {"Directly load AOT compilation from path %s": "vllm/compilation/decorators.py"}
 
 
-@pytest.mark.parametrize("version", ["0.21.0", "0.28.0", "0.32.0"])
+@pytest.mark.parametrize("version", ["0.21.0", "0.28.0", "0.32.0", "0.33.0"])
 def test_the_texts_of_a_compile_are_those_of_the_source(trees: Callable[..., Tree], version: str) -> None:
     tree, said = trees(version), Timeline(0.0)
     # A load drops the line of a trace before it, which vLLM 0.21.0 also writes when it only loads.

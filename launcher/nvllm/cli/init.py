@@ -281,6 +281,11 @@ def _say(
     more = sorted(set(values.differs) - set(drafted.template.spec.vllm.differs))
     if more:
         app.out.line(f"  the wheel differs from its source in {', '.join(more)}: read them before you trust it")
+    brings = sorted(set(values.brings) - set(drafted.template.spec.vllm.brings))
+    if brings:
+        app.out.line(
+            f"  the wheel brings {', '.join(brings)}, which its source lacks: look where its build has them from"
+        )
     if locked:
         app.out.line(f"  locked: {locked}")
     if signer is not None:

@@ -39,7 +39,8 @@ def of(
     """Return what SPEC says of its wheels at VERSION of vLLM, whose Python files are SOURCES, by path.
 
     Each requirement of the spec takes the version that vLLM's wheel resolves to on TARGET, with the local part
-    (``+cpu``) that it has. vLLM's wheel is fetched into the store. Raises Refused NV209 if there is none.
+    (``+cpu``) that it has. A directory of which the source has nothing is in BRINGS too, where the spec has that list.
+    vLLM's wheel is fetched into the store. Raises Refused NV209 if there is none.
     """
     name = canonicalize_name(spec.vllm.distribution)
     pinned = f"{spec.vllm.distribution}=={version}"
@@ -63,6 +64,8 @@ def of(
     path = providers.path(wheel.sha256)
     digests, installed = wheel_matches_source.digests(sources), wheel_matches_source.wheel_files(path)
     brings = wheel_matches_source.bringing(digests, installed, spec.vllm.brings)
+    if brings:  # a spec without the list has no line that could be edited
+        brings += wheel_matches_source.directories(digests, installed, brings)
     differs = wheel_matches_source.differences(digests, installed, brings)
     with archives.zipped(path, ArchiveName(wheel.filename, "a whole wheel", "nvllm lock --update wheels")) as archive:
         members = frozenset(_members(archive))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from nvllm.core import archives
 from nvllm.core.archives import ArchiveName
@@ -103,6 +103,17 @@ def bringing(source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequen
     """Return those directories of BRINGS with a file that only WHEEL has, and not SOURCE (path to sha256)."""
     used = {brought(path, brings) for path in wheel.keys() - source.keys()}
     return [directory for directory in brings if directory in used]
+
+
+def directories(source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str]) -> list[str]:
+    """Return the topmost directories of WHEEL of which SOURCE has no file (path to sha256), but for those in BRINGS."""
+    known = {parent for path in source for parent in PurePosixPath(path).parents}
+    found: dict[str, None] = {}
+    for path in sorted(path for path in wheel.keys() - source.keys() if brought(path, brings) is None):
+        top = next((parent for parent in reversed(PurePosixPath(path).parents) if parent not in known), None)
+        if top is not None:
+            found[str(top)] = None
+    return list(found)
 
 
 def not_brought(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
@@ -231,12 +232,32 @@ class _Job:
             return _File(unmerged=(Unmerged(goal, reason, merged.content),))
         resolved = (ResolvedFile(goal, merged.content, resolution),) if resolution is not None else ()
         content = resolution.content if resolution is not None else merged.content
+        error = _error(goal, content) if new is not None else None
+        if error is not None and _error(goal, new or b"") is None:
+            return _File(unmerged=(Unmerged(goal, f"what was merged is no Python: {error}", content),))
         if content == new and goal == target:
             return _File(resolved=resolved)
         exists = new is not None
         hunks = unified.hunks(new or b"", content)
         moved = FileDiff(target if exists else None, goal, hunks, file.old_mode if exists else None, file.new_mode)
         return _File(moved, {**({target: None} if exists and goal != target else {}), goal: content}, resolved)
+
+
+def _error(path: str, content: bytes) -> str | None:
+    """Return why CONTENT of the file PATH is no Python; None if it is, or PATH is no Python file.
+
+    It is compiled and never run: only the compiler sees that a call has an argument twice, which a parser takes.
+    """
+    if not path.endswith(".py"):
+        return None
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of vLLM's own lines
+            compile(content, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return f"{error.msg}, line {error.lineno}"
+    except ValueError as error:  # a NUL
+        return str(error)
+    return None
 
 
 def _origin(resolved: ResolvedFile) -> str:

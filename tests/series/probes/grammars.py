@@ -95,7 +95,10 @@ def constrained(name: str, outputs: dict[str, Any], backend: str | None = None, 
 
 def compiled(requests: StructuredOutputManager, constrained_request: Request) -> str:
     """Return the class of the request's grammar, or of the error that its compilation ended with."""
-    requests.grammar_init(constrained_request)
+    try:
+        requests.grammar_init(constrained_request)
+    except VLLMValidationError as error:  # of 0.33.0, for another back end than the engine's first
+        return type(error).__name__
     grammar = constrained_request.structured_output_request._grammar
     if isinstance(grammar, Future):
         wait([grammar])

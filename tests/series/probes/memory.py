@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,11 @@ from world import (
     attention_spec,
     mamba_spec,
 )
+
+# 0.33.0 has moved what lays out the cache.
+PLANNING: Any = kv_cache_utils
+if not hasattr(kv_cache_utils, "get_kv_cache_groups"):
+    PLANNING = importlib.import_module("vllm.v1.core.kv_cache_planning")
 
 POISON = 0x5A
 
@@ -96,9 +102,9 @@ class Worker:
     ) -> None:
         specs: dict[str, Any] = {f"attn.{index}": attention_spec(layout) for index in range(attention)}
         specs |= {f"mamba.{index}": mamba_spec(layout=layout) for index in range(mamba)}
-        groups = kv_cache_utils.get_kv_cache_groups(CONFIG, specs)
+        groups = PLANNING.get_kv_cache_groups(CONFIG, specs)
         pages = max(len(group.layer_names) for group in groups)
-        self.config = kv_cache_utils.get_kv_cache_config_from_groups(CONFIG, groups, pages * layout.page * blocks)
+        self.config = PLANNING.get_kv_cache_config_from_groups(CONFIG, groups, pages * layout.page * blocks)
         assert self.config.num_blocks == blocks
         self.sharing = sharing(self.config)
         self.buffers = [allocate(layout.page * blocks) for _ in self.sharing]

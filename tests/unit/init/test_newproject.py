@@ -103,13 +103,20 @@ def codes(caught: pytest.ExceptionInfo[Refused]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("version", "base"), [("0.27.1", "v0.28.0"), ("0.28.0", "v0.28.0"), ("0.29.0", "v0.28.0"), ("0.31.0", "v0.32.0")]
+    ("target", "version", "base"),
+    [
+        ("cpu", "0.27.1", "v0.28.0"),
+        ("cpu", "0.28.0", "v0.28.0"),
+        ("cpu", "0.29.0", "v0.28.0"),
+        ("cpu", "0.31.0", "v0.32.0"),
+        ("sm120", "0.33.0", "v0.33.0"),
+    ],
 )
-def test_patches_are_those_of_the_nearest_release_that_has_a_series(version: str, base: str) -> None:
-    origin = newproject.nearest(newproject.template_of(packaged(), "cpu"), version)
+def test_patches_are_those_of_the_nearest_release_that_has_a_series(target: str, version: str, base: str) -> None:
+    origin = newproject.nearest(newproject.template_of(packaged(), target), version)
     assert (origin.series.base, origin.spec.patches.series) == (base, base)
     carried = {patch.id for patch in origin.series.patches if patch.status == "carried"}
-    assert carried - {*origin.spec.patches.enable} == {"poison"}  # what image cpu leaves out of its own series
+    assert carried - {*origin.spec.patches.enable} == {"poison"}  # what each image leaves out of its own series
 
 
 def test_requirements_aliases_and_differences_are_those_of_the_version(index: Index, tmp_path: Path) -> None:

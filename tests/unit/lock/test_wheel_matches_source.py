@@ -46,6 +46,22 @@ def test_what_the_build_of_a_wheel_fetched_is_no_difference() -> None:
     assert wheel_matches_source.not_brought(source, wheel, ["vllm/third"], "w.whl", "s.yaml") == []
 
 
+def test_a_directory_of_which_the_source_has_nothing_is_found_as_a_whole() -> None:
+    source = dict.fromkeys(["vllm/a.py", "vllm/third/__init__.py"], "0")
+    only_here = [
+        "vllm/b.py",
+        "vllm/third/c.py",
+        "vllm/third/known/d.py",
+        "vllm/third/new/e.py",
+        "vllm/third/new/f/g.py",
+    ]
+    wheel = source | dict.fromkeys(only_here, "0")
+    new = wheel_matches_source.directories(source, wheel, ["vllm/third/known"])
+    assert new == ["vllm/third/new"]
+    found = wheel_matches_source.differences(source, wheel, ["vllm/third/known", *new])
+    assert [difference.path for difference in found] == ["vllm/b.py", "vllm/third/c.py"]
+
+
 @pytest.mark.parametrize(
     ("text", "commit"),
     [

@@ -41,6 +41,10 @@ class Row:
     """The file after the ported patch, if it is not PATCHED."""
 
 
+CALL = b"call(\n" + b"".join(b"    a%d=%d,\n" % (number, number) for number in range(30)) + b")\n"
+ONE_ARGUMENT, SAME_ARGUMENT = ((b"a%d=%d,\n" % (at, at), b"a%d=%d,\n    error=1,\n" % (at, at)) for at in (5, 25))
+"""Both give `call` an argument of one name, at places that a merge does not compare."""
+
 TWO = changed(EDITED, (b"line 3\n", b"line 3, patched\n"))
 ROWS: Mapping[str, Row] = {
     "the same file": Row("unchanged", {PATH: OLD}),
@@ -52,6 +56,7 @@ ROWS: Mapping[str, Row] = {
     "all of it, and more": Row("upstream", {PATH: changed(EDITED, (b"line 2\n", b"2\n"))}),
     "one of two hunks is there": Row("partly-upstream", {PATH: EDITED}, TWO, result=TWO),
     "both changed a line": Row("conflict", {PATH: changed(OLD, (b"line 15\n", b"15\n"))}),
+    "the merge is no Python": Row("conflict", {PATH: changed(CALL, SAME_ARGUMENT)}, changed(CALL, ONE_ARGUMENT), CALL),
     "the file has moved": Row("moved", {ELSEWHERE: OLD}),
     "the file has moved, and changed": Row(
         "moved", {ELSEWHERE: b"new\n" + OLD, "vllm/c.py": b"x\n"}, result=b"new\n" + EDITED
