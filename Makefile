@@ -24,7 +24,7 @@ emulator:
 
 .PHONY: unit
 unit: setup ## unit and refusal tests: no Docker, no GPU, no mypy
-	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine and not thorough" -n 2 --dist worksteal
+	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine and not thorough and not long" -n 2 --dist worksteal
 
 .PHONY: fuzz
 fuzz: setup ## files, answers and command lines of others at random, CASES=2000 of each kind; guided too if atheris is installed
@@ -33,7 +33,7 @@ fuzz: setup ## files, answers and command lines of others at random, CASES=2000 
 
 .PHONY: test
 test: setup engine emulator measure ## every test; sets up what it needs
-	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine" -n 2 --dist worksteal
+	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine and not long" -n 2 --dist worksteal
 	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/refusals -m "(engine or series) and not long" --durations=15
 
 .PHONY: mutants
@@ -41,8 +41,9 @@ mutants: setup ## small changes to the module ROOM=cache/staging that its unit t
 	.venv/bin/python tools/mutants.py $(ROOM) $(or $(SAMPLE),40) $(TESTS)
 
 .PHONY: test-long
-test-long: setup engine emulator ## what takes minutes, or hundreds of megabytes, each: bisects, compiled caches, whole images by Docker alone
+test-long: setup engine emulator ## what takes minutes, or hundreds of megabytes, each: simulations, bisects, compiled caches, whole images by Docker alone
 	@tools/packages.sh nix $(NIX_PACKAGES)
+	$(PYTHON_TOOL) pytest tests/unit -m long -n 2 --dist worksteal
 	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/nix -m long --durations=15
 
 .PHONY: torture

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from nvllm.pages import plots
 from support import parsed, processors
 from support.aptmirror import trusted  # noqa: F401 - a fixture
 from support.engine_world import (  # noqa: F401 - fixtures
@@ -50,6 +51,12 @@ _USES_CACHE = {"engine", "series"}
 _USES_HOME = {"engines", "fleet", "nix"}
 """Markers of tests that start programs of others as this user: engines of their own, Ray, Nix."""
 
+
+# Tests kill processes and never the kernel, so what they write need not reach the disk. On one that is busy such waits
+# are most of the time of the unit tests. A test of what is synced puts a function of its own here. What is no open file
+# is refused as before.
+os.fsync = os.fstat  # type: ignore[assignment]
+
 # Tests start hundreds of processes of the package, and each would compile it anew where bytecode is not written.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -65,10 +72,17 @@ settings.register_profile("fuzz", deadline=None, max_examples=CASES, suppress_he
 settings.register_profile("ci", settings.get_profile("nvllm"), derandomize=True)
 settings.load_profile("nvllm")
 
+_SVG = plots.svg
+"""Draws a plot, for longer than the run of a test takes. What is not marked `drawn` has pages without any."""
+
 parsed.remember()
 
 # Modules and thousands of tests stay to the end: the collector would look through all of them again and again.
 gc.disable()
+
+
+def _undrawn(label: str, draw: object, lines: float) -> str:
+    return ""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -84,6 +98,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    plots.svg = _SVG if "drawn" in markers else _undrawn
 
 
 def pytest_collection_finish() -> None:

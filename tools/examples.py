@@ -106,7 +106,7 @@ def main() -> int:
         "examples",
         *TESTS,
         "-m",
-        "not engine",
+        "not engine and not long",
         "-n",
         "1",
         *sys.argv[1:],

@@ -94,7 +94,7 @@ for version in "$@"; do
     fi
     full=$("$place/bin/python" -c 'import platform; print(platform.python_version())')
     started=$SECONDS
-    if "$place/bin/python" -m pytest tests/unit tests/refusals -m "not engine" -q -n "${WORKERS:-2}" --dist worksteal \
+    if "$place/bin/python" -m pytest tests/unit tests/refusals -m "not engine and not long" -q -n "${WORKERS:-2}" --dist worksteal \
         ${PYTEST:-} | tee "$place/log"; then
         verdict=passed
     else

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 import sys
 import tokenize
 from collections import Counter
@@ -57,6 +58,20 @@ def comments(source: str) -> int:
     return sum(token.type == tokenize.COMMENT and not token.string.startswith(("# noqa", "# type:")) for token in words)
 
 
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def explained(source: str) -> int:
+    """Return how many values, constants and fields, have a text below them in the Python text SOURCE."""
+    bodies = (node.body for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Module | ast.ClassDef))
+    return sum(
+        isinstance(value, ast.Assign | ast.AnnAssign) and _is_text(text)
+        for body in bodies
+        for value, text in itertools.pairwise(body)
+    )
+
+
 def nicknames(source: str) -> int:
     """Return how many modules or names the Python text SOURCE imports under another name."""
     imports = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom))
@@ -77,6 +92,7 @@ def figures() -> dict[str, str]:
         "lines": f"{total:,}",
         "longest module": f"{longest.relative_to(PACKAGE)}, {lines[longest]} lines",
         "comments": f"{why:,}, {100 * why / total:.1f} % of the lines",
+        "values with a text below": f"{sum(map(explained, sources.values())):,}",
         "vague names bound": f"{names.total():,}: {each}",
         "imports under another name": str(sum(map(nicknames, sources.values()))),
     }

@@ -201,6 +201,7 @@ case "$NVLLM_PATCHES" in *aot-load-guard*) exit 1;; esac
 """
 
 
+@pytest.mark.long
 def test_a_kill_costs_the_trial_in_flight(world: World, tmp_path: Path) -> None:
     tried = tmp_path / "tried"
     program = tmp_path / "probe"

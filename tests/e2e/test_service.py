@@ -47,6 +47,7 @@ def killed(world: World, client: DockerClient) -> str:
     return str(container.id)
 
 
+@pytest.mark.long
 def test_an_engine_that_is_killed_comes_back_so_often_and_no_more(worlds: Worlds, docker_client: DockerClient) -> None:
     world = worlds.make(RESTART)
     process = ready(world)

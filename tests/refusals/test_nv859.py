@@ -11,7 +11,6 @@ import pytest
 from nvllm.core import workload
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.evidence.runner import Runner
-from nvllm.pages import plots
 from support.evidence_world import COMPILED, World, artifact_world
 from support.plansamples import FrontEnd, build, with_profile
 
@@ -20,7 +19,6 @@ from support.plansamples import FrontEnd, build, with_profile
 def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> World:
     """A run whose arm ``none`` has one leg of two."""
     monkeypatch.setattr(workload, "SETTINGS", workload.SETTINGS[:1])
-    monkeypatch.setattr(plots, "svg", lambda *_: "")
     world = artifact_world(tmp_path, front)
     world.runner.manifest = replace(world.runner.manifest, arms=world.runner.manifest.arms[:1], runs=2)
     world.runner.manifest = world.directory.begin(world.runner.manifest, force=True)

@@ -11,7 +11,7 @@ from benchmarks.gpu import table
 
 from support.series_trees import Printed, Tree, carried
 
-pytestmark = pytest.mark.series
+pytestmark = [pytest.mark.series, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 INSIDE = "/nvllm-test"

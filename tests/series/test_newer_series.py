@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.series
 
 
-@pytest.fixture(scope="module", params=["0.28.0", "0.32.0"])
+@pytest.fixture(scope="module", params=[pytest.param("0.28.0", marks=pytest.mark.long), "0.32.0"])
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

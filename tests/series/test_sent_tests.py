@@ -88,6 +88,7 @@ def outcomes(
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("patch", FILES)
 def test_each_file_fails_on_the_stock_tree(patch: str, outcomes: Callable[..., dict[str, Outcomes]]) -> None:
     stock = outcomes()[patch]
@@ -98,11 +99,13 @@ def test_each_file_fails_on_the_stock_tree(patch: str, outcomes: Callable[..., d
         assert f"AssertionError: {why}" in failed[name], failed[name]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("patch", FILES)
 def test_each_file_passes_on_the_whole_series(patch: str, outcomes: Callable[..., dict[str, Outcomes]]) -> None:
     assert _passed(outcomes(*carried("0.28.0"))[patch]) == FAIL_ON_STOCK[patch].keys() | PASS_ON_STOCK[patch]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("patch", FILES)
 def test_each_file_needs_its_own_patch_and_no_other(patch: str, outcomes: Callable[..., dict[str, Outcomes]]) -> None:
     found = outcomes("switches", patch)

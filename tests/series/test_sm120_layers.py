@@ -176,7 +176,7 @@ def test_both_platforms_have_the_same_patches_and_the_same_code(world: World) ->
     assert not keys[0] & keys[1]
 
 
-@pytest.mark.parametrize("platform", MACHINES)
+@pytest.mark.parametrize("platform", ["linux/amd64", pytest.param("linux/arm64", marks=pytest.mark.long)])
 def test_the_kernels_are_built_listed_and_proved(world: World, platform: str) -> None:
     about = world.layers(platform)["layers"][-1]
     built = world.nvllm("kernels", "build", IMAGE, platform=platform).result
@@ -197,6 +197,7 @@ def test_the_kernels_are_built_listed_and_proved(world: World, platform: str) ->
     assert all(path.endswith(f".cpython-311-{MACHINES[platform]}-linux-gnu.so") for path in proved["stubs"])
 
 
+@pytest.mark.long
 def test_a_whole_image_has_the_bytes_that_were_built_without_a_base(cut: World, tmp_path: Path) -> None:
     project = Project(cut.project)
     build, stale = identity.load_build(project, IMAGE, None)

@@ -155,7 +155,7 @@ def _gate(path: Path) -> None:
         gates.outdated(filed, [("memory", 3)], gate_samples.NOW)
         exposition.text(Exposed((), {}, filed, gate_samples.HERE))
         if one.record is not None:
-            gates.problems(one.record, "x", "y")
+            gates.problems(one.record)
             again = gate_records.write(Path(name, "again"), one.record)
             assert again.read_bytes() == path.read_bytes()
 

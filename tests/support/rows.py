@@ -1,4 +1,4 @@
-"""One test that walks a table: it fails with every row that does not hold, instead of being collected once a row."""
+"""Tables of tests: one test that walks its rows, and rows of which some are for the thorough or the long runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ Test = Callable[..., None]
 def each_row(names: str | Sequence[str], rows: Iterable[Any]) -> Callable[[Test], Test]:
     """Have a test walk ROWS, whose columns have NAMES, as `pytest.mark.parametrize` takes them.
 
+    It fails with every row that does not hold, instead of being collected once a row.
     All rows share the test's fixtures, so a row must not see what the one before it has left there.
     """
     several = not isinstance(names, str)
@@ -39,3 +40,12 @@ def each_row(names: str | Sequence[str], rows: Iterable[Any]) -> Callable[[Test]
         return walk
 
     return walking
+
+
+def longer(names: str | Sequence[str], thorough: Iterable[Any], long: Iterable[Any]) -> pytest.MarkDecorator:
+    """Collect a simulation for each row: those of THOROUGH in `make test`, those of LONG in `make test-long`."""
+    several = not isinstance(names, str)
+    rows = [(row, pytest.mark.thorough) for row in thorough] + [(row, pytest.mark.long) for row in long]
+    return pytest.mark.parametrize(
+        names, [pytest.param(*(row if several else (row,)), marks=mark) for row, mark in rows]
+    )

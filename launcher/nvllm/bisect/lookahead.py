@@ -21,6 +21,7 @@ from nvllm.bisect.search import propose
 from nvllm.trials.trial import Trial
 
 MOST_MACHINES = 64
+"""Trials at once; the driver has one thread for each."""
 
 _SELDOM = 0.1
 """The chance below which an outcome is not guessed."""

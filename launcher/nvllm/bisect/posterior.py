@@ -119,7 +119,7 @@ class Rates:
 
 def _added(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """Return the sum of ROWS, number by number."""
-    return functools.reduce(lambda one, other: tuple(map(operator.add, one, other)), rows[1:], tuple(rows[0]))
+    return functools.reduce(lambda total, row: tuple(map(operator.add, total, row)), rows[1:], tuple(rows[0]))
 
 
 def known(holds: float, other: float) -> Rates:

@@ -17,6 +17,7 @@ from nvllm.serve import health
 from nvllm.serve.health import NotReady
 
 REPEATS = 8
+"""How often a trial asks the plan's prompt, half of it after another prompt (docs/bless.md)."""
 OTHER = "one two three four"
 """The prompt between two repeats."""
 

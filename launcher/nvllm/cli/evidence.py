@@ -43,8 +43,8 @@ from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
 from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, summary, tworuns
-from nvllm.evidence import artifacts as artifacts_of_run
 from nvllm.evidence.arms import Design
+from nvllm.evidence.artifacts import uncached
 from nvllm.evidence.directory import EvidenceDirectory, document
 from nvllm.evidence.load import LoadProbe, LoadThenQuestions
 from nvllm.evidence.records import (
@@ -65,8 +65,8 @@ from nvllm.image.identity import Build
 from nvllm.patches import patchset
 from nvllm.serve.fresh import FreshInstances
 from nvllm.spec.specfile import named_profile
-from nvllm.trials import probe as programs
 from nvllm.trials import questions
+from nvllm.trials.probe import program
 from nvllm.trials.probing import LegProbe, ProgramProbe, QuestionProbe
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -363,7 +363,7 @@ def _compiles(build: Build, profile: str, count: int, given: Sequence[str]) -> l
         Refusal("NV108", "--artifacts", "arms that differ in what was compiled alone", name, f"leave {name} out")
         for name in given
     )
-    if reason := artifacts_of_run.uncached(build.spec, build.spec.profiles[profile]):
+    if reason := uncached(build.spec, build.spec.profiles[profile]):
         cure = "name a profile that compiles, and keeps what it compiles: --profile P"
         raise refuse("NV860", f"profile {profile}", "an engine that compiles, and keeps it", reason, cure)
     return circumstances.artifact_arms(build, profile, count)
@@ -372,7 +372,7 @@ def _compiles(build: Build, profile: str, count: int, given: Sequence[str]) -> l
 def _probe(app: App, build: Build, profile: str, name: str, asked: QuestionOptions) -> LegProbe:
     """Return the probe NAME of PROFILE: questions, or a program."""
     if name != GSM8K:
-        test = programs.program(Path(name), (), "", build_only=False)
+        test = program(Path(name), (), "", build_only=False)
         floor = 100.0 if asked.floor is None else _percent(asked.floor)
         return ProgramProbe(test, proc.Programs(_ledger(app, build, profile)), floor)
     if asked.data is None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +11,7 @@ import click
 from nvllm.cli.frame import App, FiniteRange, Group, packed, with_app
 from nvllm.core import documents, proc
 from nvllm.core.canonical import Json
-from nvllm.core.gaterules import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE
+from nvllm.core.gaterules import DEFAULTS
 from nvllm.core.refusal import Refusal, collected, refuse_any
 from nvllm.host import disk_gate, facts, gate_records, gates, locks, memory_gate, thermal_gate
 from nvllm.host.disk_gate import DiskLimits
@@ -33,54 +32,47 @@ Examples:
 """
 
 
-class Bytes(click.ParamType[int]):
-    """A size such as 512M, 4G or 4GiB, in bytes."""
-
-    name = "size"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return gates.size(value.strip())
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class BytesList(Bytes):
-    """Sizes with commas between them, each once."""
-
-    name = "sizes"
-
-    def convert(  # type: ignore[override]
-        self, value: str | tuple[int, ...], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        return tuple(dict.fromkeys(Bytes.convert(self, one, param, ctx) for one in value.split(",")))
-
-
 Kept = tuple[GateRecord, Path]
 """A record, and where it lies."""
+
+
+def _size(_context: click.Context, _parameter: click.Parameter, value: str) -> int:
+    """Return the bytes of VALUE, such as 512M, 4G or 4GiB."""
+    try:
+        return gates.size(value.strip())
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _sizes(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """Return the sizes in VALUE, which has commas between them, each once."""
+    return tuple(dict.fromkeys(_size(context, parameter, text) for text in value.split(",")))
+
 
 _POSITIVE = FiniteRange(0, min_open=True)
 _DEGREES = click.IntRange(1, 200)
 _option = functools.partial(click.option, show_default=True)
 
 _MEMORY = (
-    _option("--bands", type=BytesList(), required=True, metavar="SIZES", help="Bands, such as 4G,32G,64G."),
+    _option("--bands", callback=_sizes, required=True, metavar="SIZES", help="Bands, such as 4G,32G,64G."),
     _option("--loops", type=click.IntRange(1, 10_000), default=1, help="Loops for each band."),
-    _option("--swap", type=Bytes(), default=gates.size_text(SWAP_IN_USE), metavar="SIZE", help="Most swap in use."),
+    _option(
+        "--swap", callback=_size, default=gates.size_text(DEFAULTS["swap"]), metavar="SIZE", help="Most swap in use."
+    ),
 )
 _THERMAL = (
     _option("--seconds", type=click.IntRange(0, 86400), default=5, help="Look for so long."),
-    _option("--gpu-temperature", "gpu", type=_DEGREES, default=GPU_DEGREES, help="Most degrees Celsius."),
-    _option("--host-temperature", "host", type=_DEGREES, default=HOST_DEGREES, help="Most degrees Celsius."),
+    _option(
+        "--gpu-temperature", "gpu", type=_DEGREES, default=DEFAULTS["gpu-temperature"], help="Most degrees Celsius."
+    ),
+    _option(
+        "--host-temperature", "host", type=_DEGREES, default=DEFAULTS["host-temperature"], help="Most degrees Celsius."
+    ),
 )
 _DISK = (
     _option("--writes", type=click.IntRange(10, 100_000), default=200, help="How many writes."),
-    _option("--p50", type=_POSITIVE, default=FSYNC_P50, help="Most ms of half of them."),
-    _option("--p99", type=_POSITIVE, default=FSYNC_P99, help="Most ms of 99 % of them."),
+    _option("--p50", type=_POSITIVE, default=DEFAULTS["p50"], help="Most ms of half of them."),
+    _option("--p99", type=_POSITIVE, default=DEFAULTS["p99"], help="Most ms of 99 % of them."),
 )
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be tested, or why not; test nothing.")
 
@@ -99,8 +91,8 @@ def memory(app: App, limits: MemoryLimits, dry_run: bool) -> None:
     if dry_run:
         _dry_run(app, "gate memory --dry-run", limits)
         return
-    kept = _memory(app, limits)
-    _say(app, "gate memory", [kept], _problems(kept))
+    record, path = _memory(app, limits)
+    _say(app, "gate memory", [(record, path)], gates.problems(record))
 
 
 @gate.command("thermal", epilog=EXAMPLES)
@@ -111,8 +103,12 @@ def thermal(app: App, limits: ThermalLimits) -> None:
 
     Run it while something loads the GPU. A host without GPU and sensors has not passed: nothing was measured.
     """
-    kept = _thermal(app, limits)
-    _say(app, "gate thermal", [kept], [*_problems(kept), *_unmeasured(kept)])
+    record, path = _thermal(app, limits)
+    refusals = gates.problems(record)
+    if record.absent:
+        cure = "run it on the host itself, with its sensors and GPUs"
+        refusals = [Refusal("NV518", "thermal gate", "something to measure", gates.summary(record), cure)]
+    _say(app, "gate thermal", [(record, path)], refusals)
 
 
 @gate.command("disk", epilog=EXAMPLES)
@@ -120,8 +116,8 @@ def thermal(app: App, limits: ThermalLimits) -> None:
 @with_app
 def disk(app: App, limits: DiskLimits) -> None:
     """It writes 4 KiB at a time into nvllm's cache directory, and waits until they are on the disk."""
-    kept = _disk(app, limits)
-    _say(app, "gate disk", [kept], _problems(kept))
+    record, path = _disk(app, limits)
+    _say(app, "gate disk", [(record, path)], gates.problems(record))
 
 
 @gate.command("all", epilog=EXAMPLES)
@@ -142,9 +138,9 @@ def all_gates(app: App, bands: MemoryLimits, dry_run: bool, degrees: ThermalLimi
     runs = (functools.partial(_disk, app, times), functools.partial(_thermal, app, degrees))
     for run in (*runs, functools.partial(_memory, app, bands)):
         with collected(refusals):  # what one gate lacks does not hinder another
-            kept = run()
-            records.append(kept)
-            refusals += _problems(kept)
+            record, path = run()
+            records.append((record, path))
+            refusals += gates.problems(record)
     _say(app, "gate all", records, refusals)
 
 
@@ -158,67 +154,40 @@ def _dry_run(app: App, command: str, limits: MemoryLimits) -> None:
     app.show(command, {"bands": planned, "swap": limits.swap}, lambda: app.out.line(text), refusals)
 
 
-def _problems(kept: Kept) -> list[Refusal]:
-    """Return NV517 and NV518 for what did not pass, each with its cure."""
-    record, _ = kept
-    again = f"nvllm gate {record.gate}"
-    if record.gate == "memory":
-        asked = [one.name.removeprefix("band ") for one in record.checks if one.name.startswith("band ")]
-        again += f" --bands {','.join(asked)}"
-        faulty = f"replace faulty memory, or stop what makes the host swap, and test it again: {again}"
-        return gates.problems(record, faulty, f"stop what uses memory, and test it again: {again}")
-    if record.gate == "thermal":
-        faulty = f"cool the machine, or update what is too old, and look again: {again}"
-        return gates.problems(record, faulty, f"install driver and nvidia-ml-py, and look again: {again}")
-    faulty = f"set NVLLM_HOME to a directory on a faster disk, and measure it: {again}"
-    return gates.problems(record, faulty, faulty)
+def _memory(app: App, limits: MemoryLimits) -> Kept:
+    tester = Memtester(proc.require("memtester", "memtester"), app.places.gates / "programs")
 
+    def measure(_: HostFacts, results: Measured) -> None:
+        tester.end_left()
+        refuse_any(memory_gate.unready(limits, facts.memory()))
+        memory_gate.run(limits, tester, results, app.progress)
 
-def _unmeasured(kept: Kept) -> list[Refusal]:
-    """Return NV518 if the host has nothing of the kind that the gate measures."""
-    record, _ = kept
-    if record.outcome != "not measured" or any(one.state != "absent" for one in record.checks):
-        return []
-    cure = "run it on the host itself, with its sensors and GPUs"
-    return [Refusal("NV518", f"{record.gate} gate", "something to measure", gates.summary(record), cure)]
+    return _kept(app, "memory", measure)
 
 
 def _thermal(app: App, limits: ThermalLimits) -> Kept:
-    return _kept(app, "thermal", lambda host: thermal_gate.run(limits, host, ThermalSources(), app.progress))
+    sources = ThermalSources()
+    return _kept(app, "thermal", lambda host, results: thermal_gate.run(limits, host, sources, results, app.progress))
 
 
 def _disk(app: App, limits: DiskLimits) -> Kept:
-    return _kept(app, "disk", lambda _: disk_gate.run(limits, app.places.cache, app.progress))
+    return _kept(app, "disk", lambda _, results: disk_gate.run(limits, app.places.cache, results, app.progress))
 
 
-def _kept(app: App, name: GateName, measure: Callable[[HostFacts], Measured]) -> Kept:
-    """Run the gate NAME, which MEASUREs this host, and keep its record."""
-    with _alone(app, name):
-        host = facts.probe([])
-        record = gate_records.measured(name, host, measure(host))
-        return record, gate_records.write(app.places.gates, record)
-
-
-def _memory(app: App, limits: MemoryLimits) -> Kept:
-    tester = Memtester(proc.require("memtester", "memtester"), app.places.gates / "programs")
-    with _alone(app, "memory"):
-        tester.end_left()
-        refuse_any(memory_gate.unready(limits, facts.memory()))
-        return memory_gate.recorded(limits, tester, facts.probe([]), app.places.gates, app.progress)
-
-
-@contextmanager
-def _alone(app: App, name: GateName) -> Iterator[None]:
-    """Hold the lock of the gate NAME: two of a kind would measure each other."""
+def _kept(app: App, name: GateName, measure: Callable[[HostFacts, Measured], None]) -> Kept:
+    """Run the gate NAME, which MEASUREs this host, and keep its record. Two of a kind would measure each other."""
     with locks.acquire_all(app.places.locks, [Key("gate", name)], locks.this_process(f"nvllm gate {name}")):
-        yield
+        host = facts.probe([])
+        return gate_records.recorded(name, host, app.places.gates, app.progress, lambda results: measure(host, results))
 
 
 def _say(app: App, command: str, records: Sequence[Kept], refusals: Sequence[Refusal]) -> None:
     """Show what RECORDS say, and where each lies. Raises `Seen` with REFUSALS."""
-    data: list[Json] = [
-        {**_document(record), "file": str(path), "not_shown": gates.not_shown(record)} for record, path in records
-    ]
+    data: list[Json] = []
+    for record, path in records:
+        document = documents.unstructure(FORM, record)
+        assert isinstance(document, dict)
+        data.append({**document, "file": str(path), "not_shown": gates.not_shown(record)})
 
     def text() -> None:
         rows = [
@@ -234,9 +203,3 @@ def _say(app: App, command: str, records: Sequence[Kept], refusals: Sequence[Ref
                     app.out.line(f"  {gates.size_text(band.bytes)}  {fault.test}  {fault.address}  {fault.found}")
 
     app.show(command, {"gates": data}, text, refusals)
-
-
-def _document(record: GateRecord) -> dict[str, Json]:
-    document = documents.unstructure(FORM, record)
-    assert isinstance(document, dict)
-    return document

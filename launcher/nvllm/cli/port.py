@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -28,10 +28,12 @@ from nvllm.patches import patching, seriesfile, source
 from nvllm.patches.series import Series
 from nvllm.patches.source import ArchiveTree
 from nvllm.patches.unified import Diff
-from nvllm.port import gitmerge, merge, moves, newspec, releases, written
+from nvllm.port import gitmerge, merge, moves, newspec, releases, report, written
 from nvllm.port.conflicts import Conflicts
-from nvllm.port.merge import Ported, Sides
+from nvllm.port.merge import Ported, Resolution, Sides
 from nvllm.port.newspec import Need
+from nvllm.port.report import PortReport
+from nvllm.port.resolutions import Resolutions
 from nvllm.port.written import Release
 from nvllm.sources import commits
 from nvllm.sources.indexes import Sources
@@ -77,7 +79,7 @@ class _Job:
 
     def upstream(self, version: str) -> frozenset[str]:
         """Return the ids of the patches that the source of VERSION has."""
-        ported, _ = self.to(version, self.texts(version), lambda patch_id, path: None)
+        ported, _ = self.to(version, self.texts(version), _unasked)
         return frozenset(outcome.id for outcome in ported if outcome.state == "upstream")
 
     def releases(self) -> tuple[str, ...]:
@@ -86,6 +88,31 @@ class _Job:
 
     def _suffixes(self) -> tuple[str, ...]:
         return suffixes(self.series)
+
+
+def _unasked(patch_id: str, path: str, merged: bytes) -> Resolution | None:
+    """Resolve nothing: what becomes of a patch by its text alone."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolver:
+    """What people have made of the files of patches: for this port in CONFLICTS, before in MEMORY."""
+
+    conflicts: Conflicts
+    memory: Resolutions
+
+    def resolved(self, patch_id: str, path: str, merged: bytes) -> Resolution | None:
+        content = self.conflicts.resolved(patch_id, path)
+        if content is not None:
+            return Resolution(content, "person")
+        content = self.memory.recall(path, merged)
+        return Resolution(content, "memory") if content is not None else None
+
+    def remember(self, ported: Sequence[Ported]) -> None:
+        """Keep what people have made of the files of PORTED for this port. Raises Refused NV920."""
+        for one in (one for outcome in ported for one in outcome.resolved if one.resolution.origin == "person"):
+            self.memory.remember(one.path, one.merged, one.resolution.content)
 
 
 def suffixes(series: Series) -> tuple[str, ...]:
@@ -117,9 +144,11 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
 
     Each patch is merged three-way, file by file, from the two source archives. It is unchanged, moved, merged, partly
     upstream, upstream, or in conflict. Where patches conflict, the files are written with markers: edit them, and run
-    the same command again. Then comes what the image's spec needs: what is written, and what a person decides. If the
-    spec needs no decision, the lock is written too. Exits with 1 while a patch is in conflict, or a person must decide
-    something.
+    the same command again. A conflict that was resolved before, also in another project, is resolved the same way.
+
+    The report begins with what of each patch changed, as `git range-diff` shows it. Then come the outcomes, what the
+    image's spec needs, what was dropped, and what a person decides. If the spec needs no decision, the lock is written
+    too. Exits with 1 while a patch is in conflict, or a person must decide something.
     """
     spec = specfile.of(app.project, image)
     series = seriesfile.of(app.project, spec.patches.series)
@@ -132,12 +161,16 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
         _each(job)
         return
     target = app.project.series(f"v{to}")
-    resolutions = Conflicts(conflicts or target.with_name(f"{target.name}.conflicts"))
+    resolver = _Resolver(
+        Conflicts(conflicts or target.with_name(f"{target.name}.conflicts")), Resolutions(app.places.resolutions)
+    )
     if not dry_run:
         app.project.writable(target)
         durable.absent(target, "--to")
     new = job.texts(to)
-    ported, tree = job.to(to, new, resolutions.resolved)
+    ported, tree = job.to(to, new, resolver.resolved)
+    if not dry_run:
+        resolver.remember(ported)
     ported = _dated(job, ported, to)
     unmerged = [outcome for outcome in ported if outcome.state in ("conflict", "missing")]
     commit = None if dry_run or unmerged else _commit(app, spec, to, commit, tree)
@@ -147,11 +180,12 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     moved, needs = _moved(app, spec, series, release, dry_run=dry_run)
     undecided = any(need.state == "decide" for need in needs)
     needs = (*needs, *newspec.old_proofs(app.project.root, series, release))
+    reported = report.of(series, diffs, ported, needs, tree)
     paths: tuple[Path, ...] = ()
     lines: list[str] = []
     spec_path = app.project.spec(image)
     if not dry_run and unmerged:
-        paths = resolutions.write(ported)
+        paths = resolver.conflicts.write(ported)
         lines = [*(f"conflict: {app.project.show(path)}" for path in paths), "edit these files, then run it again"]
     elif not dry_run:
         assert commit is not None
@@ -175,12 +209,14 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
         "image": image,
         "series": series.base,
         "version": to,
-        "patches": [_document(outcome, job.enabled) for outcome in ported],
+        "patches": [_document(outcome, job.enabled, reported) for outcome in ported],
+        "dropped": [dataclasses.asdict(item) for item in reported.dropped],
+        "decide": [dataclasses.asdict(item) for item in reported.decide],
         "conflicts": [str(path) for path in paths],
         "spec": [dataclasses.asdict(need) for need in needs],
         "written": None if dry_run or unmerged else app.project.show(target),
     }
-    app.out.result("port", data, lambda: _text(app, ported, job.enabled, needs, lines))
+    app.out.result("port", data, lambda: _text(app, ported, job.enabled, needs, reported, lines))
     if unmerged or any(need.state == "decide" for need in needs):
         raise click.exceptions.Exit(1)
 
@@ -235,11 +271,11 @@ def _each(job: _Job) -> None:
         raise refuse("NV209", "--to each", "an index that says which releases there are", "--offline", _NAMED)
     rows: dict[str, tuple[Ported, ...]] = {}
     for version in job.releases():
-        rows[version] = job.to(version, job.texts(version), lambda patch_id, path: None)[0]
+        rows[version] = job.to(version, job.texts(version), _unasked)[0]
     data: Json = {
         "series": series.base,
         "releases": [
-            {"version": version, "patches": [_document(outcome, job.enabled) for outcome in ported]}
+            {"version": version, "patches": [_outcome(outcome, job.enabled) for outcome in ported]}
             for version, ported in rows.items()
         ],
     }
@@ -250,7 +286,16 @@ def _each(job: _Job) -> None:
     app.out.result("port", data, lambda: app.out.table(columns, cells))
 
 
-def _document(outcome: Ported, enabled: tuple[str, ...]) -> dict[str, Json]:
+def _document(outcome: Ported, enabled: tuple[str, ...], reported: PortReport) -> dict[str, Json]:
+    """Return OUTCOME for --json, with what is REPORTED of it."""
+    return {
+        **_outcome(outcome, enabled),
+        "range_diff": list(reported.changes.get(outcome.id, ())),
+        "evidence": [dataclasses.asdict(item) for item in reported.evidence.get(outcome.id, ())],
+    }
+
+
+def _outcome(outcome: Ported, enabled: tuple[str, ...]) -> dict[str, Json]:
     """Return OUTCOME for --json: without the bytes of its files."""
     return {
         "id": outcome.id,
@@ -260,6 +305,7 @@ def _document(outcome: Ported, enabled: tuple[str, ...]) -> dict[str, Json]:
         "enabled": outcome.id in enabled,
         "unmerged": [{"path": file.path, "reason": file.reason} for file in outcome.unmerged],
         "renamed": [{"old": old, "new": new} for old, new in outcome.renamed],
+        "resolved": [{"path": one.path, "origin": one.resolution.origin} for one in outcome.resolved],
     }
 
 
@@ -301,16 +347,32 @@ def wheels_of(app: App, spec: ImageSpec, release: newspec.NewRelease) -> Release
 
 
 def _text(
-    app: App, ported: tuple[Ported, ...], enabled: tuple[str, ...], needs: tuple[Need, ...], lines: list[str]
+    app: App,
+    ported: tuple[Ported, ...],
+    enabled: tuple[str, ...],
+    needs: tuple[Need, ...],
+    reported: PortReport,
+    lines: list[str],
 ) -> None:
+    """Print the range-diff first: it is the longest part, and what is to be done stands last."""
+    for patch_id, changes in reported.changes.items():
+        for line in [patch_id, *(f"    {change}" for change in changes)] if changes else ():
+            app.out.line(line)
     rows = [
         (outcome.id, outcome.state, "enabled" if outcome.id in enabled else "-", outcome.detail) for outcome in ported
     ]
     app.out.table(["patch", "outcome", "set", "detail"], rows)
-    for outcome in ported:
-        for file in outcome.unmerged:
-            app.out.line(f"  {outcome.id}: {file.path}: {file.reason}")
-    app.out.table(["spec", "state", "now", "then"], [(need.where, need.state, need.now, need.then) for need in needs])
+    for patch_id, evidence in reported.evidence.items():
+        for item in evidence:
+            texts = [f"has {text!r}" for text in item.contains] + [f"lacks {text!r}" for text in item.lacks]
+            app.out.line(f"  {patch_id}: {item.path} {', '.join(texts)}")
+    spec = [(need.where, need.state, need.now, need.then) for need in needs if need.state != "decide"]
+    dropped, decide = ([(item.what, item.why) for item in items] for items in (reported.dropped, reported.decide))
+    for columns, cells in ((["spec", "state", "now", "then"], spec), (["dropped", "why"], dropped)):
+        if cells:
+            app.out.table(columns, cells)
+    if decide:
+        app.out.table(["decide", "what"], decide)
     for line in lines:
         app.out.line(line)
 

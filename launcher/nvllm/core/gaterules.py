@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated
 
 from nvllm.core.fields import Rule, Size
@@ -11,12 +13,10 @@ _Days = Annotated[int, Rule(minimum=1, maximum=3650)]
 _Degrees = Annotated[int, Rule(minimum=1, maximum=200)]
 _Milliseconds = Annotated[int, Rule(minimum=1, maximum=60_000)]
 
-SWAP_IN_USE = 2**30
-GPU_DEGREES = 85
-HOST_DEGREES = 95
-FSYNC_P50 = 20
-FSYNC_P99 = 200
-"""What a hardware gate is held against unless it is told something else: bytes, degrees Celsius, milliseconds."""
+DEFAULTS: Mapping[str, int] = MappingProxyType(
+    {"swap": 2**30, "gpu-temperature": 85, "host-temperature": 95, "p50": 20, "p99": 200}
+)
+"""What a hardware gate is held against, by the names of the command's options: bytes, degrees Celsius, milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class MemoryGateRule:
     """Days for which a run of the gate counts."""
     band: Size
     """The least memory that the run must have tested at once."""
-    swap: Size = SWAP_IN_USE
+    swap: Size = DEFAULTS["swap"]
     """The most bytes of swap that were in use before."""
 
 
@@ -37,9 +37,9 @@ class ThermalGateRule:
 
     max_age: _Days
     """Days for which a run of the gate counts."""
-    gpu_temperature: _Degrees = GPU_DEGREES
+    gpu_temperature: _Degrees = DEFAULTS["gpu-temperature"]
     """The most degrees Celsius of a GPU."""
-    host_temperature: _Degrees = HOST_DEGREES
+    host_temperature: _Degrees = DEFAULTS["host-temperature"]
     """The most degrees Celsius of the host's own sensors."""
 
 
@@ -49,9 +49,9 @@ class DiskGateRule:
 
     max_age: _Days
     """Days for which a run of the gate counts."""
-    p50: _Milliseconds = FSYNC_P50
+    p50: _Milliseconds = DEFAULTS["p50"]
     """The most milliseconds of half of the writes."""
-    p99: _Milliseconds = FSYNC_P99
+    p99: _Milliseconds = DEFAULTS["p99"]
     """The most milliseconds of 99 % of the writes."""
 
 

@@ -148,6 +148,8 @@ class Places:
     """The projects that use this state, so that `gc` keeps what they refer to."""
     blessings = _Below("state", "blessings")
     """The newest versions of blessings that this host has seen."""
+    resolutions = _Below("state", "resolutions")
+    """How conflicts of ports were resolved, by what conflicted, see `port/resolutions.py`."""
 
     @property
     def id(self) -> str:

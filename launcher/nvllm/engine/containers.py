@@ -235,6 +235,7 @@ def options(creating: Container, product: Product) -> dict[str, Any]:
         "user": creating.user,
         "labels": dict(creating.labels),
         "read_only": creating.read_only,
+        # vLLM runs without capabilities and set-uid programs; the gate refuses to start it with them (NV701).
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges", *([] if creating.filtered else ["seccomp=unconfined"])],
         "mem_limit": creating.memory,
@@ -247,7 +248,7 @@ def options(creating: Container, product: Product) -> dict[str, Any]:
         "mounts": [Mount(mount.target, mount.source, type="bind", read_only=True) for mount in creating.mounts],
         # The supervisor starts a dead engine again itself, after every check (docs/serving.md).
         "restart_policy": {"Name": "no"},
-        # Docker limits no log by itself.
+        # Docker limits no log by itself. What it rotates away is in the supervisor's own log, which has a limit too.
         "log_config": {"Type": "json-file", "Config": {"max-size": "50m", "max-file": "2"}},
         "detach": True,
         **NO_CLIENT_PROXIES,

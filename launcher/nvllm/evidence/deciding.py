@@ -14,6 +14,7 @@ from nvllm.evidence.load import PRIMARY
 from nvllm.evidence.records import ArmSummary, Effect, FactorFinding, Finding, Margins
 
 LEVEL = 0.95
+"""The level of all intervals of a run together (`comparison.py` shares its error between them)."""
 
 CORRECT, LENGTH, SPEED = "correct", "tokens per answer", "tokens per second"
 """The measures of answers. The first two are differences, over questions; the last is a ratio, over runs."""

@@ -22,6 +22,7 @@ DEFAULT_SERVER = "1.36"
 EXECUTABLE_IMAGES = (1, 36)
 """The first version of the server that mounts images with the right to execute what is in them."""
 IMAGES_BY_DEFAULT = (1, 35)
+"""The first version in which the feature gate ImageVolume is on by default."""
 OLDEST = (1, 31)
 """The first version that mounts images at all, behind the feature gate ImageVolume."""
 

@@ -29,6 +29,7 @@ _PORT = 10001
 """Where a head of Ray listens for clients, unless it was told another port."""
 _OPEN = "this machine takes work from whoever reaches it: RAY_AUTH_MODE is not `token` there"
 _ATTEMPTS = 3
+"""Connections to a head, each of which may fail for 40 s (docs/fleet.md)."""
 _BROKEN = ("Initialization failure from server", "already been disconnected")
 """What Ray says if the process that the head starts for a driver did not come up, or died."""
 

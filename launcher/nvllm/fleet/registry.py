@@ -39,11 +39,12 @@ from nvllm.fleet.bounded import (
 )
 from nvllm.fleet.credentials import Credentials
 from nvllm.layers.oci import INDEX, MANIFEST, Descriptor, sha256
-from nvllm.sources.fetch import Answer, LargeError, Serial
+from nvllm.sources.fetch import SERVER_ERROR, TRANSIENT, Answer, LargeError, Serial
 
 T = TypeVar("T")
 
 _AT_ONCE = 4
+"""Blobs at once, as in `sources/fetch.py`."""
 _ATTEMPTS = 5
 """The waits between so many are 7.5 s in all."""
 BACKOFF = 0.5
@@ -400,7 +401,7 @@ class Repository:
         if status in good:
             return
         problem = f"status {status}: {_words(answer.content)}".removesuffix(": ")
-        if status >= 500 or status in {408, 425, 429}:
+        if status >= SERVER_ERROR or status in TRANSIENT:
             raise _AgainError(problem)
         cure = f"docker login {self.name.host}" if status in {401, 403} else f"look at the registry {self.name.host}"
         raise self._refused(expected, problem, cure)

@@ -55,6 +55,7 @@ class RemovedFiles:
         file = (info.st_dev, info.st_ino)
         self._names[file] += 1
         links = 1 if stat.S_ISDIR(info.st_mode) else info.st_nlink
+        # In units of 512 bytes, whatever the blocks of the file system are (stat(2)).
         return info.st_blocks * 512 if self._names[file] == links else 0
 
 

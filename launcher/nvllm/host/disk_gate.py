@@ -12,7 +12,7 @@ from nvllm.core import durable, paths
 from nvllm.core.progress import Progress
 from nvllm.core.statistics import percentile
 from nvllm.host.gate_records import Measured
-from nvllm.host.gates import GateCheck
+from nvllm.host.gates import decided
 
 BLOCK = 4096
 """Bytes of each write: a page, the least that a file system writes. The wait is then for the disk, not for data."""
@@ -27,13 +27,16 @@ class DiskLimits:
     p99: float
 
 
-def run(limits: DiskLimits, directory: Path, progress: Progress) -> Measured:
-    """Measure the file system of DIRECTORY, and return what was found. Raises Refused NV920 if it takes no file."""
+def run(limits: DiskLimits, directory: Path, results: Measured, progress: Progress) -> None:
+    """Measure the file system of DIRECTORY, and add to RESULTS. Raises Refused NV920 if it takes no file."""
+    results.limits = {"p50": limits.p50, "p99": limits.p99}
     took = latencies(directory, limits.writes, progress)
-    p50, p99 = percentile(took, 50), percentile(took, 99)
-    checks = [_within("fsync p50", p50, limits.p50), _within("fsync p99", p99, limits.p99)]
-    figures = {"fsync_p50_ms": p50, "fsync_p99_ms": p99, "fsync_max_ms": max(took)}
-    return Measured(checks, limits={"p50": limits.p50, "p99": limits.p99}, figures=figures)
+    for name, percent in (("p50", 50), ("p99", 99)):
+        latency, most = percentile(took, percent), results.limits[name]
+        limit = f"at most {most:g} ms"
+        results.checks.append(decided(f"fsync {name}", limit, f"{latency:.2f} ms", passed=latency <= most))
+        results.figures[f"fsync_{name}_ms"] = latency
+    results.figures["fsync_max_ms"] = max(took)
 
 
 def latencies(directory: Path, writes: int, progress: Progress) -> list[float]:
@@ -52,7 +55,3 @@ def latencies(directory: Path, writes: int, progress: Progress) -> list[float]:
                 took.append((time.perf_counter() - began) * 1000)
                 task.advance(1)
     return took
-
-
-def _within(name: str, took: float, most: float) -> GateCheck:
-    return GateCheck(name, "passed" if took <= most else "failed", f"at most {most:g} ms", f"{took:.2f} ms")

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nvllm.core import clock, documents, durable, paths, proc, reading, trusted
+from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused
 from nvllm.host import gates
 from nvllm.host.facts import HostFacts
@@ -62,12 +64,25 @@ def write(directory: Path, record: GateRecord) -> Path:
     return directory / name
 
 
-def measured(gate: GateName, host: HostFacts, results: Measured) -> GateRecord:
-    """Return the record of a run of GATE that ends now on HOST, with its RESULTS."""
-    return GateRecord(
+def recorded(
+    gate: GateName, host: HostFacts, directory: Path, progress: Progress, measure: Callable[[Measured], None]
+) -> tuple[GateRecord, Path]:
+    """MEASURE the HOST for GATE, write the record into DIRECTORY, and return both. The caller holds the gate's lock.
+
+    An interrupt is recorded too, then raised again; a fault that was found until then stays one. Raises Refused NV920.
+    """
+    results, interrupt = Measured(), None
+    try:
+        measure(results)
+    except KeyboardInterrupt as raised:
+        interrupt = raised
+    outcome = gates.outcome(results.checks)
+    if interrupt is not None and outcome != "failed":
+        outcome = "interrupted"
+    record = GateRecord(
         schema=SCHEMA,
         gate=gate,
-        outcome=gates.outcome(results.checks),
+        outcome=outcome,
         measured=clock.now(),
         machine=gates.machine(host),
         boot=proc.boot_id(),
@@ -78,6 +93,11 @@ def measured(gate: GateName, host: HostFacts, results: Measured) -> GateRecord:
         limits=results.limits,
         figures=results.figures,
     )
+    path = write(directory, record)
+    if interrupt is not None:
+        progress.note(f"{gate} gate {outcome} after {len(results.checks)} checks: {path}")
+        raise interrupt
+    return record, path
 
 
 def _read(path: Path, gate: GateName, stamp: str) -> FiledRecord:

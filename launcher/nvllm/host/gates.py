@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal, TypeAlias, get_args
 
 from nvllm.core import canonical, clock
 from nvllm.core.fields import Count, Form, Positive, Rule, Seconds, Sha256, Word
-from nvllm.core.gaterules import FSYNC_P50, FSYNC_P99, GPU_DEGREES, HOST_DEGREES, SWAP_IN_USE, GateRules
+from nvllm.core.gaterules import DEFAULTS, GateRules
 from nvllm.core.refusal import Refusal
 from nvllm.host.facts import HostFacts
 
@@ -26,13 +26,6 @@ GateOutcome: TypeAlias = Literal["passed", "failed", "not measured", "interrupte
 CheckState: TypeAlias = Literal["passed", "failed", "not measured", "absent"]
 """``absent``: this machine has nothing of the kind, so there is nothing to measure."""
 
-_DEFAULTS: Mapping[str, int] = {
-    "swap": SWAP_IN_USE,
-    "gpu-temperature": GPU_DEGREES,
-    "host-temperature": HOST_DEGREES,
-    "p50": FSYNC_P50,
-    "p99": FSYNC_P99,
-}
 KEPT_DAYS = 30
 """Days in which a record is no garbage, even if no profile requires its gate: a profile may be written later."""
 
@@ -120,6 +113,11 @@ class GateRecord:
         return clock.seconds(self.measured)
 
     @property
+    def absent(self) -> bool:
+        """Whether this machine has nothing of the kind that the gate measures."""
+        return all(check.state == "absent" for check in self.checks)
+
+    @property
     def largest(self) -> int:
         """Bytes of the largest band that was tested without a fault, 0 if none was."""
         return max((one.bytes for one in self.bands if not one.faults), default=0)
@@ -163,7 +161,7 @@ class GateNeed:
     def cure(self) -> str:
         whole = math.ceil(self.band / _MIB) * _MIB  # memtester takes no band below a page
         bands = f" --bands {size_text(whole)}" if self.band else ""
-        given = {name: most for name, most in self.limits.items() if most != _DEFAULTS[name]}
+        given = {name: most for name, most in self.limits.items() if most != DEFAULTS[name]}
         options = "".join(f" --{name} {size_text(most) if name == 'swap' else most}" for name, most in given.items())
         return f"nvllm gate {self.gate}{bands}{options}"
 
@@ -185,13 +183,17 @@ def machine(facts: HostFacts) -> Machine:
 
 def needs(rules: GateRules) -> Iterator[GateNeed]:
     """Yield the gates that RULES require."""
-    if rules.memory is not None:
-        yield GateNeed("memory", rules.memory.max_age, {"swap": rules.memory.swap}, rules.memory.band)
-    if rules.thermal is not None:
-        degrees = {"gpu-temperature": rules.thermal.gpu_temperature, "host-temperature": rules.thermal.host_temperature}
-        yield GateNeed("thermal", rules.thermal.max_age, degrees)
-    if rules.disk is not None:
-        yield GateNeed("disk", rules.disk.max_age, {"p50": rules.disk.p50, "p99": rules.disk.p99})
+    by_gate = asdict(rules)
+    for gate in GATES:
+        if (rule := by_gate[gate]) is not None:
+            given = {name.replace("_", "-"): most for name, most in rule.items()}
+            limits = {name: given[name] for name in DEFAULTS if name in given}
+            yield GateNeed(gate, given["max-age"], limits, given.get("band", 0))
+
+
+def decided(name: Word, limit: str, measured: str, *, passed: bool) -> GateCheck:
+    """Return the check NAME, which was made, with its LIMIT and what was MEASURED."""
+    return GateCheck(name, "passed" if passed else "failed", limit, measured)
 
 
 def outcome(checks: Sequence[GateCheck]) -> GateOutcome:
@@ -202,12 +204,16 @@ def outcome(checks: Sequence[GateCheck]) -> GateOutcome:
     return "passed" if "passed" in states and "not measured" not in states else "not measured"
 
 
-def problems(record: GateRecord, faulty: str, unmeasured: str) -> list[Refusal]:
-    """Return NV517 with the cure FAULTY for each failed check of RECORD, NV518 with UNMEASURED for each not made."""
-    codes = {"failed": ("NV517", faulty), "not measured": ("NV518", unmeasured)}
+def problems(record: GateRecord) -> list[Refusal]:
+    """Return NV517 for each failed check of RECORD, and NV518 for each that could not be made."""
+    kind, where = _KINDS[record.gate], f"{record.gate} gate"
+    bands = [one.name.removeprefix("band ") for one in record.checks if one.name.startswith("band ")]
+    again = f"nvllm gate {record.gate} --bands {','.join(bands)}" if bands else f"nvllm gate {record.gate}"
+    codes = {"failed": ("NV517", kind.faulty), "not measured": ("NV518", kind.unmeasured)}
     unpassed = ((check, *codes[check.state]) for check in record.checks if check.state in codes)
-    where = f"{record.gate} gate"
-    return [Refusal(code, f"{where}: {one.name}", one.limit, one.found, cure) for one, code, cure in unpassed]
+    return [
+        Refusal(code, f"{where}: {one.name}", one.limit, one.found, f"{cure}: {again}") for one, code, cure in unpassed
+    ]
 
 
 def judge(state: GateState, facts: HostFacts) -> str | list[Refusal]:
@@ -305,19 +311,36 @@ def _difference(recorded: Machine, here: Machine) -> str:
     return "; ".join(f"{name} {before}, here {now}" for name, before, now in pairs if before != now)
 
 
-_NOT_SHOWN: Mapping[GateName, str] = {
-    "memory": "that other pages are sound: the kernel chose these, and the next run gets others.",
-    "thermal": (
-        "that clocks hold under load: it looked for some seconds, whatever the GPU did then. Not every driver tells "
-        "that heat slows a clock down; on a GB10 the reasons are not reliable. Compare tokens/s of first and last runs."
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A gate: what to do about a FAULTY check, and about one that is UNMEASURED; and what a pass does not show."""
+
+    faulty: str
+    unmeasured: str
+    not_shown: str
+
+
+_FASTER = "set NVLLM_HOME to a directory on a faster disk, and measure it"
+_KINDS: Mapping[GateName, _Kind] = {
+    "memory": _Kind(
+        "replace faulty memory, or stop what makes the host swap, and test it again",
+        "stop what uses memory, and test it again",
+        "that other pages are sound: the kernel chose these, and the next run gets others.",
     ),
-    "disk": "how fast the disk is while an engine loads from it.",
+    "thermal": _Kind(
+        "cool the machine, or update what is too old, and look again",
+        "install driver and nvidia-ml-py, and look again",
+        "that clocks hold under load: it looked for some seconds, whatever the GPU did then. Not every driver tells "
+        "that heat slows a clock down; on a GB10 the reasons are not reliable. Compare tokens/s of first and last "
+        "runs.",
+    ),
+    "disk": _Kind(_FASTER, _FASTER, "how fast the disk is while an engine loads from it."),
 }
 
 
 def not_shown(record: GateRecord) -> str:
     """Return what a run that passed, as RECORD has it, does not show; empty for any other."""
-    return _NOT_SHOWN[record.gate] if record.outcome == "passed" else ""
+    return _KINDS[record.gate].not_shown if record.outcome == "passed" else ""
 
 
 def summary(record: GateRecord) -> str:

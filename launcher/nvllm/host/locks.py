@@ -228,6 +228,7 @@ def _guarded(directory: Path, patience: float) -> Iterator[int]:
             raise Refused([_unusable(directory, text, f"chmod 700 {shlex.quote(str(directory))}")])
         descriptor = _open(directory_descriptor, path)
         try:
+            # It is held for the opening and locking of files alone, and never while something runs under those locks.
             deadline = time.monotonic() + patience
             while not _lock(descriptor, path):
                 if time.monotonic() >= deadline:

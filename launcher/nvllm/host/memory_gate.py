@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import MEMORY_FLOOR
-from nvllm.host import gate_records
-from nvllm.host.facts import HostFacts, memory
+from nvllm.host.facts import memory
 from nvllm.host.gate_records import Measured
-from nvllm.host.gates import CheckState, GateCheck, GateRecord, MemoryBand, size_text
+from nvllm.host.gates import CheckState, GateCheck, MemoryBand, decided, size_text
 from nvllm.host.memtester import TESTS, Memtester, MemtesterFailed
 
 _MIB = 2**20
@@ -48,29 +46,7 @@ def unready(limits: MemoryLimits, meminfo: Mapping[str, int]) -> list[Refusal]:
     return refusals
 
 
-def recorded(
-    limits: MemoryLimits, memtester: Memtester, facts: HostFacts, directory: Path, progress: Progress
-) -> tuple[GateRecord, Path]:
-    """Run the gate on the host of FACTS, and return its record and where that lies below DIRECTORY.
-
-    An interrupt is recorded too, then raised again; what was found until then stays a fault. Raises Refused NV920.
-    """
-    results = Measured()
-    try:
-        _run(limits, memtester, results, progress)
-    except KeyboardInterrupt:
-        record = gate_records.measured("memory", facts, results)
-        if record.outcome != "failed":
-            record = replace(record, outcome="interrupted")
-        path = gate_records.write(directory, record)
-        done = f"{len(results.bands)} of {len(limits.bands)} bands done"
-        progress.note(f"memory gate {record.outcome}, {done}: {path}")
-        raise
-    record = gate_records.measured("memory", facts, results)
-    return record, gate_records.write(directory, record)
-
-
-def _run(limits: MemoryLimits, memtester: Memtester, results: Measured, progress: Progress) -> None:
+def run(limits: MemoryLimits, memtester: Memtester, results: Measured, progress: Progress) -> None:
     """Look at MemAvailable and swap, then test the bands; add to RESULTS as it goes."""
     _before(limits, memory(), results)
     for band in limits.bands:
@@ -81,20 +57,14 @@ def _run(limits: MemoryLimits, memtester: Memtester, results: Measured, progress
             results.checks.append(GateCheck(name, "not measured", limit, _mib(available)))
             continue
         with progress.task(f"memtester {name}", limits.loops * TESTS, "tests") as task:
-            results.checks.append(_band(name, band, limits.loops, memtester, results, task.advance))
+            try:
+                tested = memtester.test(band, limits.loops, task.advance)
+            except MemtesterFailed as error:
+                results.checks.append(GateCheck(name, "not measured", "no fault", str(error)))
+            else:
+                results.bands.append(tested)
+                results.checks.append(decided(name, "no fault", band_summary(tested), passed=not tested.faults))
         results.versions["memtester"] = memtester.version
-
-
-def _band(
-    name: str, size: int, loops: int, memtester: Memtester, results: Measured, advance: Callable[[int], None]
-) -> GateCheck:
-    limit = "no fault"
-    try:
-        band = memtester.test(size, loops, advance)
-    except MemtesterFailed as error:
-        return GateCheck(name, "not measured", limit, str(error))
-    results.bands.append(band)
-    return GateCheck(name, "failed" if band.faults else "passed", limit, band_summary(band))
 
 
 def _before(limits: MemoryLimits, meminfo: Mapping[str, int], results: Measured) -> None:
@@ -109,8 +79,8 @@ def _before(limits: MemoryLimits, meminfo: Mapping[str, int], results: Measured)
     need = max(limits.bands) + MEMORY_FLOOR
     state: CheckState = "passed" if available >= need else "not measured"
     results.checks.append(GateCheck("MemAvailable", state, f"at least {_mib(need)}", _mib(available)))
-    state = "failed" if swapped > limits.swap else "passed"
-    results.checks.append(GateCheck("swap in use", state, f"at most {_mib(limits.swap)}", _mib(swapped)))
+    limit = f"at most {_mib(limits.swap)}"
+    results.checks.append(decided("swap in use", limit, _mib(swapped), passed=swapped <= limits.swap))
 
 
 def band_summary(band: MemoryBand) -> str:

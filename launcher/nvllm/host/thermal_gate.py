@@ -13,7 +13,7 @@ from nvllm.core.progress import Progress
 from nvllm.host import checks, engines, nvml, sensors
 from nvllm.host.facts import HostFacts
 from nvllm.host.gate_records import Measured
-from nvllm.host.gates import CheckState, GateCheck
+from nvllm.host.gates import GateCheck, decided
 from nvllm.host.nvml import GpuReading, NvmlProblem, NvmlReading
 
 SLOWED = 0x008 | 0x020 | 0x040 | 0x080
@@ -42,39 +42,37 @@ class ThermalSources:
     host: Callable[[], Mapping[str, float]] = sensors.temperatures
 
 
-def run(limits: ThermalLimits, facts: HostFacts, sources: ThermalSources, progress: Progress) -> Measured:
-    """Look at the GPUs and the sensors of the host of FACTS, and return what was found."""
-    seen: list[NvmlReading] = []
-    host: dict[str, float] = {}
-    problem: NvmlProblem | None = None
+def run(
+    limits: ThermalLimits, facts: HostFacts, sources: ThermalSources, results: Measured, progress: Progress
+) -> None:
+    """Look at the GPUs and the sensors of the host of FACTS, and add what was found to RESULTS."""
+    results.limits = {"gpu-temperature": limits.gpu, "host-temperature": limits.host}
+    gpus: dict[str, list[GpuReading]] = {}
+    hottest: dict[str, float] = {}
+    reading: NvmlReading | NvmlProblem | None = None
     with progress.task("temperatures", limits.seconds + 1, "readings") as task:
         for number in range(limits.seconds + 1):
             if number:
                 time.sleep(PAUSE)
-            reading = sources.gpus() if problem is None else problem
-            if isinstance(reading, NvmlProblem):
-                problem = reading
-            else:
-                seen.append(reading)
+            if not isinstance(reading, NvmlProblem):
+                reading = sources.gpus()
+            if isinstance(reading, NvmlReading):
+                for gpu in reading.gpus:
+                    gpus.setdefault(gpu.uuid, []).append(gpu)
             for name, degrees in sources.host().items():
-                host[name] = max(host.get(name, degrees), degrees)
+                hottest[name] = max(hottest.get(name, degrees), degrees)
             task.advance(1)
-    measured = Measured(limits={"gpu-temperature": limits.gpu, "host-temperature": limits.host})
-    if problem is not None:
-        measured.checks.append(_no_gpus(problem, facts))
-    else:
-        by_uuid: dict[str, list[GpuReading]] = {}
-        for gpu in (gpu for reading in seen for gpu in reading.gpus):
-            by_uuid.setdefault(gpu.uuid, []).append(gpu)
-        if not by_uuid:
-            measured.checks.append(GateCheck("GPUs", "absent", _SHOWN_GPUS, "not measured: no GPU, by NVML"))
-        for readings in by_uuid.values():
-            _gpu(limits, readings, measured)
-        measured.versions = {"driver": seen[0].driver, "CUDA of the driver": seen[0].cuda}
-    if problem is None or facts.gpus:
-        _toolkit(facts, measured)
-    _host(limits, host, measured)
-    return measured
+    if isinstance(reading, NvmlProblem):
+        results.checks.append(_no_gpus(reading, facts))
+    elif not gpus:
+        results.checks.append(GateCheck("GPUs", "absent", _SHOWN_GPUS, "not measured: no GPU, by NVML"))
+    if isinstance(reading, NvmlReading):
+        results.versions = {"driver": reading.driver, "CUDA of the driver": reading.cuda}
+        for readings in gpus.values():
+            _gpu(limits, readings, results)
+    if isinstance(reading, NvmlReading) or facts.gpus:
+        results.checks.append(_toolkit(facts, results))
+    _host(limits, hottest, results)
 
 
 def _no_gpus(problem: NvmlProblem, facts: HostFacts) -> GateCheck:
@@ -85,33 +83,32 @@ def _no_gpus(problem: NvmlProblem, facts: HostFacts) -> GateCheck:
     return GateCheck("GPUs", "absent", _SHOWN_GPUS, "not measured: no GPU, by nvidia-smi and NVML")
 
 
-def _gpu(limits: ThermalLimits, readings: Sequence[GpuReading], measured: Measured) -> None:
+def _gpu(limits: ThermalLimits, readings: Sequence[GpuReading], results: Measured) -> None:
     gpu = readings[0]
     name = f"GPU {gpu.index}"
     degrees = [one.temperature for one in readings if one.temperature is not None]
     most = limits.gpu if gpu.slowdown is None else min(limits.gpu, gpu.slowdown - 1)
-    measured.checks.append(_below(f"{name} temperature", max(degrees, default=None), most))
+    results.checks.append(_below(f"{name} temperature", max(degrees, default=None), most))
     if degrees:
-        measured.figures[f"gpu{gpu.index}_degrees_celsius"] = float(max(degrees))
+        results.figures[f"gpu{gpu.index}_degrees_celsius"] = float(max(degrees))
     clocks = [one.clock for one in readings if one.clock is not None]
     if clocks:
-        measured.figures[f"gpu{gpu.index}_clock_mhz"] = float(max(clocks))
+        results.figures[f"gpu{gpu.index}_clock_mhz"] = float(max(clocks))
     told = [one.reasons for one in readings if one.reasons is not None]
     limit = f"none of: {', '.join(_reasons(SLOWED))}"
     if not told:
-        measured.checks.append(GateCheck(f"{name} clocks", "not measured", limit, "this GPU gives no reasons"))
+        results.checks.append(GateCheck(f"{name} clocks", "not measured", limit, "this GPU gives no reasons"))
         return
     together = functools.reduce(operator.or_, told)
-    state: CheckState = "failed" if together & SLOWED else "passed"
     slowing = ", ".join(_reasons(together)) or "nothing slows them down"
-    measured.checks.append(GateCheck(f"{name} clocks", state, limit, slowing))
+    results.checks.append(decided(f"{name} clocks", limit, slowing, passed=not together & SLOWED))
 
 
 def _below(name: str, degrees: float | None, most: int) -> GateCheck:
     limit = f"at most {most} degrees Celsius"
     if degrees is None:
         return GateCheck(name, "not measured", limit, "it tells no temperature")
-    return GateCheck(name, "passed" if degrees <= most else "failed", limit, f"{degrees:.0f} degrees Celsius")
+    return decided(name, limit, f"{degrees:.0f} degrees Celsius", passed=degrees <= most)
 
 
 def _reasons(bits: int) -> list[str]:
@@ -120,24 +117,22 @@ def _reasons(bits: int) -> list[str]:
     return [*known, *([f"reasons {other:#x}"] if other else [])]
 
 
-def _toolkit(facts: HostFacts, measured: Measured) -> None:
-    """Add the version of the container toolkit, which has a minimum, as in `checks`."""
-    limit = f"{checks.MINIMUM_TOOLKIT} or newer"
+def _toolkit(facts: HostFacts, results: Measured) -> GateCheck:
+    """Add the version of the container toolkit to RESULTS, and return whether it has the minimum of `checks`."""
+    name, limit = "container toolkit", f"{checks.MINIMUM_TOOLKIT} or newer"
     if facts.toolkit is None:
-        problem = facts.toolkit_problem or "no nvidia-ctk on PATH"
-        measured.checks.append(GateCheck("container toolkit", "absent", limit, problem))
-        return
-    measured.versions["container toolkit"] = facts.toolkit
+        return GateCheck(name, "absent", limit, facts.toolkit_problem or "no nvidia-ctk on PATH")
+    results.versions[name] = facts.toolkit
     old = engines.older(facts.toolkit, checks.MINIMUM_TOOLKIT)
-    measured.checks.append(GateCheck("container toolkit", "failed" if old else "passed", limit, facts.toolkit))
+    return decided(name, limit, facts.toolkit, passed=not old)
 
 
-def _host(limits: ThermalLimits, host: Mapping[str, float], measured: Measured) -> None:
+def _host(limits: ThermalLimits, host: Mapping[str, float], results: Measured) -> None:
     if not host:
         limit = f"at most {limits.host} degrees Celsius"
         problem = "not measured: no sensor in /sys/class/thermal and /sys/class/hwmon"
-        measured.checks.append(GateCheck("host temperature", "absent", limit, problem))
+        results.checks.append(GateCheck("host temperature", "absent", limit, problem))
         return
     for name, degrees in host.items():
-        measured.checks.append(_below(name, degrees, limits.host))
-    measured.figures["host_degrees_celsius"] = max(host.values())
+        results.checks.append(_below(name, degrees, limits.host))
+    results.figures["host_degrees_celsius"] = max(host.values())

@@ -23,6 +23,8 @@ from nvllm.image.difference import ImageDifference
 
 CELLS = 48
 _EACH = 3
+"""Cells of a sketch, and cells of each row. With three, rows are nearly always found where there are 1.22 times as many
+cells or more. The two dozen rows of a dozen changed files fill half of them: 5.7 kB (decision 9)."""
 _PART = CELLS // _EACH
 
 _ROW = struct.Struct(">16sB3I2Q32s")

@@ -32,7 +32,9 @@ _MAGIC = 0xBA55ED50
 """The first word of each container of device code, as nvcc writes it."""
 _KINDS: dict[int, Literal["ptx", "cubin"]] = {1: "ptx", 2: "cubin"}
 _EXACT, _FAMILY = 0x100000, 0x200000
+"""Flags of an entry: code for its architecture alone (``sm_120a``), or for its family (``sm_120f``)."""
 _ALIGNMENT = 8
+"""Containers follow each other at multiples of so many bytes, with zeros between."""
 _NOT_ZERO = re.compile(rb"[^\0]")
 
 

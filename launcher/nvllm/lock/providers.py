@@ -19,8 +19,7 @@ from nvllm.core.spec import DebianBase, HubModel, ImageSpec, VllmPin
 from nvllm.kernels import devicecode
 from nvllm.kernels.devicecode import Library
 from nvllm.models import location, modeltree
-from nvllm.sources import debian, fetch, gitsource, hub
-from nvllm.sources import wheels as wheelset
+from nvllm.sources import debian, fetch, gitsource, hub, wheels
 from nvllm.sources.debian import Selection
 from nvllm.sources.indexes import Sdist, Sources, extra_indexes
 from nvllm.sources.store import Store
@@ -77,9 +76,9 @@ def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: 
         with progress.task(f"resolve {label}", None, "files"):
             return resolve()
 
-    def wheels(requirements: Sequence[str], target: Target, kept: Mapping[str, str]) -> tuple[Resolved, ...]:
+    def chosen_wheels(requirements: Sequence[str], target: Target, kept: Mapping[str, str]) -> tuple[Resolved, ...]:
         elsewhere = extra_indexes(spec.python.indexes)
-        return wheelset.resolve(requirements, target, kept, elsewhere, sources.indexes().configuration)
+        return wheels.resolve(requirements, target, kept, elsewhere, sources.indexes().configuration)
 
     def debs(base: DebianBase, architecture: str, kept: Mapping[str, str]) -> Selection:
         releases = (base.suite, f"{base.suite}-security") if base.security else (base.suite,)
@@ -96,7 +95,7 @@ def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: 
 
     return Providers(
         debs=lambda base, architecture, kept: resolved("Debian packages", lambda: debs(base, architecture, kept)),
-        wheels=lambda requirements, target, kept: resolved("wheels", lambda: wheels(requirements, target, kept)),
+        wheels=lambda requirements, target, kept: resolved("wheels", lambda: chosen_wheels(requirements, target, kept)),
         sdist=lambda version: resolved("the source", lambda: sources.indexes().sdist("vllm", version)),
         offered=lambda name, version: resolved(f"wheels of {name}", lambda: sources.indexes().wheels(name, version)),
         versions=lambda name: resolved(f"versions of {name}", lambda: sources.indexes().wheel_versions(name)),
@@ -111,5 +110,5 @@ def connect(spec: ImageSpec, places: Places, compiled: Path | None, *, offline: 
         commit=lambda pin, label: resolved(
             "the commit", lambda: gitsource.bring(pin, label, store, sources.client(), os.environ, progress)
         ),
-        compiled=None if compiled is None else wheelset.adopted(compiled, store),
+        compiled=None if compiled is None else wheels.adopted(compiled, store),
     )

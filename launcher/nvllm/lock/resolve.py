@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
 
-from nvllm.core import lock as lockfmt
 from nvllm.core.lock import (
+    SCHEMA,
     Lock,
     LockedDebianBase,
     LockedFile,
@@ -93,7 +93,7 @@ def lock(
     vllm, wheels = _commit(job, wheels) if spec.vllm.source is not None else (_vllm(job, wheels), wheels)
     refuse_any(arguments.unknown(spec, vllm.arguments, label))
     return Lock(
-        schema=lockfmt.SCHEMA,
+        schema=SCHEMA,
         image=spec.name,
         inputs=inputs,
         platform=platform,

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from nvllm.core import lock as lockfmt
 from nvllm.core.canonical import Json
-from nvllm.core.lock import Lock, LockedDebianBase
+from nvllm.core.lock import Lock, LockedDebianBase, command
 from nvllm.core.refusal import Refused
 from nvllm.sources import debian
 from nvllm.sources.debian import Update
@@ -46,7 +45,7 @@ def remind(lock: Lock, env: Mapping[str, str], *, offline: bool) -> Reminder | N
     base = lock.base
     if not isinstance(base, LockedDebianBase):
         return None
-    again = f"{lockfmt.command(lock.image, lock.platform)} --update debs"
+    again = f"{command(lock.image, lock.platform)} --update debs"
     cure = again if base.security else f"write `security: true` below `base:` in images/{lock.image}.yaml, and {again}"
     if offline:
         return Reminder((), "--offline", cure)

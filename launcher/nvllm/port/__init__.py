@@ -7,4 +7,6 @@ release. No history is needed, and nothing but the two source archives.
 - ``moves``: where a file of the old source lies in the new one. Pure.
 - ``gitmerge``: `git merge-file`, the only program that is run.
 - ``conflicts``: the directory in which a person resolves conflicts.
+- ``resolutions``: how conflicts were resolved before, for every port of this user.
+- ``report``: what changed of each patch, what was dropped, what a person decides. Pure.
 """

@@ -24,7 +24,7 @@ class Conflicts:
             content = reading.content(self.directory / patch_id / path, reading.SOURCE)
         except FileNotFoundError:
             return None
-        return None if any(line.startswith(_MARKERS) for line in content.split(b"\n")) else content
+        return None if marked(content) else content
 
     def write(self, ported: Sequence[Ported]) -> tuple[Path, ...]:
         """Write the files that a person must merge, and return all of them. One that is there stays as it is.
@@ -44,3 +44,8 @@ class Conflicts:
                         path.parent.mkdir(parents=True, exist_ok=True)
                     durable.replace(path, file.content, 0o644, code="NV920")
                 yield path
+
+
+def marked(content: bytes) -> bool:
+    """Return whether CONTENT has markers of a conflict."""
+    return any(line.startswith(_MARKERS) for line in content.split(b"\n"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from nvllm.patches import patchcheck, patching, unified
@@ -29,8 +29,29 @@ class Merged:
 Merge: TypeAlias = Callable[[bytes, bytes, bytes], Merged]
 """From the new file, the old file and the old file with the patch."""
 
-Resolve: TypeAlias = Callable[[str, str], bytes | None]
-"""From the id of a patch and a path: the file as a person has merged it, None if nobody has."""
+Origin: TypeAlias = Literal["person", "memory"]
+"""Who resolved a file: a person for this port, or a person before, for another port or another series."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The CONTENT of a file as a person has merged it, and its ORIGIN."""
+
+    content: bytes
+    origin: Origin
+
+
+Resolve: TypeAlias = Callable[[str, str, bytes], Resolution | None]
+"""From the id of a patch, a path and what git merged there, which may have markers. None if no person has merged it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedFile:
+    """A file of the new source that a person has merged: git made MERGED of it, and the person RESOLUTION."""
+
+    path: str
+    merged: bytes
+    resolution: Resolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +68,21 @@ class Ported:
     """What became of one patch.
 
     DIFF is the change on the new source, on top of the patches that it requires; None if nothing is left of it, or
-    something is UNMERGED. RENAMED are the files that the new source has under another path: old path, new path.
-    SINCE is the first release that has all of it, None if that is not known, or it is not upstream.
+    something is UNMERGED. BEFORE is the change on the old source, written as DIFF is. RENAMED are the files that the
+    new source has under another path: old path, new path. RESOLVED are the files that a person has merged. OTHERWISE
+    are patches that it requires and that the new source has in another form. SINCE is the first release that has all
+    of it, None if that is not known, or it is not upstream.
     """
 
     id: str
     state: State
     detail: str
     diff: Diff | None = None
+    before: Diff | None = None
     unmerged: tuple[Unmerged, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
+    resolved: tuple[ResolvedFile, ...] = ()
+    otherwise: tuple[str, ...] = ()
     since: str | None = None
 
 
@@ -108,7 +134,17 @@ def _warned(result: Ported, otherwise: Sequence[str]) -> Ported:
     if not otherwise or result.state == "upstream":
         return result
     warning = f"requires {', '.join(otherwise)}, upstream in another form: read what it takes of it"
-    return replace(result, detail=f"{result.detail}; {warning}")
+    return replace(result, detail=f"{result.detail}; {warning}", otherwise=tuple(otherwise))
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One file of a patch on the new source: its DIFF, None if nothing is left of it, and the files that it CHANGED."""
+
+    diff: FileDiff | None = None
+    changed: Mapping[str, bytes | None] = field(default_factory=dict)
+    resolved: tuple[ResolvedFile, ...] = ()
+    unmerged: tuple[Unmerged, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,31 +161,29 @@ class _Job:
 
     def merged(self) -> tuple[Ported, dict[str, bytes | None]]:
         """Return what became of the patch, and the files of the new source that it changes."""
-        changed: dict[str, bytes | None] = {}
-        files: list[FileDiff] = []
-        unmerged: list[Unmerged] = []
+        parts: list[_File] = []
         renamed: list[tuple[str, str]] = []
         before = patching.apply(self.old, self.diff)
+        canonical = self._canonical(before)
         for file in self.diff.files:
             target = self._target(file)
             if target is not None and target != file.old and file.old is not None:
                 renamed.append((file.old, target))
-            result = self._file(file, before, target)
-            if isinstance(result, Unmerged):
-                unmerged.append(result)
-            elif result is not None:
-                files.append(result[0])
-                changed |= result[1]
+            parts.append(self._file(file, before, target))
+        changed = {path: content for part in parts for path, content in part.changed.items()}
+        unmerged = tuple(one for part in parts for one in part.unmerged)
+        resolved = tuple(one for part in parts for one in part.resolved)
+        files = tuple(part.diff for part in parts if part.diff is not None)
+        diff = Diff(self.diff.name, files) if files and not unmerged else None
+        state: State
         if unmerged:
-            places = ", ".join(one.path for one in unmerged)
-            return Ported(self.patch.id, "conflict", f"in {places}", None, tuple(unmerged), tuple(renamed)), changed
-        if not files:
-            return Ported(self.patch.id, "upstream", f"vLLM {self.sides.version} has all of it"), {}
-        diff = Diff(self.diff.name, tuple(files))
-        state, detail = _compared(self._canonical(before), diff)
-        if renamed:
-            detail = f"{detail}; {', '.join(f'{old} is now {new}' for old, new in renamed)}"
-        return Ported(self.patch.id, state, detail, diff, (), tuple(renamed)), changed
+            state, detail = "conflict", f"in {', '.join(one.path for one in unmerged)}"
+        elif diff is None:
+            state, detail, changed = "upstream", f"vLLM {self.sides.version} has all of it", {}
+        else:
+            state, detail = _compared(canonical, diff)
+            detail = "; ".join([detail, *(f"{old} is now {new}" for old, new in renamed), *map(_origin, resolved)])
+        return Ported(self.patch.id, state, detail, diff, canonical, unmerged, tuple(renamed), resolved), changed
 
     def _canonical(self, before: Mapping[str, bytes | None]) -> Diff:
         """Return the diff as it would be written today for the old source, to be compared with the new one."""
@@ -173,43 +207,42 @@ class _Job:
             return path
         return self.sides.moved(path) if file.old is not None else path
 
-    def _file(
-        self, file: FileDiff, before: Mapping[str, bytes | None], target: str | None
-    ) -> Unmerged | tuple[FileDiff, dict[str, bytes | None]] | None:
-        """Return FILE on the new source with what it changes there; None if nothing is left of it."""
+    def _file(self, file: FileDiff, before: Mapping[str, bytes | None], target: str | None) -> _File:
+        """Return FILE on the new source, where it is at TARGET; BEFORE is what the patch makes of the old source."""
         if target is None:
             if file.new is None:
-                return None  # both have removed it
-            return Unmerged(file.path, "the new source has no such file, and none that resembles it", None)
+                return _File()  # both have removed it
+            gone = Unmerged(file.path, "the new source has no such file, and none that resembles it", None)
+            return _File(unmerged=(gone,))
         new, old = self.new.read(target), self._base(file)
         patched = before[file.new] if file.new is not None else None
         if patched is None:
             if new != old:
-                return Unmerged(target, "the patch removes the file, and the new source has changed it", new)
+                reason = "the patch removes the file, and the new source has changed it"
+                return _File(unmerged=(Unmerged(target, reason, new),))
             removed = FileDiff(target, None, unified.hunks(old, b""), file.old_mode, None)
-            return removed, {target: None}
+            return _File(removed, {target: None})
         goal = target if file.old == file.new or file.old is None or file.new is None else file.new
-        content = self._content(goal, new, old, patched)
-        if isinstance(content, Unmerged):
-            return content
+        merged = self.merge(new, old, patched) if new is not None else Merged(patched, 0)
+        # Also where the text merges: the text is not all that must fit.
+        resolution = self.resolved(self.patch.id, goal, merged.content)
+        if resolution is None and merged.conflicts:
+            places = "1 place" if merged.conflicts == 1 else f"{merged.conflicts} places"
+            reason = f"both changed the same lines, in {places}"
+            return _File(unmerged=(Unmerged(goal, reason, merged.content),))
+        resolved = (ResolvedFile(goal, merged.content, resolution),) if resolution is not None else ()
+        content = resolution.content if resolution is not None else merged.content
         if content == new and goal == target:
-            return None
+            return _File(resolved=resolved)
         exists = new is not None
         hunks = unified.hunks(new or b"", content)
         moved = FileDiff(target if exists else None, goal, hunks, file.old_mode if exists else None, file.new_mode)
-        return moved, {**({target: None} if exists and goal != target else {}), goal: content}
+        return _File(moved, {**({target: None} if exists and goal != target else {}), goal: content}, resolved)
 
-    def _content(self, path: str, new: bytes | None, old: bytes, patched: bytes) -> Unmerged | bytes:
-        resolution = self.resolved(self.patch.id, path)
-        if resolution is not None:  # also of a file that merges by its text: the text is not all that must fit
-            return resolution
-        if new is None:
-            return patched
-        result = self.merge(new, old, patched)
-        if not result.conflicts:
-            return result.content
-        places = "1 place" if result.conflicts == 1 else f"{result.conflicts} places"
-        return Unmerged(path, f"both changed the same lines, in {places}", result.content)
+
+def _origin(resolved: ResolvedFile) -> str:
+    words = {"person": "as a person merged it", "memory": "as it was resolved before"}
+    return f"{resolved.path} {words[resolved.resolution.origin]}"
 
 
 def _compared(old: Diff, new: Diff) -> tuple[State, str]:

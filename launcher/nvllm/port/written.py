@@ -10,7 +10,7 @@ from nvllm.core import yamledit
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import refuse
 from nvllm.patches import edit, imported, seriesfile, unified
-from nvllm.patches.series import Patch, Series
+from nvllm.patches.series import Patch, Series, SourceEvidence
 from nvllm.patches.source import SourceTree
 from nvllm.patches.unified import Diff
 from nvllm.port.merge import Ported
@@ -85,11 +85,9 @@ def _upstream(patch: Patch, diff: Diff, outcome: Ported, release: Release) -> di
     """Return the entry that records that PATCH is upstream in RELEASE."""
     renamed = dict(outcome.renamed)
     paths = [renamed.get(path, path) for path in diff.paths]
+    holding = evidence(patch, diff, outcome, release.tree)
     reference = {"reference": patch.upstream.reference} if patch.upstream.reference is not None else {}
-    evidence: list[Json] = [
-        {"path": item.path, "contains": list(item.contains), "lacks": list(item.lacks)} for item in patch.evidence
-    ] or [*_evidence(diff, renamed, release.tree)]
-    if not evidence:
+    if not holding:
         cure = f"write `evidence:` of {patch.id} into its entry in patches/{release.base}, and run it again"
         raise refuse("NV106", diff.name, "lines of the change in the new source", "none that only it has", cure)
     return {
@@ -99,16 +97,30 @@ def _upstream(patch: Patch, diff: Diff, outcome: Ported, release: Release) -> di
         "upstream": {"state": "merged", **reference, "since": outcome.since or release.version},
         "touches": paths,
         "proved-by": list(patch.proved_by),
-        "evidence": evidence,
+        "evidence": [_document(item) for item in holding],
     }
 
 
-def _evidence(diff: Diff, renamed: Mapping[str, str], tree: SourceTree) -> Iterator[Json]:
-    """Yield, for each file of DIFF, lines that it adds and TREE has."""
+def evidence(patch: Patch, diff: Diff | None, outcome: Ported, tree: SourceTree) -> tuple[SourceEvidence, ...]:
+    """Return what TREE, the new source, holds of PATCH, which is upstream there as OUTCOME says.
+
+    It is what the series names, or else lines that DIFF, the patch, adds and TREE has, for each of its files.
+    """
+    if patch.evidence or diff is None:
+        return patch.evidence
+    return tuple(_evidence(diff, dict(outcome.renamed), tree))
+
+
+def _evidence(diff: Diff, renamed: Mapping[str, str], tree: SourceTree) -> Iterator[SourceEvidence]:
     for file in diff.files:
         path = renamed.get(file.path, file.path)
         content = tree.read(path) or b""
         added = [text.strip() for hunk in file.hunks for tag, text in hunk.lines if tag == "+"]
         lines = [line.decode() for line in added if len(line) >= _LENGTH and line in content]
         if lines:
-            yield {"path": path, "contains": list(dict.fromkeys(lines))[:_LINES]}
+            yield SourceEvidence(path, tuple(dict.fromkeys(lines))[:_LINES])
+
+
+def _document(item: SourceEvidence) -> Json:
+    lacks: dict[str, Json] = {"lacks": list(item.lacks)} if item.lacks else {}
+    return {"path": item.path, "contains": list(item.contains), **lacks}

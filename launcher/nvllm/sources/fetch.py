@@ -29,6 +29,7 @@ from nvllm.sources.store import Store
 _AT_ONCE = 4
 """Files at once. One stream from an index seldom fills a fast line; many are taken for abuse by some."""
 _ATTEMPTS = 3
+"""Failures in a row that end a download. One that brought bytes begins the count again: some servers close early."""
 _RESTARTS = 2
 """How often a file may be begun again because what came in parts has another sha256."""
 BACKOFF = 0.5  # seconds before the second attempt; doubled before the third
@@ -36,8 +37,8 @@ NOTICE = 3.0
 """Seconds after which the user hears what nvllm waits for."""
 _CHUNK = 1 << 18
 
-_OK, _PARTIAL_CONTENT, _SERVER_ERROR = 200, 206, 500
-_TRANSIENT = frozenset({408, 425, 429})
+_OK, _PARTIAL_CONTENT, SERVER_ERROR = 200, 206, 500
+TRANSIENT = frozenset({408, 425, 429})  # timeout, too early, too many requests: the server asks for another attempt
 
 
 OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, RecursionError, AssertionError)
@@ -461,7 +462,7 @@ def _opened(url: str, start: int, work: _Work) -> Iterator[tuple[int, Iterator[b
                 work.source.client().stream("GET", url, headers=headers, follow_redirects=True)
             )
         status = response.status_code
-        if status >= _SERVER_ERROR or status in _TRANSIENT:
+        if status >= SERVER_ERROR or status in TRANSIENT:
             raise _BrokenError(f"status {status}")
         if status not in (_OK, _PARTIAL_CONTENT):
             raise _NotThereError(f"status {status}")

@@ -13,6 +13,7 @@ from nvllm.core.refusal import Refused, refuse
 
 _SECONDS = 600.0
 _WHO = "nvllm"
+# The user's own configuration must neither change bytes of files nor ask for a key, nor run hooks.
 _PLAIN = ("-c", "core.autocrlf=false", "-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null")
 
 

@@ -142,8 +142,8 @@ def _readable(path: Path, copy: Path) -> Path:
 
 def _is_open(path: Path) -> bool:
     status = path.lstat()
-    wanted = 0o005 if stat.S_ISDIR(status.st_mode) else 0o004
-    return stat.S_ISLNK(status.st_mode) or status.st_mode & wanted == wanted
+    needed = 0o005 if stat.S_ISDIR(status.st_mode) else 0o004
+    return stat.S_ISLNK(status.st_mode) or status.st_mode & needed == needed
 
 
 def _open(top: Path) -> None:

@@ -65,6 +65,7 @@ def table(drawn: ET.Element, kind: str) -> list[list[str]]:
     return [["".join(cell.itertext()).strip() for cell in row] for row in found.iter("tr")]
 
 
+@pytest.mark.drawn
 def test_the_page_is_whole_and_loads_nothing(finished: tuple[list[JournalEntry], Done]) -> None:
     text = page.html(*finished)
     assert not re.search(r"(src=|url\(|@import|<script|<link)", text)
@@ -163,6 +164,7 @@ def test_the_page_has_every_trial_with_what_it_was_for(flaky: bool) -> None:
     assert [(row[2], row[3].split()[0]) for row in rows] == [(set_hash(one.chosen), one.outcome) for one in tried]
 
 
+@pytest.mark.drawn
 @each_row("flaky", [True, False])
 def test_every_number_of_the_plot_is_in_a_table(flaky: bool) -> None:
     judge = sometimes(frozenset({"p04"}), random.Random(1), 0.6)

@@ -25,7 +25,7 @@ from support.bisect_landscapes import (
     weaker,
 )
 from support.bisect_world import BAD, FLAKY, GOOD, World, all_of, free, problem, sometimes
-from support.rows import each_row
+from support.rows import each_row, longer
 
 
 def test_a_case_depends_on_its_class_seed_and_number_only() -> None:
@@ -95,8 +95,7 @@ def test_a_set_that_two_lines_are_about_leaves_its_doubt_once() -> None:
     assert (done.certified, frozenset(done.culprits)) == (True, case.cause)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("confidence", CONFIDENCES)
+@longer("confidence", CONFIDENCES[-1:], CONFIDENCES[:-1])
 def test_without_a_culprit_hardly_anything_is_proved(confidence: float) -> None:
     found = list(campaigns(f"nothing {confidence:.2f}", 25))
     proved, allowed = sum(one.done is not None for one in found), (1 - confidence) * 25
@@ -105,7 +104,7 @@ def test_without_a_culprit_hardly_anything_is_proved(confidence: float) -> None:
 
 
 def test_nothing_is_certified_if_each_build_always_fails_or_never_does() -> None:
-    for one in campaigns("builds differ 1", 3):
+    for one in campaigns("builds differ 1", 1):
         assert not one.certified
         assert one.done is None or (one.done.spread is not None and not one.done.spread.mixed) or one.done.stopped
 
@@ -170,15 +169,15 @@ def test_boots_of_the_same_bytes_that_fail_unevenly_are_no_certificate() -> None
     assert not any("builds" in note for note in notes)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("correlation", CORRELATIONS)
-def test_a_certificate_survives_builds_that_differ(correlation: float) -> None:
+@longer(("correlation", "count"), [(0.4, 6)], [(one, 25) for one in CORRELATIONS])
+def test_a_certificate_survives_builds_that_differ(correlation: float, count: int) -> None:
     """At 0.99 one of 25 that is wrong is no proof of more; two are. `make bench-bisect` runs hundreds."""
-    certified = [one for one in campaigns(f"builds differ {correlation:g}", 25) if one.certified]
+    certified = [one for one in campaigns(f"builds differ {correlation:g}", count) if one.certified]
     assert sum(not one.right for one in certified) <= 1
     assert correlation > 0 or len(certified) >= 20
 
 
+@pytest.mark.thorough
 def test_a_pulse_of_stray_failures_ends_in_no_wrong_certificate() -> None:
     """It begins after the good end was proved, and hits the trials of one set."""
     case = changing("stray pulse")(random.Random("stray pulse/dev/75"))
@@ -186,16 +185,14 @@ def test_a_pulse_of_stray_failures_ends_in_no_wrong_certificate() -> None:
     assert not done.certified or frozenset(done.culprits) == case.cause
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("change", CHANGES)
-def test_rates_that_change_make_no_certificate_wrong(change: str) -> None:
-    found = list(campaigns(change, 20))
+@longer(("change", "count"), [(CHANGES[0], 5)], [(one, 20) for one in CHANGES])
+def test_rates_that_change_make_no_certificate_wrong(change: str, count: int) -> None:
+    found = list(campaigns(change, count))
     assert not any(one.certified and not one.right for one in found)
     assert any(one.certified for one in found)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("rate", "number"), [(0.35, 0), (0.5, 10)])
+@longer(("rate", "number"), [(0.5, 10)], [(0.35, 0)])
 def test_a_cause_that_shows_more_rarely_than_the_first_is_found_on_request(rate: float, number: int) -> None:
     """A set with it alone is neither bad nor good, and the watch of the bad end goes on beyond --max-trials."""
     case = weaker(rate)(random.Random(f"weaker cause {rate:g}/dev/{number}"))
@@ -218,10 +215,10 @@ def test_a_rate_that_falls_is_noticed_and_nothing_is_certified_wrongly() -> None
     assert any(one.done is not None and "the failure rate has fallen" in one.done.stopped for one in found)
 
 
-@pytest.mark.thorough
-def test_a_rate_that_falls_hides_nothing_that_was_learnt() -> None:
+@longer("count", [10], [30])
+def test_a_rate_that_falls_hides_nothing_that_was_learnt(count: int) -> None:
     """The search is stopped by a trial of the bad end; what the trials of other sets said is in the answer."""
-    stopped = [one.done for one in campaigns("drift", 30) if one.done is not None and "fallen" in one.done.stopped]
+    stopped = [one.done for one in campaigns("drift", count) if one.done is not None and "fallen" in one.done.stopped]
     learnt = [one for one in stopped if len({chance for _, chance in one.posterior}) > 1]
     assert len(learnt) >= 0.8 * len(stopped)
     assert any(len(one.culprits) < len(one.posterior) for one in learnt)
@@ -236,8 +233,7 @@ def test_a_limit_that_a_due_watch_reaches_hides_nothing_either() -> None:
         assert len({chance for _, chance in done.posterior}) > 1, most
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("confidence", [0.8, 0.95])
+@longer("confidence", [0.95], [0.8])
 def test_an_answer_is_right_as_often_as_it_says(confidence: float) -> None:
     certified = [one for one in campaigns(f"calibration {confidence:.2f}", 20) if one.certified]
     assert len(certified) >= 14

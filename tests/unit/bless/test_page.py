@@ -6,6 +6,8 @@ import re
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from nvllm.bless import page
 from nvllm.cache.manifest import Coverage, KernelVariants, Manifest
 from support.blessings_world import TREE, bless, trial
@@ -20,6 +22,7 @@ def drawn(found: Manifest) -> str:
     return page.html(found, "in force")
 
 
+@pytest.mark.drawn
 def test_the_page_is_whole_and_loads_nothing() -> None:
     text = drawn(bless(TREE))
     assert not re.search(r"(src=|url\(|@import|<script|<link)", text)
@@ -42,6 +45,7 @@ def test_the_checks_of_every_trial() -> None:
     assert "4 of 5 fresh boots were good" in drawn(broken)
 
 
+@pytest.mark.drawn
 def test_what_is_plotted_is_in_a_table() -> None:
     text = drawn(bless(TREE))
     plotted = re.findall(r"<title>(\w+): ([0-9.]+) s</title>", text)

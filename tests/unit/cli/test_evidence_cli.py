@@ -128,6 +128,7 @@ def test_a_report_shows_the_run(directory: EvidenceDirectory, capsys: pytest.Cap
     assert capsys.readouterr().out.startswith("# Ablation of demo, eager\n")
 
 
+@pytest.mark.drawn
 def test_a_report_is_written_as_a_page(directory: EvidenceDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     html = directory.path.parent / "report.html"
     assert run(capsys, "report", str(directory.path), "--html", str(html))["ok"]

@@ -154,7 +154,7 @@ def test_a_dry_run_writes_nothing(project: Path, capsys: pytest.CaptureFixture[s
     assert sorted(project.rglob("*")) == before
     assert main(["port", "cpu", "--to", "0.29.0", "--offline", "--dry-run"]) == 1
     text = capsys.readouterr().out
-    assert "both: vllm/both.py: both changed the same lines, in 1 place" in text
+    assert "both: vllm/both.py both changed the same lines, in 1 place" in " ".join(text.split())
 
 
 def test_a_conflict_is_written_resolved_and_then_the_series(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,6 +196,63 @@ def test_a_conflict_is_written_resolved_and_then_the_series(project: Path, capsy
 
     code, (refusal,) = run(capsys, "--commit", COMMIT)
     assert (code, refusal["code"], refusal["where"]) == (2, "NV108", "--to")
+
+
+def test_the_report_shows_changes_evidence_what_was_dropped_and_what_to_decide(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    merge_by_hand(project)
+    code, answer = run(capsys, "--dry-run")
+    patches = {patch["id"]: patch for patch in answer["patches"]}
+    assert {name for name, patch in patches.items() if patch["range_diff"]} == {"merged", "both"}
+    assert patches["both"]["range_diff"][-7:] == [
+        "--line 15",
+        "-+line 15, patched by both",
+        "+-15",
+        "++15, patched by both",
+        "  line 16",
+        "  line 17",
+        "  line 18",
+    ]
+    evidence = {"path": "vllm/upstream.py", "contains": ["line 15, patched by upstream"], "lacks": []}
+    assert patches["upstream"]["evidence"] == [evidence]
+    assert answer["dropped"] == [
+        {"what": "upstream", "why": "already upstream: the source holds what it does"},
+        {"what": "after: requires upstream", "why": "upstream is upstream"},
+    ]
+    decide = [item["what"] for item in answer["decide"]]
+    assert (code, decide[0]) == (1, "after")
+    assert "profiles.tiny-eager.arguments.max-num-seqs" in decide
+
+    assert main(["port", "cpu", "--to", "0.29.0", "--offline", "--dry-run"]) == 1
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    order = ["both", "@@ vllm/both.py", "patch outcome set detail", "spec state now then", "dropped why", "decide what"]
+    assert [line for line in lines if line in order] == order
+    assert "upstream: vllm/upstream.py has 'line 15, patched by upstream'" in lines
+
+
+def test_a_resolution_is_found_by_another_series_in_another_project(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = project.parent / "elsewhere"
+    elsewhere.mkdir()
+    write_project(elsewhere, {"first": ("still.py", 20, ""), "both": ("both.py", 15, "")})
+    shutil.copytree(project / "manifests", elsewhere / "manifests", dirs_exist_ok=True)
+
+    merge_by_hand(project)
+    run(capsys, "--dry-run")
+    monkeypatch.chdir(elsewhere)
+    assert states(run(capsys, "--dry-run")[1])["both"] == "conflict"  # a dry run remembers nothing
+    monkeypatch.chdir(project)
+    run(capsys, "--commit", COMMIT)
+
+    monkeypatch.chdir(elsewhere)
+    _, answer = run(capsys, "--commit", COMMIT)
+    assert (answer["written"], answer["conflicts"]) == ("patches/v0.29.0", [])
+    both = answer["patches"][-1]
+    assert (both["outcome"], both["resolved"]) == ("merged", [{"path": "vllm/both.py", "origin": "memory"}])
+    assert both["detail"].endswith("; vllm/both.py as it was resolved before")
+    assert "-15\n+15, patched by both\n" in (elsewhere / "patches/v0.29.0/0002-both.patch").read_text()
 
 
 def test_the_spec_is_written_with_what_its_wheels_need(

@@ -21,8 +21,6 @@ from support import evidence_samples
 from support.evidence_world import COMPILED, World, artifact_world
 from support.plansamples import FrontEnd
 
-pytestmark = pytest.mark.usefixtures("undrawn")
-
 ARMS: tuple[Arm, ...] = ((), ("a",), ("b",), ("a", "b"))
 
 

@@ -1,6 +1,7 @@
 """Findings by simulation: how often they are wrong, and how often intervals hold what is true.
 
-A part of the table runs with every change, the whole of it with the thorough tests.
+A part of the table runs with every change, the whole of it with the thorough tests, drawn so often that what is grossly
+wrong is seen. `make test-long` draws each row a thousand times, for minutes.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
-
 from nvllm.evidence import conclusion, deciding, intervals, looks, sidebyside
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.load import PRIMARY
 from nvllm.evidence.records import ArmState, Margins
 from support.evidence_samples import benched, manifest
+from support.rows import longer
 
 _EFFECTS, _RUNS, _NOISES = (0.0, 0.02, 0.05, 0.1, 0.2), (2, 3, 5, 8, 20), (0.01, 0.02, 0.05, 0.1)
 _RATES = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
@@ -117,9 +117,9 @@ def test_some_findings_are_as_rarely_wrong_as_they_say() -> None:
     assert wrong_findings(rows, 120) == []
 
 
-@pytest.mark.thorough
-def test_all_findings_are_as_rarely_wrong_as_they_say() -> None:
-    assert wrong_findings([*itertools.product(_EFFECTS, _RUNS, _NOISES)], 1000) == []
+@longer("count", [60], [1000])
+def test_all_findings_are_as_rarely_wrong_as_they_say(count: int) -> None:
+    assert wrong_findings([*itertools.product(_EFFECTS, _RUNS, _NOISES)], count) == []
 
 
 def test_looks_until_it_is_decided_are_wrong_as_rarely_and_end_early() -> None:
@@ -134,9 +134,9 @@ def test_looks_until_it_is_decided_are_wrong_as_rarely_and_end_early() -> None:
     assert [*looks.after(2)] == [2]
 
 
-@pytest.mark.thorough
-def test_looks_are_as_rarely_wrong_at_any_noise() -> None:
-    drawn, count = random.Random(2), 400
+@longer("count", [40], [400])
+def test_looks_are_as_rarely_wrong_at_any_noise(count: int) -> None:
+    drawn = random.Random(2)
     for noise in (0.01, 0.02, 0.05):
         null = [until_decided(0.0, noise, drawn)[0] for _ in range(count)]
         beyond = [until_decided(0.0301, noise, drawn)[0] for _ in range(count)]
@@ -144,9 +144,9 @@ def test_looks_are_as_rarely_wrong_at_any_noise() -> None:
         assert beyond.count("neutral") <= most(0.05, count), noise
 
 
-@pytest.mark.thorough
-def test_an_effect_just_beyond_the_margin_is_rarely_called_neutral() -> None:
-    assert wrong_findings([*itertools.product((0.0301,), _RUNS, _NOISES)], 1000) == []
+@longer("count", [120], [1000])
+def test_an_effect_just_beyond_the_margin_is_rarely_called_neutral(count: int) -> None:
+    assert wrong_findings([*itertools.product((0.0301,), _RUNS, _NOISES)], count) == []
 
 
 def test_findings_are_made_where_there_is_power() -> None:
@@ -162,9 +162,9 @@ def test_intervals_of_paired_shares_hold_what_is_true() -> None:
     ] == []
 
 
-@pytest.mark.thorough
-def test_intervals_of_paired_shares_hold_what_is_true_for_any_number_of_questions() -> None:
-    counts = (5, 6, 7, 8, 10, 12, 15, 25, 30, 50, 100, 200)
+@longer("largest", [50], [200])
+def test_intervals_of_paired_shares_hold_what_is_true_for_any_number_of_questions(largest: int) -> None:
+    counts = [count for count in (5, 6, 7, 8, 10, 12, 15, 25, 30, 50, 100, 200) if count <= largest]
     assert [(count, row) for count in counts for row in coverage(count, deciding.LEVEL)] == []
 
 

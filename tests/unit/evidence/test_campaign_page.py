@@ -29,7 +29,6 @@ def made(
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("undrawn")
 def test_each_campaign_ends_with_what_the_page_promises(made: Campaign, tmp_path: Path) -> None:
     profiles: defaultdict[str, str] = defaultdict(lambda: "eager")
     wrong: dict[str, list[str]] = {}

@@ -44,7 +44,6 @@ def test_a_campaign_on_a_host_that_may_run_it(made: Campaign, kind: Kind) -> Non
     assert len([*made.output.glob("arms/*/*/memory.jsonl")]) == 2
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_run_until_it_is_decided_ends_when_nothing_is_open(made: Campaign) -> None:
     """One profile alone is compared with nothing: the first look ends it, and the same command again runs nothing."""
     for _ in range(2):
@@ -82,7 +81,6 @@ def test_a_sweep_asks_the_questions_of_the_profile_that_the_spec_names(made: Cam
     assert document["result"]["evaluated"] == {"eager": "piecewise", "eager-2": "piecewise"}
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_after_a_load_that_failed_nothing_is_asked_of_the_other_profile(made: Campaign) -> None:
     leg = evaluating(made)
     vars(made.engine)["read_in"] = lambda *_: None
@@ -91,7 +89,6 @@ def test_after_a_load_that_failed_nothing_is_asked_of_the_other_profile(made: Ca
     assert "evaluation" not in json.loads((leg / "verdict.json").read_text())
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_leg_whose_second_engine_does_not_start_is_invalid(made: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     leg, start = evaluating(made), made.engine.start
 
@@ -125,7 +122,6 @@ def test_five_runs_in_one_engine_whose_fourth_collapses(made: Campaign) -> None:
     assert page.count("+++x+") == text.count("+++x+") == 20
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_an_engine_that_was_not_asked_all_its_runs_is_asked_again_from_the_first(made: Campaign) -> None:
     asked = ["--runs-per-engine", "2"]
     assert made.run("eval", *asked)[0] == 0
@@ -159,7 +155,6 @@ UNSATISFYING: Mapping[str, Mapping[str, Any] | None] = {
 }
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("kind", "found"),
     [*(("ablate", one) for one in UNSATISFYING), *((kind, "no such run") for kind in KINDS if kind != "ablate")],
@@ -179,7 +174,6 @@ def test_no_container_starts_without_the_gate_that_the_profile_requires(made: Ca
     assert len(made.verdicts) == 2
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_watchdog_ends_a_campaign_which_goes_on_with_the_command_of_the_cure(
     made: Campaign, kind: Kind, monkeypatch: pytest.MonkeyPatch
@@ -209,7 +203,6 @@ def test_the_watchdog_ends_a_campaign_which_goes_on_with_the_command_of_the_cure
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("kind", ["ablate", "sweep"])
 def test_a_run_that_ends_at_any_write_goes_on(made: Campaign, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each round ends one write later than the round before: every write of a run is the last one once."""

@@ -37,6 +37,7 @@ def table(text: str, kind: str) -> list[list[str]]:
     return [["".join(cell.itertext()).strip() for cell in row] for row in found.iter("tr")]
 
 
+@pytest.mark.drawn
 def test_the_page_is_whole_and_loads_nothing() -> None:
     text = drawn(run())
     assert not re.search(r"(src=|url\(|@import|<script|<link)", text)
@@ -73,6 +74,7 @@ def test_a_manifest_with_any_number_of_runs_has_a_page() -> None:
     assert table(text, "runs")[0][-1] == "500"
 
 
+@pytest.mark.drawn
 def test_what_is_plotted_is_in_a_table() -> None:
     text = drawn(run())
     for arm in run():
@@ -106,6 +108,7 @@ def test_noise_does_not_fill_an_axis(measure: str, nothing: float, edge: str) ->
     assert plot.ticks[-1][1] == edge
 
 
+@pytest.mark.drawn
 def test_a_load_has_the_percentiles_of_every_leg() -> None:
     named = [load.figure(share, metric) for metric in load.METRICS for share in load.PERCENTILES]
     found = [benched(name, [dict.fromkeys(named, 1.0 + run) for run in range(2)]) for name in ("A", "B")]
@@ -120,6 +123,7 @@ def test_a_load_has_the_percentiles_of_every_leg() -> None:
     assert "Seconds of an answer" not in text
 
 
+@pytest.mark.drawn
 @each_row(("arms", "runs"), [(1, 1), (40, 5)])
 def test_a_run_of_any_size_has_a_page_of_bounded_size(arms: int, runs: int) -> None:
     names: list[Arm] = [(f"p{number}",) for number in range(arms)]
@@ -130,6 +134,7 @@ def test_a_run_of_any_size_has_a_page_of_bounded_size(arms: int, runs: int) -> N
     assert ("(the first 100 of 200 are drawn)" in text) == (arms * runs > plots.MOST)
 
 
+@pytest.mark.drawn
 def test_a_run_without_a_valid_leg_has_a_page_without_effects() -> None:
     text = drawn([legs(arm, says, outcome="invalid") for arm in ARMS])
     assert "Seconds of an answer" not in text
@@ -143,6 +148,7 @@ def test_a_run_that_is_not_finished_is_shown() -> None:
     ET.fromstring(drawn([ArmLegs("none", (), ())]))
 
 
+@pytest.mark.drawn
 def test_the_memory_of_each_engine_is_plotted_with_its_lowest_and_its_peaks() -> None:
     arms = [benched(name, [{}]) for name in "AB"]
     gib = 2**30

@@ -28,6 +28,8 @@ from support.bisect_world import SimulatedBench, all_of, free, start
 from support.blessings_world import TREE, bless
 from support.evidence_samples import benched, legs, manifest
 
+pytestmark = pytest.mark.drawn
+
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 ARMS: tuple[Arm, ...] = (
     (),

@@ -23,7 +23,7 @@ from support.plansamples import FrontEnd
 
 
 @pytest.fixture
-def made(tmp_path: Path, front: FrontEnd, undrawn: None) -> World:
+def made(tmp_path: Path, front: FrontEnd) -> World:
     return world(tmp_path, front, probe())
 
 

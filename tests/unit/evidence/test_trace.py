@@ -125,7 +125,7 @@ def test_each_trace_has_an_engine_of_its_own_and_they_are_added_up(made: World) 
 
 
 @pytest.fixture
-def compiled(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch, undrawn: None) -> World:
+def compiled(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(workload, "SETTINGS", workload.SETTINGS[:1])
     made = artifact_world(tmp_path, front)
     first = replace(made.runner.manifest.arms[0], name="eager")

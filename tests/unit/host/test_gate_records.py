@@ -9,6 +9,7 @@ import pytest
 
 from nvllm.core import documents
 from nvllm.core.gaterules import GateRules
+from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.host import gate_records, gates
 from nvllm.host.gate_records import Measured
@@ -43,9 +44,28 @@ def test_no_directory_has_no_records(tmp_path: Path) -> None:
 
 
 def test_a_run_says_when_where_and_what(tmp_path: Path) -> None:
-    found = gate_records.measured("disk", FACTS, Measured([GateCheck("p99", "passed", "1", "0")]))
+    def measure(results: Measured) -> None:
+        results.checks.append(GateCheck("p99", "passed", "1", "0"))
+
+    found, path = gate_records.recorded("disk", FACTS, tmp_path, Silent(), measure)
+    assert [one.record for one in gate_records.filed(path.parent)] == [found]
     assert (found.gate, found.outcome, found.machine) == ("disk", "passed", HERE)
     assert found.kernel == os.uname().release
+
+
+@pytest.mark.parametrize(("state", "outcome"), [("passed", "interrupted"), ("failed", "failed")])
+def test_an_interrupted_run_is_a_record(tmp_path: Path, state: gates.CheckState, outcome: str) -> None:
+    """Of each gate, as docs/gates.md says; a fault that was found before stays one."""
+
+    def measure(results: Measured) -> None:
+        results.checks.append(GateCheck("p50", state, "1", "0"))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gate_records.recorded("disk", FACTS, tmp_path, Silent(), measure)
+    (filed,) = gate_records.filed(tmp_path)
+    assert filed.record is not None
+    assert filed.record.outcome == outcome
 
 
 @pytest.mark.parametrize(

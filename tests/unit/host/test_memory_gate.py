@@ -10,6 +10,7 @@ import pytest
 from nvllm.core.progress import Silent
 from nvllm.core.spec import MEMORY_FLOOR
 from nvllm.host import gate_records, memory_gate
+from nvllm.host.gate_records import Measured
 from nvllm.host.gates import GateRecord
 from nvllm.host.memory_gate import MemoryLimits
 from nvllm.host.memtester import Memtester
@@ -33,10 +34,17 @@ def limits(*bands: int, swap: int = GIB) -> MemoryLimits:
 
 def run(tmp_path: Path, asked: MemoryLimits, *lines: str, status: int = 0) -> GateRecord:
     tester = Memtester(str(put_memtester(tmp_path, *lines, status=status)), tmp_path / "ledger")
-    record, path = memory_gate.recorded(asked, tester, FACTS, tmp_path / "gates", Silent())
+    record, path = recorded(tmp_path, asked, tester)
     (filed,) = gate_records.filed(path.parent)
     assert filed.record == record
     return record
+
+
+def recorded(tmp_path: Path, asked: MemoryLimits, tester: Memtester) -> tuple[GateRecord, Path]:
+    def measure(results: Measured) -> None:
+        memory_gate.run(asked, tester, results, Silent())
+
+    return gate_records.recorded("memory", FACTS, tmp_path / "gates", Silent(), measure)
 
 
 def test_bands_without_a_fault_pass(tmp_path: Path) -> None:
@@ -95,7 +103,7 @@ def test_an_interrupt_is_recorded(
 
     monkeypatch.setattr(tester, "test", second)
     with pytest.raises(KeyboardInterrupt):
-        memory_gate.recorded(limits(GIB, 2 * GIB), tester, FACTS, tmp_path / "gates", Silent())
+        recorded(tmp_path, limits(GIB, 2 * GIB), tester)
     (filed,) = gate_records.filed(tmp_path / "gates")
     assert filed.record is not None
     assert (filed.record.outcome, len(filed.record.bands)) == (outcome, 1)

@@ -39,7 +39,9 @@ def run(
     def seen() -> Mapping[str, float]:
         return sensors.pop(0) if len(sensors) > 1 else sensors[0]
 
-    return thermal_gate.run(LIMITS, facts, ThermalSources(gpus, seen), Silent())
+    results = Measured()
+    thermal_gate.run(LIMITS, facts, ThermalSources(gpus, seen), results, Silent())
+    return results
 
 
 def states(found: Measured) -> dict[str, str]:

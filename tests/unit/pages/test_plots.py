@@ -18,6 +18,8 @@ from rich.cells import cell_len
 from nvllm.pages import plots
 from nvllm.pages.plots import Interval, Spread, Start
 
+pytestmark = pytest.mark.drawn
+
 TICKS = ((0.5, "x0.500"), (1.0, "x1.000"), (2.0, "x2.000"))
 
 

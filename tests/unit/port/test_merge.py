@@ -15,7 +15,7 @@ from nvllm.patches.series import Patch, Series, SourceEvidence, Upstream
 from nvllm.patches.source import ArchiveTree
 from nvllm.patches.unified import Diff, FileDiff, hunks
 from nvllm.port import gitmerge, moves
-from nvllm.port.merge import Ported, Sides, port
+from nvllm.port.merge import Ported, Resolution, Sides, port
 
 PATH, ELSEWHERE = "vllm/a.py", "vllm/b/a.py"
 OLD = b"".join(b"line %d\n" % number for number in range(30))
@@ -77,6 +77,10 @@ def carried(name: str, requires: tuple[str, ...] = (), evidence: tuple[SourceEvi
     )
 
 
+def unasked(patch_id: str, path: str, merged: bytes) -> None:
+    """Resolve nothing."""
+
+
 def ported(row: Row) -> tuple[Ported, ArchiveTree]:
     old = {} if row.old is None else {PATH: row.old}
     names = {PATH, ELSEWHERE, *row.new}
@@ -87,7 +91,7 @@ def ported(row: Row) -> tuple[Ported, ArchiveTree]:
         hunks(row.old or b"", row.patched or b""),
     )
     sides = Sides(before, after, "2.0.0", lambda path: moves.moved(path, old, row.new))
-    (result,) = port(series(carried("x")), {"x": Diff("x", (file,))}, sides, gitmerge.merge, lambda name, path: None)
+    (result,) = port(series(carried("x")), {"x": Diff("x", (file,))}, sides, gitmerge.merge, unasked)
     return result, after
 
 
@@ -126,7 +130,7 @@ def test_a_conflict_shows_the_lines_of_all_three() -> None:
 
 def test_a_person_s_merge_is_taken_and_what_requires_the_patch_builds_on_it() -> None:
     new = changed(OLD, (b"line 15\n", b"15\n"))
-    merged = changed(new, (b"15\n", b"15, patched\n"))
+    by_hand = changed(new, (b"15\n", b"15, patched\n"))
     again = changed(EDITED, (b"line 15, patched\n", b"line 15, patched\nand more\n"))
     diffs = {
         "first": Diff("first", (FileDiff(PATH, PATH, hunks(OLD, EDITED)),)),
@@ -136,10 +140,10 @@ def test_a_person_s_merge_is_taken_and_what_requires_the_patch_builds_on_it() ->
     sides = Sides(ArchiveTree({PATH: OLD}), ArchiveTree({PATH: new}), "2.0.0", lambda path: None)
     asked: list[str] = []
 
-    def resolved(name: str, path: str) -> bytes | None:
+    def resolved(name: str, path: str, merged: bytes) -> Resolution | None:
         asked.append(name)
-        whole = changed(merged, (b"15, patched\n", b"15, patched\nand more\n"))
-        return {"first": merged, "second": whole}[name]
+        whole = changed(by_hand, (b"15, patched\n", b"15, patched\nand more\n"))
+        return Resolution({"first": by_hand, "second": whole}[name], "person")
 
     first, second = port(two, diffs, sides, gitmerge.merge, resolved)
     assert "first" in asked
@@ -147,7 +151,7 @@ def test_a_person_s_merge_is_taken_and_what_requires_the_patch_builds_on_it() ->
     assert first.diff is not None
     assert second.diff is not None
     changes = patching.apply_all(sides.new, [first.diff, second.diff])
-    assert changes[PATH] == changed(merged, (b"15, patched\n", b"15, patched\nand more\n"))
+    assert changes[PATH] == changed(by_hand, (b"15, patched\n", b"15, patched\nand more\n"))
 
 
 def test_evidence_says_upstream_where_the_text_differs() -> None:
@@ -155,7 +159,7 @@ def test_evidence_says_upstream_where_the_text_differs() -> None:
     patch = carried("x", evidence=(SourceEvidence(PATH, ("done otherwise",)),))
     diffs = {"x": Diff("x", (FileDiff(PATH, PATH, hunks(OLD, EDITED)),))}
     sides = Sides(ArchiveTree({PATH: OLD}), ArchiveTree({PATH: there}), "2.0.0", lambda path: None)
-    (result,) = port(series(patch), diffs, sides, gitmerge.merge, lambda name, path: None)
+    (result,) = port(series(patch), diffs, sides, gitmerge.merge, unasked)
     assert result.state == "upstream"
     assert patchcheck.report(series(patch), diffs, (), sides.new, "2.0.0").outcomes[0].outcome == "already-upstream"
 
@@ -171,7 +175,7 @@ def test_what_requires_a_patch_that_upstream_has_otherwise_is_pointed_at() -> No
     evidence = (SourceEvidence(PATH, ("done otherwise",)),)
     two = series(carried("first", evidence=evidence), carried("second", ("first",)))
     sides = Sides(ArchiveTree({PATH: OLD}), ArchiveTree({PATH: there}), "2.0.0", lambda path: None)
-    first, second = port(two, diffs, sides, gitmerge.merge, lambda name, path: None)
+    first, second = port(two, diffs, sides, gitmerge.merge, unasked)
     assert (first.state, second.state) == ("upstream", "unchanged")
     assert second.detail.endswith("; requires first, upstream in another form: read what it takes of it")
 
@@ -181,5 +185,5 @@ def test_a_patch_that_does_not_fit_its_own_source_is_refused() -> None:
     tree = ArchiveTree({PATH: b"other\n"})
     sides = Sides(tree, tree, "2.0.0", lambda path: None)
     with pytest.raises(Refused) as refused:
-        port(series(carried("x")), diffs, sides, gitmerge.merge, lambda name, path: None)
+        port(series(carried("x")), diffs, sides, gitmerge.merge, unasked)
     assert [refusal.code for refusal in refused.value.refusals] == ["NV301"]
