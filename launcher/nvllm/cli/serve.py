@@ -242,6 +242,9 @@ def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
     for row in rows:
         for death in cast("list[Mapping[str, Json]]", row.get("deaths") or []):
             app.out.line(_death_text(row, death))
+        coverage = cast("Mapping[str, Json] | None", row.get("coverage"))
+        if coverage is not None:
+            app.out.line(_coverage_text(row, coverage))
         kernels = cast("list[Mapping[str, str]]", row.get("kernels") or [])
         if kernels:
             app.out.line(_kernels_text(row, kernels))
@@ -251,6 +254,13 @@ def _death_text(row: Mapping[str, Json], death: Mapping[str, Json]) -> str:
     """Return when and of what an earlier engine of the instance in ROW died."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(cast("float", death["when"])))
     return f"{row['instance']}: an engine died at {when}: {death['reason']}"
+
+
+def _coverage_text(row: Mapping[str, Json], coverage: Mapping[str, Json]) -> str:
+    """Return how many kernels the cache of the instance in ROW has, and what the rounds of its bless never reached."""
+    unmet = ", ".join(cast("list[str]", coverage["unmet"]))
+    never = f"; never computed in one step: {unmet}" if unmet else ""
+    return f"{row['instance']}: its cache has {coverage['variants']} variants of {coverage['kernels']} kernels{never}"
 
 
 def _kernels_text(row: Mapping[str, Json], kernels: Sequence[Mapping[str, str]]) -> str:

@@ -55,6 +55,15 @@ class Death:
 
 
 @dataclass(frozen=True, slots=True)
+class CoveredKernels:
+    """The KERNELS of a blessed cache, their VARIANTS, and what was to be computed in one step and never was."""
+
+    kernels: int
+    variants: int
+    unmet: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceState:
     """The state of an instance. Times are seconds since 1970; PHASES are (name, seconds)."""
 
@@ -75,6 +84,8 @@ class InstanceState:
     reason: str = ""
     blessed: str = ""
     """The label of its blessing; empty if its profile is not a blessed one."""
+    coverage: CoveredKernels | None = None
+    """What its blessing covers; None without one, and where it has no kernel of Triton, as on the CPU."""
     kernels: tuple[MissingKernel, ...] = ()
     """Kernels that a blessed cache lacked, so that requests had to wait for their compilation."""
     drain: int = 0

@@ -26,7 +26,7 @@ from nvllm.engine.engine import Engine
 from nvllm.host.facts import INSTANCE_LABEL, RUN_LABEL, TREE_LABEL, ContainerState, MemoryInUse
 from nvllm.host.locks import HeldLocks
 from nvllm.serve import access, health, memoryseries, planner, timeline
-from nvllm.serve.rundir import Death, InstanceState, RunDirectory, Stage
+from nvllm.serve.rundir import CoveredKernels, Death, InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import Timeline
 from nvllm.serve.watchdog import MemoryWatch
 
@@ -86,7 +86,7 @@ def answers_without_key(plan: LaunchPlan, log: Path) -> list[Refusal]:
 class EngineStart:
     """One start of PLAN: `start` it, then `end` it. CACHE is the tree that the plan loads, if any.
 
-    LABEL is that of its blessing, for `status`.
+    LABEL is that of its blessing, and COVERAGE what it covers, for `status`.
     """
 
     engine: Engine
@@ -97,6 +97,7 @@ class EngineStart:
     progress: Progress
     cache: Tree | None = None
     label: str = ""
+    coverage: CoveredKernels | None = None
     memory_floor: int = MEMORY_FLOOR
     """Bytes of MemAvailable below which `running` ends the engine."""
     deaths: tuple[Death, ...] = ()
@@ -415,6 +416,7 @@ class EngineStart:
             profile=plan.profile,
             dev=plan.dev,
             blessed=self.label,
+            coverage=self.coverage,
             stage=stage,
             build_hash=plan.build_hash,
             serve_hash=plan.serve_hash,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from nvllm.cache import staging
+from nvllm.cache.manifest import Coverage
 from nvllm.core.paths import Places
 from nvllm.core.plan import CONTAINER_PORT, LaunchPlan
 from nvllm.core.progress import Progress
@@ -24,7 +25,7 @@ from nvllm.serve import health, owners
 from nvllm.serve.examination import Examination
 from nvllm.serve.health import StallDetector
 from nvllm.serve.kernel_reports import KernelReports
-from nvllm.serve.rundir import Death, RunDirectory, Stage
+from nvllm.serve.rundir import CoveredKernels, Death, RunDirectory, Stage
 from nvllm.serve.slow_start import SlowPhase
 from nvllm.serve.staged_cache import MountedCache
 from nvllm.serve.startup import EngineStart
@@ -109,10 +110,18 @@ class Supervisor(EngineStart):
         plan = examination.plan if mounted is None else mounted.plan
         run = run or RunDirectory(places.run(plan.instance))
         cache = None if mounted is None else mounted.manifest.tree
-        label = "" if mounted is None else mounted.manifest.label
-        floor = examination.profile.campaign.memory_floor
         super().__init__(
-            examination.engine, plan, examination.models, run, held_locks, progress, cache, label, floor, deaths
+            examination.engine,
+            plan,
+            examination.models,
+            run,
+            held_locks,
+            progress,
+            cache,
+            label="" if mounted is None else mounted.manifest.label,
+            coverage=None if mounted is None else _covered(mounted.manifest.coverage),
+            memory_floor=examination.profile.campaign.memory_floor,
+            deaths=deaths,
         )
         self.mounted = mounted
         self.slow: tuple[SlowPhase, ...] = ()
@@ -259,6 +268,12 @@ class Supervisor(EngineStart):
             f"none for {self._stalls.silent:.0f} s; the published port: {'; '.join(seen.failed)}; {beside}",
             cure,
         )
+
+
+def _covered(coverage: Coverage | None) -> CoveredKernels | None:
+    if coverage is None or not coverage.kernels:
+        return None
+    return CoveredKernels(len(coverage.kernels), sum(kernel.variants for kernel in coverage.kernels), coverage.unmet)
 
 
 def ended_by(error: BaseException) -> tuple[Stage, str]:

@@ -128,6 +128,28 @@ def bounds_of_a_request() -> dict[str, dict[str, str]]:
 
 
 @probe
+def walks_of_a_plain_request() -> list[str]:
+    """The types of the values that the check of bounds walks of a request that asks for nothing special."""
+    try:
+        bounds = importlib.import_module("vllm.nvllm.bounds")
+    except ModuleNotFoundError:
+        return []
+    walked: list[str] = []
+    walk = bounds._walk
+
+    def recorded(value: Any) -> Any:
+        walked.append(type(value).__name__)
+        return walk(value)
+
+    bounds._walk = recorded
+    try:
+        bounds.check(SamplingParams(temperature=0.5, max_tokens=2, seed=3))
+    finally:
+        bounds._walk = walk
+    return walked
+
+
+@probe
 def blank_bad_words() -> dict[str, str]:
     """Whether such words are refused, accepted, or end the check with an error of another kind."""
     answers = {}

@@ -12,7 +12,7 @@ from nvllm.cli.main import main
 from nvllm.engine import engine
 from nvllm.host.facts import INSTANCE_LABEL, RUN_LABEL, ContainerFact
 from nvllm.serve import instances, owners
-from nvllm.serve.rundir import Death, InstanceState, RunDirectory, Stage
+from nvllm.serve.rundir import CoveredKernels, Death, InstanceState, RunDirectory, Stage
 from nvllm.serve.timeline import MissingKernel
 from support.plansamples import PLAN, places, project
 from support.serve_world import FakeEngine
@@ -51,6 +51,28 @@ def test_the_kernels_that_a_blessed_cache_lacked(
     assert [(one["key"], one["arguments"]) for one in instance["kernels"]] == [
         (one.key, one.arguments) for one in kernels
     ]
+
+
+def test_what_a_blessing_covers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(engine, "require", FakeEngine)
+    run = RunDirectory(places(tmp_path).runs / PLAN.instance)
+    run.prepare({}, b"{}", ())
+    state = InstanceState(PLAN.instance, "demo", "eager", False, "ready", "", "", 8000, 1, "", 1.0)
+    text = "nvllm-demo-eager: its cache has 7 variants of 2 kernels"
+    never = "; never computed in one step: 16 at once, a prompt beside 32"
+    table = [
+        (None, False, False),
+        (CoveredKernels(2, 7, ()), True, False),
+        (CoveredKernels(2, 7, ("16 at once", "a prompt beside 32")), True, True),
+    ]
+    for coverage, has_text, has_unmet in table:
+        run.write_state(replace(state, coverage=coverage))
+        assert main(["status"]) == 0
+        shown = capsys.readouterr().out
+        assert (text in shown, never in shown) == (has_text, has_unmet), coverage
 
 
 @pytest.fixture
