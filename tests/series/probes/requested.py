@@ -7,6 +7,7 @@ import importlib
 import inspect
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from grammars import TOKENIZER
@@ -134,19 +135,9 @@ def walks_of_a_plain_request() -> list[str]:
         bounds = importlib.import_module("vllm.nvllm.bounds")
     except ModuleNotFoundError:
         return []
-    walked: list[str] = []
-    walk = bounds._walk
-
-    def recorded(value: Any) -> Any:
-        walked.append(type(value).__name__)
-        return walk(value)
-
-    bounds._walk = recorded
-    try:
+    with mock.patch.object(bounds, "_walk", side_effect=vars(bounds)["_walk"]) as walk:
         bounds.check(SamplingParams(temperature=0.5, max_tokens=2, seed=3))
-    finally:
-        bounds._walk = walk
-    return walked
+    return [type(call.args[0]).__name__ for call in walk.call_args_list]
 
 
 @probe

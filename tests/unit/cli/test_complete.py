@@ -119,6 +119,7 @@ FREE_OPTIONS = {
     "export --registry",
     "export --server-version",
     "fleet status --on",
+    *(f"gate {name} {option}" for name in ("all", "memory") for option in ("--bands", "--swap")),
     "port --commit",
     "port --to",
     "init --signer",
