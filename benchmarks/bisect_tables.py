@@ -7,8 +7,10 @@ say, or RUNS times if that is less. They take a quarter of an hour.
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +20,10 @@ sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("launcher", "
 
 from nvllm.bisect import posterior  # noqa: E402
 from nvllm.bisect.combinations import PatchSet  # noqa: E402
+from nvllm.bisect.forecast import forecast  # noqa: E402
 from nvllm.bisect.problem import (  # noqa: E402
     Mode,
+    SearchEvidence,
     Settings,
     Tally,
 )
@@ -319,11 +323,24 @@ def landscapes(runs: int) -> None:
         print(f"| {goal.name} ({count}) | {goal.before} | {goal.goal} | {figures} | {said} |", flush=True)
 
 
+def forecasts(_: int) -> None:
+    """Print how long a forecast takes before the first trial, when most is left, in seconds of processor time."""
+    print("\n| patches | mode | failure | seconds |\n|---|---|---|---|")
+    modes: tuple[Mode, ...] = ("ordered", "set")
+    for count, mode, flaky in itertools.product((64, 128, 256), modes, (False, True)):
+        asked = problem(free(count), mode, settings=Settings(flaky=flaky))
+        began = time.process_time()
+        forecast(asked, SearchEvidence({}), [], [])
+        took = time.process_time() - began
+        print(f"| {count} | {mode} | {'flaky' if flaky else 'steady'} | {took:.2f} |", flush=True)
+
+
 TABLES: Mapping[str, Callable[[int], None]] = {
     "builds": without_noise,
     "noise": with_noise,
     "undeclared": undeclared,
     "classes": landscapes,
+    "forecasts": forecasts,
 }
 
 
