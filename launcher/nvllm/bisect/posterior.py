@@ -316,9 +316,7 @@ class Belief:
 
     def _means(self, hits: Sequence[float]) -> list[float]:
         """Return the mean of HITS, which has the chance for each triple, if the culprit is in each of the runs."""
-        return [
-            sum(map(operator.mul, run.share, hits)) if run.share else sum(hits) / len(hits) for run in self.runs
-        ]
+        return [sum(map(operator.mul, run.share, hits)) if run.share else sum(hits) / len(hits) for run in self.runs]
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class Search(ABC):
         if not self.problem.further and posterior.differ(self.rates()) > _SURELY_DIFFER:
             yield Stopped("this differs from build to build")
         due = (bad.conclusive - pairs) * _BETWEEN_WATCHES <= others - _BETWEEN_WATCHES
-        if due or (at_the_end and not seen.steady):
+        if due or seen.doubtful or (at_the_end and not seen.steady):
             if bad.blocked:
                 yield Stopped("the bad end cannot be tested any more, so its failure rate may have changed")
             yield from self.want(ends["bad"], f"whether the failure rate is still the same: {seen}", "watch")

@@ -134,7 +134,7 @@ def test_what_is_left_is_forecast_at_most_once_a_minute() -> None:
     log = Log.of(start(free(16), "ordered", repeats=3))
     drive(log, SimulatedBench(judge), progress=Noted(), clock=lambda: now[0])
     forecasts = [number for number, note in enumerate(notes) if "min left" in note]
-    assert forecasts == list(range(3, len(notes) - 1, 3))  # each third trial ends more than a minute after the last forecast
+    assert forecasts == list(range(3, len(notes) - 1, 3))  # a trial takes 25 s
 
 
 @each_row("jobs", [2, 3, 5])
