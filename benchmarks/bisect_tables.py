@@ -7,8 +7,11 @@ say, or RUNS times if that is less. They take a quarter of an hour.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import random
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +19,13 @@ from statistics import mean, median
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("launcher", "tests")]
 
-from nvllm.bisect import posterior  # noqa: E402
+from nvllm.bisect import judge, posterior  # noqa: E402
 from nvllm.bisect.combinations import PatchSet  # noqa: E402
+from nvllm.bisect.forecast import forecast  # noqa: E402
 from nvllm.bisect.problem import (  # noqa: E402
+    EndName,
     Mode,
+    SearchEvidence,
     Settings,
     Tally,
 )
@@ -319,11 +325,74 @@ def landscapes(runs: int) -> None:
         print(f"| {goal.name} ({count}) | {goal.before} | {goal.goal} | {figures} | {said} |", flush=True)
 
 
+def mark(rng: random.Random, rate: float) -> str:
+    return "x" if rng.random() < rate else "+"
+
+
+def counted(order: str) -> Tally:
+    return Tally(order.count("x"), order.count("+"), order=order)
+
+
+def proof(rng: random.Random, rate: float) -> str:
+    """Return the trials of a bad end that fails at RATE until it is proved, or empty if that takes too many; the good
+    end never fails."""
+    ends: dict[EndName, str] = {"bad": "", "good": ""}
+    rates: dict[EndName, float] = {"bad": rate, "good": 0.0}
+    with contextlib.suppress(Refused):
+        while asked := judge.next_end(counted(ends["bad"]), counted(ends["good"]), Settings(flaky=True)):
+            ends[asked.end] += mark(rng, rates[asked.end])
+        return ends["bad"]
+    return ""
+
+
+def falls(rng: random.Random, proved: str, rate: float) -> bool:
+    """Return whether the watch says that the rate of the bad end has fallen, if it fails at RATE after it was PROVED.
+
+    It is tried once more after each 12 of 400 other trials, and at once while the watch is in doubt.
+    """
+    order, others = proved, 0
+    while others < 400:
+        order += mark(rng, rate)
+        seen = judge.watch(order, len(proved))
+        if seen.fallen:
+            return True
+        others += 0 if seen.doubtful else 12
+    return False
+
+
+def watch(runs: int) -> None:
+    """Print how often the failure rate is said to have fallen, by what it is after the bad end was proved."""
+    print(f"\nHow often the failure rate is said to have fallen; {runs} searches for each figure\n")
+    print("| rate | constant | to a quarter | to 0 |\n|---|---|---|---|")
+    for rate in (0.8, 0.5, 0.35, 0.25):
+        rng = random.Random(f"watch/{rate}")
+        proofs = [*filter(None, (proof(rng, rate) for _ in range(max(10, runs // 10))))]
+        cells = []
+        for later in (rate, rate / 4, 0.0):
+            fallen = sum(falls(rng, rng.choice(proofs), later) for _ in range(runs))
+            cells.append(f"{100 * fallen / runs:.2f} %")
+        print(f"| {rate} | {' | '.join(cells)} |", flush=True)
+
+
+def forecasts(_: int) -> None:
+    """Print how long a forecast takes before the first trial, when most is left, in seconds of processor time."""
+    print("\n| patches | mode | failure | seconds |\n|---|---|---|---|")
+    modes: tuple[Mode, ...] = ("ordered", "set")
+    for count, mode, flaky in itertools.product((64, 128, 256), modes, (False, True)):
+        asked = problem(free(count), mode, settings=Settings(flaky=flaky))
+        began = time.process_time()
+        forecast(asked, SearchEvidence({}), [], [])
+        took = time.process_time() - began
+        print(f"| {count} | {mode} | {'flaky' if flaky else 'steady'} | {took:.2f} |", flush=True)
+
+
 TABLES: Mapping[str, Callable[[int], None]] = {
     "builds": without_noise,
     "noise": with_noise,
     "undeclared": undeclared,
     "classes": landscapes,
+    "forecasts": forecasts,
+    "watch": watch,
 }
 
 

@@ -44,7 +44,11 @@ class Combinations:
     def without(self, chosen: PatchSet, removed: Iterable[str]) -> PatchSet:
         """Return CHOSEN without REMOVED and without everything in it that requires one of them."""
         gone = set(removed)
-        while more := {one for one in chosen - gone if self.requires.get(one, frozenset()) & gone}:
+        while more := {
+            one
+            for one, needed in self.requires.items()
+            if not needed.isdisjoint(gone) and one in chosen and one not in gone
+        }:
             gone |= more
         return chosen - gone
 

@@ -34,8 +34,8 @@ from nvllm.core.refusal import Refusal, Refused, refuse_any
 from nvllm.trials.ending import MOST_LOSSES, end_all
 from nvllm.trials.trial import Built, Trial
 
-_WORTH_A_FORECAST = 10.0
-"""Seconds that a trial took, from which on it is said how long the search still takes: that itself takes a second."""
+_BETWEEN_FORECASTS = 60.0
+"""Seconds from one forecast of the time that is left to the next: with hundreds of patches it takes a second or two."""
 
 
 class Bench(Protocol):
@@ -129,17 +129,22 @@ def dispatch(
     next call continues where this one stopped.
     """
     deadline = None if budget is None else clock() + budget
-    return _Driver(log, machines, cache, progress or Silent()).run(lambda: deadline is not None and clock() >= deadline)
+    driver = _Driver(log, machines, cache, progress or Silent(), clock)
+    return driver.run(lambda: deadline is not None and clock() >= deadline)
 
 
 class _Driver:
     """The loop, and what it writes to LOG and CACHE and shows by PROGRESS. STATE is what the log adds up to."""
 
-    def __init__(self, log: Log, machines: Machines, cache: TrialCache | None, progress: Progress) -> None:
+    def __init__(
+        self, log: Log, machines: Machines, cache: TrialCache | None, progress: Progress, clock: Callable[[], float]
+    ) -> None:
         self.log = log
         self.machines = machines
         self.cache = cache
         self.progress = progress
+        self.clock = clock
+        self.next_forecast = clock() + _BETWEEN_FORECASTS
         self.state = log.state
         self.problem = self.state.problem
         self.ordered = self.problem.combinations.ordered
@@ -297,7 +302,9 @@ class _Driver:
         detail = trial.kind or trial.stage or ""
         number = len(self.state.sequence)
         names = ", ".join(chosen) or "no patch"
-        minutes = None if recalled or trial.seconds < _WORTH_A_FORECAST else self.state.forecast.minutes
+        minutes = None
+        if self.clock() >= self.next_forecast:
+            minutes, self.next_forecast = self.state.forecast.minutes, self.clock() + _BETWEEN_FORECASTS
         left = f"; about {max(1, round(minutes))} min left" if minutes else ""
         self.progress.note(f"trial {number}: {trial.outcome} {f'({detail}) ' if detail else ''}with {names}{left}")
 

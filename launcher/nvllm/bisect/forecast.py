@@ -24,10 +24,11 @@ from nvllm.trials.trial import Trial
 _SURE, _RULED_OUT = 0.9, 0.005
 """Probabilities above which a patch counts as needed, and below which it is left out."""
 
-_FLAKY_CASES = 2
-"""Culprits that a forecast of a flaky search simulates: each takes hundreds of trials."""
+_FLAKY_CASES, _FEW_PATCHES = 2, 128
+"""Culprits that a forecast of a flaky search simulates, where there are few patches; with more it is one: each takes
+hundreds of trials."""
 
-_STEADY_CASES = 64
+_STEADY_CASES = 32
 """The most culprits that a forecast simulates, evenly spread."""
 
 
@@ -62,7 +63,8 @@ def forecast(
     stray = Beta(0.2, 9.8).plus(Count(good.bad, good.good)).mean if flaky else 0.0
     causes = _causes(problem, evidence, flaky=flaky)
     if flaky:
-        causes = causes[len(causes) // 4 :: max(1, len(causes) // _FLAKY_CASES)]
+        cases = _FLAKY_CASES if len(problem.items) <= _FEW_PATCHES else 1
+        causes = causes[len(causes) // (2 * cases) :: max(1, len(causes) // cases)]
     causes = causes[:: math.ceil(len(causes) / _STEADY_CASES)]
     costs = [_cost(problem, evidence, cause, rate, stray, rng) for cause in causes]
     mean_builds, mean_trials = (sum(one) / len(costs) for one in zip(*costs, strict=True))

@@ -140,8 +140,15 @@ def in_turn(marks: Sequence[tuple[EndName | None, str]]) -> Turns:
 _FALLEN = 4.0
 """The watch tells the failure rate of the proof from one that is so many times smaller."""
 
-_HELD, _MOST_HELD, _LOST = math.log(20), math.log(100), -math.log(200)
-"""The odds at which the watch is content, the most that it can save up, and those at which the rate has fallen."""
+_HELD, _MOST_HELD = math.log(20), math.log(100)
+"""The odds at which the watch is content, and the most that it can save up."""
+
+_DOUBTFUL, _LOST = -math.log(20), -math.log(2000)
+"""The odds at which the watch asks at once for more trials, and those at which the rate has fallen.
+
+The watch looks after every trial of a search. Where the rate is constant, a search reaches odds of a to 1 with a
+probability of about 1/a, so the second are high; trials at once, from the first on, make up for that.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +156,13 @@ class Watch:
     """What the later trials of the bad end say about its failure rate.
 
     BEFORE are the trials that proved the end, SINCE those after it. STEADY: the rate is not much smaller than it was.
-    FALLEN: it is.
+    DOUBTFUL: it seems to be, and more trials would tell. FALLEN: it is.
     """
 
     before: Tally
     since: Tally
     steady: bool
+    doubtful: bool
     fallen: bool
 
     def __str__(self) -> str:
@@ -180,7 +188,7 @@ def watch(order: str, proof: int) -> Watch:
         odds = min(odds, _MOST_HELD)
         fallen = fallen or odds <= _LOST
     before, since = (Tally(part.count("x"), part.count("+"), order=part) for part in (order[:proof], order[proof:]))
-    return Watch(before, since, odds >= _HELD, fallen)
+    return Watch(before, since, odds >= _HELD, odds <= _DOUBTFUL, fallen)
 
 
 def next_end(bad: Tally, good: Tally, settings: Settings) -> EndTrial | None:

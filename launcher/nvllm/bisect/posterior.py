@@ -28,9 +28,8 @@ import itertools
 import math
 import operator
 import random
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nvllm.core.statistics import cumulative
 
@@ -288,17 +287,18 @@ def shows(
 class Belief:
     """Where in a sequence of patches the culprit is: WEIGHTS[i] is the probability of patch i.
 
-    SHARES[i] has the probability of each LIKELY triple if it is patch i; it is empty where that is far-fetched. SEEN
-    has the trials by the length of the prefix that was tried.
+    RUNS are neighbouring patches that the trials so far do not tell apart. SEEN has the trials by the length of the
+    prefix that was tried.
     """
 
     weights: tuple[float, ...]
     likely: LikelyTriples
-    shares: tuple[Sequence[float], ...]
+    runs: tuple[Run, ...]
     seen: Mapping[int, Count]
 
-    def chances(self, lengths: Sequence[int]) -> Iterator[tuple[float, ...]]:
-        """Yield, for the prefix of each of LENGTHS, the chance of its next hit if the culprit is each of the patches.
+    def chances(self, lengths: Sequence[int]) -> Iterator[list[tuple[int, float, float]]]:
+        """Yield, for the prefix of each of LENGTHS, a row for the patches that it does not tell apart: how many they
+        are, the probability of each to be the culprit, and the chance of the next hit if it is.
 
         What the artifact of a prefix did so far counts.
         """
@@ -308,16 +308,28 @@ class Belief:
                 inside, outside = map(self._means, self.likely.next_hits(self.seen[length]))
             else:
                 inside, outside = untried
-            yield (*inside[:length], *outside[length:])
+            rows = list[tuple[int, float, float]]()
+            for run, hit, stray in zip(self.runs, inside, outside, strict=True):
+                within = min(max(length, run.start), run.end)
+                rows += [(within - run.start, run.weight, hit), (run.end - within, run.weight, stray)]
+            yield [row for row in rows if row[0]]
 
     def _means(self, hits: Sequence[float]) -> list[float]:
-        """Return the mean of HITS, which has the chance for each triple, if the culprit is each of the patches."""
-        means, last, mean = list[float](), None, 0.0
-        for share in self.shares:
-            if share is not last:  # patches between two prefixes that were tried have one
-                last, mean = share, sum(map(operator.mul, share, hits)) if share else sum(hits) / len(hits)
-            means.append(mean)
-        return means
+        """Return the mean of HITS, which has the chance for each triple, if the culprit is in each of the runs."""
+        return [sum(map(operator.mul, run.share, hits)) if run.share else sum(hits) / len(hits) for run in self.runs]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The patches from START to before END: each is the culprit with the probability WEIGHT.
+
+    SHARE has the probability of each likely triple if one of them is; it is empty where that is far-fetched.
+    """
+
+    start: int
+    end: int
+    weight: float
+    share: Sequence[float]
 
 
 _FAR_FETCHED = 1e-6
@@ -366,15 +378,19 @@ def belief(
             logs = [log - a + b for log, a, b in zip(logs, old, new, strict=True)]
         rows.append(logs)
     top = max(map(max, rows))
-    weights, shares = list[float](), list[Sequence[float]]()
+    runs = list[Run]()
     for (start, end), row in zip(itertools.pairwise([*firsts, len(prior)]), rows, strict=True):
         raw = list(map(math.exp, [log - top for log in row]))
         total = sum(raw)
-        weights += [before * total for before in prior[start:end]]
-        shares += [tuple([part / total for part in raw]) if total else ()] * (end - start)
-    whole = sum(weights)
-    kept = [share if weight > _FAR_FETCHED * whole else () for share, weight in zip(shares, weights, strict=True)]
-    return Belief(tuple([weight / whole for weight in weights]), likely, tuple(kept), seen)
+        share = tuple([part / total for part in raw]) if total else ()
+        for before, alike in itertools.groupby(prior[start:end]):
+            runs.append(Run(start, start + len(list(alike)), before * total, share))
+            start = runs[-1].end
+    whole = sum((run.end - run.start) * run.weight for run in runs)
+    scaled = [replace(run, weight=run.weight / whole) for run in runs]
+    kept = tuple([run if run.weight > _FAR_FETCHED else replace(run, share=()) for run in scaled])
+    weights = [run.weight for run in kept for _ in range(run.start, run.end)]
+    return Belief(tuple(weights), likely, kept, seen)
 
 
 @functools.lru_cache(maxsize=16384)
@@ -414,19 +430,18 @@ def choose(believed: Belief, candidates: Sequence[int], built: frozenset[int], b
     chances = dict(zip(candidates, believed.chances(candidates), strict=True))
 
     def value(length: int) -> tuple[float, int]:
-        worth = _worth(believed.weights, chances[length])
+        worth = _worth(chances[length])
         return worth / (1.0 if length in built else 1 + build_price / AMORTISED), -length
 
     return max(candidates, key=value)
 
 
-def _worth(weights: Sequence[float], chances: Sequence[float]) -> float:
-    """Return the worth of a trial that hits with CHANCES under the hypotheses of WEIGHTS; see `choose`."""
-    alike = Counter(zip(weights, chances, strict=True))  # patches between two prefixes that were tried
-    mean = sum(count * weight * chance for (weight, chance), count in alike.items())
+def _worth(rows: Sequence[tuple[int, float, float]]) -> float:
+    """Return the worth of a trial, with a row of `Belief.chances` for the patches that it does not tell apart."""
+    mean = sum([count * weight * chance for count, weight, chance in rows])
     return sum(
         count * weight * _divergence(chance, (mean - weight * chance) / (1 - weight))
-        for (weight, chance), count in alike.items()
+        for count, weight, chance in rows
         if 1e-12 < weight < 1 - 1e-12
     )
 

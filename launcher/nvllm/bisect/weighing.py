@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import replace
@@ -124,7 +125,7 @@ class Search(ABC):
         if not self.problem.further and posterior.differ(self.rates()) > _SURELY_DIFFER:
             yield Stopped("this differs from build to build")
         due = (bad.conclusive - pairs) * _BETWEEN_WATCHES <= others - _BETWEEN_WATCHES
-        if due or (at_the_end and not seen.steady):
+        if due or seen.doubtful or (at_the_end and not seen.steady):
             if bad.blocked:
                 yield Stopped("the bad end cannot be tested any more, so its failure rate may have changed")
             yield from self.want(ends["bad"], f"whether the failure rate is still the same: {seen}", "watch")
@@ -432,20 +433,27 @@ class Search(ABC):
         """Return the closed set of the low end, PINNED, and the first LENGTH patches of REST."""
         return self.combinations.closed(self.problem.low | pinned | set(rest[:length]))
 
+    def _prefixes(self, pinned: PatchSet, rest: tuple[str, ...]) -> Sequence[PatchSet]:
+        """Return `prefix` for each length from 0, in one pass: a series of 256 patches has as many in each step."""
+        each = (self.combinations.closed([patch]) for patch in rest)
+        return tuple(itertools.accumulate(each, operator.or_, initial=self.prefix(pinned, rest, 0)))
+
     def suspect(self, rest: tuple[str, ...], cells: Sequence[tuple[int, int]], weights: Sequence[float]) -> None:
         """Set the probability of each of REST. WEIGHTS are those of each cell to contain the last needed patch.
 
         The patches of one of CELLS cannot be told apart and share its probability.
         """
-        behind = 0.0
+        behind, others = 0.0, 1 / self.size if self.problem.mode == "set" else 0.0
         for (low, high), weight in reversed(list(zip(cells, weights, strict=True))):
-            for item in reversed(rest[max(low, 0) : high]):
-                alone = weight / (high - max(low, 0))
-                self.weights[item] = alone + (behind / self.size if self.problem.mode == "set" else 0.0)
+            inside = rest[max(low, 0) : high]
+            alone = weight / max(1, len(inside))
+            for item in reversed(inside):
+                self.weights[item] = alone + behind * others
                 behind += alone
 
     def locate_flaky(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> Asking[tuple[int, int]]:
-        sets = {m: self.prefix(pinned, rest, m) for m in range(max(low + 1, 0), len(rest))}
+        all_sets = self._prefixes(pinned, rest)
+        sets = {m: all_sets[m] for m in range(max(low + 1, 0), len(rest))}
         tallies = {m: self.evidence.tally(chosen) for m, chosen in sets.items()}
         open_to = [m for m, tally in tallies.items() if not tally.unknown]
         cuts = [low, *open_to, len(rest)]
@@ -458,7 +466,7 @@ class Search(ABC):
         seen = {index_of[m]: self.problem.count(tallies[m]) for m in open_to if tallies[m].conclusive}
         ends = (self.problem.low, self.problem.high)
         others = self._by_source(one for one in self.evidence.tallies if one not in (*ends, *sets.values()))
-        lower, upper = ([self.prefix(pinned, rest, max(cell[end], 0)) for cell in cells] for end in (0, 1))
+        lower, upper = ([all_sets[max(cell[end], 0)] for cell in cells] for end in (0, 1))
         compared = [
             Compared(
                 sum(prefix <= chosen for prefix in upper),

@@ -23,6 +23,7 @@ from nvllm.bisect.lookahead import Slots, lookahead
 from nvllm.bisect.records import Back, End, JournalRecord, Judged, Skip, Tried, fold
 from nvllm.bisect.search import propose
 from nvllm.core import proc
+from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.trials.trial import Built, Trial, TrialOutcome
 from support.bisect_world import GOOD, SimulatedBench, all_of, free, layered, sometimes, start
@@ -116,6 +117,24 @@ def test_a_budget_ends_the_run_and_not_the_search() -> None:
     assert isinstance(stopped, NextTrial)
     assert 0 < len(bench.tries) < 5
     assert isinstance(drive(log, bench), Done)
+
+
+def test_what_is_left_is_forecast_at_most_once_a_minute() -> None:
+    minutes = itertools.count(step=25.0)
+    now, notes = [0.0], list[str]()
+
+    class Noted(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    def judge(chosen: PatchSet) -> Trial:
+        now[0] = next(minutes)
+        return replace(all_of(frozenset({"p02"}))(chosen), seconds=25.0)
+
+    log = Log.of(start(free(16), "ordered", repeats=3))
+    drive(log, SimulatedBench(judge), progress=Noted(), clock=lambda: now[0])
+    forecasts = [number for number, note in enumerate(notes) if "min left" in note]
+    assert forecasts == list(range(3, len(notes) - 1, 3))  # a trial takes 25 s
 
 
 @each_row("jobs", [2, 3, 5])
