@@ -293,7 +293,7 @@ class Belief:
 
     weights: tuple[float, ...]
     likely: LikelyTriples
-    runs: tuple[Run, ...]
+    runs: tuple[PatchRun, ...]
     seen: Mapping[int, Count]
 
     def chances(self, lengths: Sequence[int]) -> Iterator[list[tuple[int, float, float]]]:
@@ -320,7 +320,7 @@ class Belief:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PatchRun:
     """The patches from START to before END: each is the culprit with the probability WEIGHT.
 
     SHARE has the probability of each likely triple if one of them is; it is empty where that is far-fetched.
@@ -378,13 +378,13 @@ def belief(
             logs = [log - a + b for log, a, b in zip(logs, old, new, strict=True)]
         rows.append(logs)
     top = max(map(max, rows))
-    runs = list[Run]()
+    runs = list[PatchRun]()
     for (start, end), row in zip(itertools.pairwise([*firsts, len(prior)]), rows, strict=True):
         raw = list(map(math.exp, [log - top for log in row]))
         total = sum(raw)
         share = tuple([part / total for part in raw]) if total else ()
         for before, alike in itertools.groupby(prior[start:end]):
-            runs.append(Run(start, start + len(list(alike)), before * total, share))
+            runs.append(PatchRun(start, start + len(list(alike)), before * total, share))
             start = runs[-1].end
     whole = sum((run.end - run.start) * run.weight for run in runs)
     scaled = [replace(run, weight=run.weight / whole) for run in runs]
