@@ -14,6 +14,7 @@ import shlex
 import ssl
 import sys
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,6 +179,8 @@ class Indexes:
             timeout=configuration.timeout,
             proxy=configuration.proxy,
         )
+        # A process that goes on after this object would keep its connections; one that ends need not close them.
+        weakref.finalize(self, self._client.close).atexit = False
         # unearth takes an index that answers 503 for one that lacks the page; raised from here it is not lost.
         self._client.event_hooks = {"response": [_raise_for_server_error, _bound_pages]}
         self._client.headers["Accept-Encoding"] = "identity"
@@ -194,7 +197,10 @@ class Indexes:
         self._pages: dict[str, tuple[Link, ...]] = {}
 
     def client(self) -> httpx2.Client:
-        """Return the client that pip's configuration describes: its certificates, hosts and credentials."""
+        """Return the client that pip's configuration describes: its certificates, hosts and credentials.
+
+        It is closed when this object is gone.
+        """
         return self._client
 
     def links(self, name: str) -> tuple[Link, ...]:

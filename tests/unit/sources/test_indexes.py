@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import hashlib
 import os
@@ -140,8 +141,18 @@ def test_the_proxy_and_the_patience_of_pip_are_followed(site: Site) -> None:
     assert (said.proxy, said.timeout, said.retries, said.keyring) == ("http://proxy.test:3128", 1.5, 7, True)
     assert indexes.parse_configuration("").proxy is None
     site.pages["http://index.test/file"] = Page(b"by the proxy")
-    client = Indexes(Configuration((), (), (), None, proxy=site.url)).client()
+    asked = Indexes(Configuration((), (), (), None, proxy=site.url))
+    client = asked.client()
     assert client.get("http://index.test/file").content == b"by the proxy"
+
+
+def test_connections_end_with_the_object() -> None:
+    asked = configured()
+    client = asked.client()
+    assert not client.is_closed
+    del asked
+    gc.collect()
+    assert client.is_closed
 
 
 def test_a_busy_index_is_not_an_empty_one(site: Site) -> None:
