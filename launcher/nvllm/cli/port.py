@@ -112,8 +112,8 @@ class _Resolver:
 
     def remember(self, ported: Sequence[Ported]) -> None:
         """Keep what people have made of the files of PORTED for this port. Raises Refused NV920."""
-        for one in (one for outcome in ported for one in outcome.resolved if one.resolution.origin == "person"):
-            self.memory.remember(one.path, one.merged, one.resolution.content)
+        for file in (file for outcome in ported for file in outcome.resolved if file.resolution.origin == "person"):
+            self.memory.remember(file.path, file.merged, file.resolution.content)
 
 
 def suffixes(series: Series) -> tuple[str, ...]:

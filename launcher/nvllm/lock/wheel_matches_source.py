@@ -108,12 +108,12 @@ def bringing(source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequen
 def directories(source: Mapping[str, str], wheel: Mapping[str, str], brings: Sequence[str]) -> list[str]:
     """Return the topmost directories of WHEEL of which SOURCE has no file (path to sha256), but for those in BRINGS."""
     known = {parent for path in source for parent in PurePosixPath(path).parents}
-    found: dict[str, None] = {}
+    topmost: dict[str, None] = {}
     for path in sorted(path for path in wheel.keys() - source.keys() if brought(path, brings) is None):
         top = next((parent for parent in reversed(PurePosixPath(path).parents) if parent not in known), None)
         if top is not None:
-            found[str(top)] = None
-    return list(found)
+            topmost[str(top)] = None
+    return list(topmost)
 
 
 def not_brought(
