@@ -18,6 +18,8 @@ from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff
 
 _MAIL = re.compile(rb"^From [0-9a-f]{40} Mon Sep 17 00:00:00 2001$", re.MULTILINE)
+BASE = re.compile(rb"^\nbase-commit: ([0-9a-f]{40})\n(?:prerequisite-patch-id: [0-9a-f]{40}\n)*", re.MULTILINE)
+"""What `git format-patch --base`, or format.useAutoBase, writes behind the diff."""
 _TAG = re.compile(r"^(\s*\[[^\]]*\])+\s*")
 _ID_LENGTH = 48
 """Characters: an id is typed, and is the name of a file and of a column."""
@@ -52,7 +54,8 @@ def changes(files: Iterable[tuple[str, bytes]], taken: Collection[str]) -> tuple
             label = name if subject is None else f"{name}, mail {number}"
             stem = re.sub(r"^[0-9]+[-_]", "", PurePath(name).stem)
             patch_id = unused(slug(subject or stem), [*taken, *(one.id for one in read)])
-            read.append(Change(patch_id, subject or f"Imported from {PurePath(name).name}", unified.parse(text, label)))
+            summary = subject or f"Imported from {PurePath(name).name}"
+            read.append(Change(patch_id, summary, unified.parse(BASE.sub(b"", text), label)))
     return tuple(read)
 
 

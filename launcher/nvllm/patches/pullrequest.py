@@ -16,8 +16,6 @@ from nvllm.patches.unified import Diff, FileDiff
 
 _NAME = re.compile(r"(?:(?:.*/)?(?P<repository>[\w.-]+/[\w.-]+)/pull/|(?:.*/)?)(?P<number>[0-9]+)(?:\.patch|\.diff)")
 _HEAD = re.compile(rb"^From ([0-9a-f]{40}) Mon Sep 17 00:00:00 2001$", re.MULTILINE)
-_BASE = re.compile(rb"^\nbase-commit: ([0-9a-f]{40})\n(?:prerequisite-patch-id: [0-9a-f]{40}\n)*", re.MULTILINE)
-"""What `git format-patch --base` writes behind the diff."""
 
 Since = Literal["same", "adapted", "changed"]
 """A pull request beside the patch that was taken from it: the same change; another one, which is the patch's doing, for
@@ -76,8 +74,7 @@ def read(content: bytes, reference: str, label: str, taken: Collection[str]) -> 
 
     Raises Refused NV104 for what is no diff of text files, and if it has no file that a patch may touch.
     """
-    heads, bases = ([match.decode() for match in pattern.findall(content)] for pattern in (_HEAD, _BASE))
-    content = _BASE.sub(b"", content)
+    heads, bases = ([match.decode() for match in pattern.findall(content)] for pattern in (_HEAD, imported.BASE))
     number = reference.rpartition("#")[2]
     parsed = imported.changes([(label, content)], taken)
     if next(imported.mails(content))[0] is None:

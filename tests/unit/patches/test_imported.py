@@ -47,6 +47,15 @@ def test_a_file_of_mails_gives_one_change_for_each() -> None:
     assert [one.diff.name for one in found] == ["two.mbox, mail 1", "two.mbox, mail 2"]
 
 
+def test_a_mail_may_name_the_commit_that_it_is_based_on() -> None:
+    """As git writes it with --base, or with format.useAutoBase in its configuration."""
+    based = b"\nbase-commit: " + 40 * b"2" + b"\nprerequisite-patch-id: " + 40 * b"3" + b"\n"
+    (plain,), (change,) = (
+        imported.changes([("greet.patch", MAIL + DIFF + between + b"-- \n2.39.5\n\n")], []) for between in (b"", based)
+    )
+    assert change == plain
+
+
 def test_no_id_is_there_twice() -> None:
     found = imported.changes([("a/x.diff", DIFF), ("b/x.diff", DIFF), ("c/x.diff", DIFF)], ["x"])
     assert [one.id for one in found] == ["x-2", "x-3", "x-4"]
