@@ -51,6 +51,4 @@ class Resolutions:
         """Keep that a person has made CONTENT of MERGED. Raises Refused NV920 if it cannot be written."""
         file = self.file(path, merged)
         data = unified.render(Diff(str(file), (FileDiff(path, path, unified.hunks(merged, content)),)))
-        with durable.writing(file, "NV920"):
-            self.directory.mkdir(parents=True, exist_ok=True)
-        durable.replace(file, data, 0o644, code="NV920")
+        durable.keep(file, data)
