@@ -160,9 +160,10 @@ def _check_upstream(app: App, spec: ImageSpec, upstream: Sequence[str]) -> None:
     diffs = seriesfile.diffs(app.project.series(series.base), series.patches, label)
     taken = {one.upstream.reference: one for one in series.patches if one.id in diffs and one.upstream.reference}
     asked = [each for where in upstream for each in ([*_urls(taken.values())] if where == "each" else [where])]
+    sources = Sources(None, os.environ)  # for all, since it asks pip for its configuration
     rows: list[ComparedRequest] = []
     for where in asked:
-        request = _pull_request(app, where, "--upstream", ())
+        request = _pull_request(app, where, "--upstream", (), sources)
         entry = taken.get(request.reference)
         if entry is None:
             cure = "name its pull request in the series: upstream: {state: open, reference: OWNER/REPO#NUMBER}"
@@ -335,7 +336,7 @@ def _changes(
     Raises Refused NV108 if it is not one of the two, and what `imported` and `_pull_request` raise.
     """
     if from_pr is not None and file is None:
-        request = _pull_request(app, from_pr, "--from-pr", taken)
+        request = _pull_request(app, from_pr, "--from-pr", taken, Sources(None, os.environ))
         return request.changes, request
     if file is not None and from_pr is None:
         return (imported.only(file.name, reading.required(file, reading.PATCH, str(file)), taken),), None
@@ -343,15 +344,15 @@ def _changes(
     raise refuse("NV108", "--from-pr", expected, problem, "name one of them: nvllm patch add IMAGE FILE.patch")
 
 
-def _pull_request(app: App, where: str, option: str, taken: Collection[str]) -> PullRequest:
-    """Return the pull request in WHERE, a file or a URL that OPTION names.
+def _pull_request(app: App, where: str, option: str, taken: Collection[str], sources: Sources) -> PullRequest:
+    """Return the pull request in WHERE, a file or a URL that OPTION names; the client of SOURCES is asked for a URL.
 
     Raises Refused NV104, NV108, NV109 or NV209 as `pullrequest` and `pulls` do.
     """
     if "://" in where and where.rpartition("/")[2].isdigit():  # the page of the pull request
         where = f"{where}.patch"
     reference = pullrequest.reference(where, option, commits.REPOSITORY)
-    content = pulls.text(where, option, Sources(None, os.environ).client, offline=app.offline)
+    content = pulls.text(where, option, sources.client, offline=app.offline)
     return pullrequest.read(content, reference, where, taken)
 
 

@@ -392,11 +392,10 @@ def _text(
             app.out.line(f"  {patch_id}: {item.path} {', '.join(texts)}")
     spec = [(need.where, need.state, need.now, need.then) for need in needs if need.state != "decide"]
     dropped, decide = ([(item.what, item.why) for item in items] for items in (reported.dropped, reported.decide))
-    for columns, cells in ((["spec", "state", "now", "then"], spec), (["dropped", "why"], dropped)):
+    tables = ((["spec", "state", "now", "then"], spec), (["dropped", "why"], dropped), (["decide", "what"], decide))
+    for columns, cells in tables:
         if cells:
             app.out.table(columns, cells)
-    if decide:
-        app.out.table(["decide", "what"], decide)
     for line in lines:
         app.out.line(line)
 

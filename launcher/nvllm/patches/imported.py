@@ -17,7 +17,8 @@ from nvllm.patches.series import Series
 from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff
 
-_MAIL = re.compile(rb"^From [0-9a-f]{40} Mon Sep 17 00:00:00 2001$", re.MULTILINE)
+MAIL = re.compile(rb"^From ([0-9a-f]{40}) Mon Sep 17 00:00:00 2001$", re.MULTILINE)
+"""The first line of a mail of `git format-patch`, with its commit."""
 BASE = re.compile(rb"^\nbase-commit: ([0-9a-f]{40})\n(?:prerequisite-patch-id: [0-9a-f]{40}\n)*", re.MULTILINE)
 """What `git format-patch --base`, or format.useAutoBase, writes behind the diff."""
 _TAG = re.compile(r"^(\s*\[[^\]]*\])+\s*")
@@ -124,7 +125,7 @@ def series_text(
 
 def mails(content: bytes) -> Iterator[tuple[str | None, bytes]]:
     """Yield subject and text of each mail in CONTENT; None and CONTENT if it is a diff and no mail."""
-    starts = [found.start() for found in _MAIL.finditer(content)]
+    starts = [found.start() for found in MAIL.finditer(content)]
     if not starts:
         yield None, content
         return

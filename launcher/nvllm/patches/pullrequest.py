@@ -15,7 +15,6 @@ from nvllm.patches.source import SourceTree
 from nvllm.patches.unified import Diff, FileDiff
 
 _NAME = re.compile(r"(?:(?:.*/)?(?P<repository>[\w.-]+/[\w.-]+)/pull/|(?:.*/)?)(?P<number>[0-9]+)(?:\.patch|\.diff)")
-_HEAD = re.compile(rb"^From ([0-9a-f]{40}) Mon Sep 17 00:00:00 2001$", re.MULTILINE)
 
 Since = Literal["same", "adapted", "changed"]
 """A pull request beside the patch that was taken from it: the same change; another one, which is the patch's doing, for
@@ -74,7 +73,9 @@ def read(content: bytes, reference: str, label: str, taken: Collection[str]) -> 
 
     Raises Refused NV104 for what is no diff of text files, and if it has no file that a patch may touch.
     """
-    heads, bases = ([match.decode() for match in pattern.findall(content)] for pattern in (_HEAD, imported.BASE))
+    heads, bases = (
+        [match.decode() for match in pattern.findall(content)] for pattern in (imported.MAIL, imported.BASE)
+    )
     number = reference.rpartition("#")[2]
     parsed = imported.changes([(label, content)], taken)
     if next(imported.mails(content))[0] is None:

@@ -53,14 +53,9 @@ def test_the_kernels_that_a_blessed_cache_lacked(
     ]
 
 
-def test_what_a_blessing_covers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(engine, "require", FakeEngine)
-    run = RunDirectory(places(tmp_path).runs / PLAN.instance)
-    run.prepare({}, b"{}", ())
-    state = InstanceState(PLAN.instance, "demo", "eager", False, "ready", "", "", 8000, 1, "", 1.0)
+@pytest.mark.usefixtures("served")
+def test_what_a_blessing_covers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, state = RunDirectory(places(tmp_path).runs / PLAN.instance), state_of(tmp_path)
     text = "nvllm-demo-eager: its cache has 7 variants of 2 kernels"
     never = "; never computed in one step: 16 at once, a prompt beside 32"
     table = [
