@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,9 +29,14 @@ from gpu import machine, project, serving
 from gpu.machine import Place
 from gpu.project import GDN, IMAGE, TINY, Ground
 from nvllm.image.identity import Build
+from torture import campaign
+from torture.drawing import Drawer
 
 TOOLKIT = "1.18.0"
 """What the stand-in for NVIDIA's container toolkit says."""
+
+SEED = 26
+"""Of the requests that are drawn; as in `torturing.py`."""
 
 LONGEST = 900.0
 """Seconds for a command; a bless has several starts in it."""
@@ -94,16 +100,19 @@ class Bench:
         self.keep(step, {"manifest": summary(json.loads(path.read_text(encoding="utf-8")))})
         return True
 
-    def served(self, step: str, profile: str, model: str) -> None:
-        """Serve PROFILE in the background, ask its MODEL what no workload asks, and stop."""
+    def served(self, step: str, profile: str, model: str, drawn: int = 0) -> None:
+        """Serve PROFILE in the background, ask its MODEL what no workload asks, DRAWN requests too, and stop."""
         result = self.nvllm(step, "serve", IMAGE, "--profile", profile, "--detach")
         if result:
             self.keep(step, {key: result[key] for key in ("tree", "guard", "slow", "container")})
             self.asked(step, model)
+            if drawn:
+                self.drawn(step, drawn)
+            self.observe(step)
             self.stop(step, profile)
 
     def asked(self, step: str, model: str) -> None:
-        """Ask what is served the prompts that no workload has; keep the answers, and what it needed for them."""
+        """Ask what is served the prompts that no workload has, and keep the answers."""
 
         def one(length: int, seed: int) -> Seen:
             return serving.ask(8000, serving.prompt(length, seed), model=model)
@@ -112,10 +121,24 @@ class Bench:
         with ThreadPoolExecutor(len(serving.LENGTHS)) as pool:
             together = list(pool.map(lambda length: one(length, 2), serving.LENGTHS))
         self.keep(step, {"together": dict(zip(map(str, serving.LENGTHS), together, strict=True))})
+
+    def drawn(self, step: str, count: int) -> None:
+        """Ask COUNT requests drawn from the schema that the server publishes; keep how many had which status."""
+        with urllib.request.urlopen("http://127.0.0.1:8000/openapi.json", timeout=60) as answer:
+            drawer = Drawer(json.load(answer), SEED)
+        with ThreadPoolExecutor(campaign.AT_ONCE) as pool:
+            outcomes = list(pool.map(lambda case: campaign.send(8000, case), campaign.drawn(drawer, count, SEED)))
+        statuses = Counter(str(outcome.status) for outcome in outcomes)
+        wrong = [f"{campaign.shown(outcome.case)}: {outcome.wrong}" for outcome in outcomes if outcome.wrong]
+        self.keep(step, {"drawn": dict(sorted(statuses.items())), "wrong": wrong})
+
+    def observe(self, step: str) -> None:
+        """Keep what `status` says: is the engine alive, which kernels did it lack, and what does its cache cover."""
         time.sleep(3)  # the supervisor reads the log once a second
         (instance,) = self.nvllm(f"{step}: status", "status")["instances"]
         missing = dict(Counter(one["name"] for one in instance["kernels"]))
         self.keep(step, {"alive": instance["stage"] == "ready", "missing": missing, "kv tokens": instance["kv_tokens"]})
+        self.keep(step, {"coverage": instance.get("coverage")})
 
     def stop(self, step: str, profile: str) -> None:
         """Stop PROFILE, and keep as part of STEP what the log of its engine says."""

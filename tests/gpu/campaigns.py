@@ -23,7 +23,7 @@ LOAD = ("--requests", "48", "--concurrency", "2", "--prompt-len", "32", "--outpu
 QUESTIONS = 16
 STEPS_LOAD = ("--requests", "12", "--concurrency", "1", "--prompt-len", "32", "--output-len", "32")
 """One request at a time: a second one waits for the end of a step, and so the time to its first token is drawn."""
-STEPS_RUNS = 5
+STEPS_RUNS = 8
 
 WORKER = "vllm/v1/worker/gpu_worker.py"
 SLOWER = '''

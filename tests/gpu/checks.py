@@ -191,12 +191,14 @@ def tampered(results: Results) -> Iterator[str]:
 
 
 def shapes(results: Results) -> Iterator[str]:
-    """No bless of a profile with other bounds is rejected, and what it blessed lacks no kernel for other prompts."""
+    """No bless of a profile with other bounds is rejected; what it blessed lacks no kernel, whatever is asked."""
     for case, steps in results.get("shapes", {"no case": {}}).items():
         yield from _blessed_by(case, steps, "bless")
         yield from _served_by(case, steps, "serve")
-        if missing := steps.get("serve", {}).get("missing"):
+        served = steps.get("serve", {})
+        if missing := served.get("missing"):
             yield f"{case}: lacked {missing}"
+        yield from (f"{case}: {wrong}" for wrong in served.get("wrong", []))
 
 
 def extension(results: Results) -> Iterator[str]:

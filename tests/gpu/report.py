@@ -212,7 +212,9 @@ def _came_to(one: Mapping[str, Any]) -> list[str]:
     if "alone" in one:
         said = [*one["alone"].values(), *one["together"].values()]
         answered = sum("tokens" in answer for answer in said)
-        return ["served", "", "", str(sum(one["missing"].values())), f"{answered} of {len(said)}"]
+        drawn = one.get("drawn", {})
+        more = f"; {drawn.get('200', 0)} of {sum(drawn.values())} drawn" if drawn else ""
+        return ["served", "", "", str(sum(one["missing"].values())), f"{answered} of {len(said)}{more}"]
     return ["allowed" if one["status"] == 0 else f"refused: {codes}", "", "", "", ""]
 
 

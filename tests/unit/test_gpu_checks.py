@@ -459,6 +459,10 @@ BROKEN: dict[str, tuple[Break, str]] = {
         lambda r: r["shapes"]["128 tokens and 2"]["serve"].update(missing={"chunk": 1}),
         "shapes: 128 tokens and 2: lacked {'chunk': 1}",
     ),
+    "a shape that fails on a drawn request": (
+        lambda r: r["shapes"]["128 tokens and 2"]["serve"].update(wrong=["POST /: HTTP 500"]),
+        "shapes: 128 tokens and 2: POST /: HTTP 500",
+    ),
     "a shape whose bless is rejected": (
         lambda r: r["shapes"]["128 tokens and 2"]["bless"].update(status=1, refusals=[]),
         "shapes: 128 tokens and 2, bless: exit status 1",
