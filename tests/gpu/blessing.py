@@ -38,8 +38,8 @@ TOOLKIT = "1.18.0"
 SEED = 26
 """Of the requests that are drawn; as in `torturing.py`."""
 
-LONGEST = 900.0
-"""Seconds for a command; a bless has several starts in it."""
+LONGEST = 1500.0
+"""Seconds for a command; a bless has several starts in it, and others may run beside it."""
 
 Seen = dict[str, Any]
 

@@ -130,8 +130,8 @@ def by_nvllm(
 ) -> None:
     """Bless and serve, or bench, by `nvllm` itself: CASES of PART side by side, each in a network of its own.
 
-    TRIALS is the number of trials of a bless, if it is not to be that of nvllm. Each case has one of CARDS GPUs, if the
-    machine has several: the last cases have the last one.
+    TRIALS is the number of trials of a bless, if it is not to be that of nvllm. Each case has one of CARDS GPUs and an
+    equal share of the processors, if the machine has several: the last cases have the last one.
     """
     for tree in (place.tree("patched"), place.root / "site"):  # an image has bytecode, and no process can write any
         compileall.compile_dir(tree, quiet=2, workers=0)
@@ -148,7 +148,7 @@ def by_nvllm(
         directory.mkdir(parents=True)
         card = cases.index(case) * cards // len(cases)
         argv = [
-            *(["sh", str(place.repository / "tests/gpu/card.sh"), str(card)] if cards > 1 else []),
+            *(on_card(place, card, cards) if cards > 1 else []),
             "unshare",
             "--net",
             *machine.python("-m", f"gpu.{part}", str(place.root), str(directory), case, *trials),
@@ -168,6 +168,17 @@ def by_nvllm(
 
     with ThreadPoolExecutor(len(cases)) as pool:
         list(pool.map(run, cases))
+
+
+def on_card(place: Place, card: int, cards: int) -> list[str]:
+    """Return the words before a command that has GPU number CARD of CARDS, and as large a share of the processors.
+
+    Without its own processors a case is timed while another one compiles on all of them.
+    """
+    processors = sorted(os.sched_getaffinity(0))
+    share = len(processors) // cards
+    mine = ",".join(map(str, processors[card * share :][:share]))
+    return ["taskset", "--cpu-list", mine, "sh", str(place.repository / "tests/gpu/card.sh"), str(card)]
 
 
 def throughput(place: Place, scratch: Path, rounds: int, load: str, save: Save) -> None:
