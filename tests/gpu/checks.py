@@ -42,8 +42,8 @@ CAMPAIGNS: Mapping[str, tuple[tuple[str, ...], int]] = {
     "four arms, one artifact": (("none", "mamba-block-ids", "page-zeroer", "mamba-block-ids+page-zeroer"), 2),
     "five artifacts": (tuple(f"artifact-{number}" for number in range(1, 6)), 1),
     "three profiles, traced": (("tiny-eager", "tiny-switched-off", "tiny-eager-four", "tiny-eager-2"), 1),
-    "equal legs": (("tiny-20-ms", "tiny-20-ms-2"), 5),
-    "a step 5 percent slower": (("tiny-20-ms", "tiny-21-ms"), 5),
+    "equal legs": (("tiny-20-ms", "tiny-20-ms-2"), 8),
+    "a step 5 percent slower": (("tiny-20-ms", "tiny-21-ms"), 8),
 }
 """The arms of each comparison, and the runs of each arm. A sweep has its first profile twice."""
 
