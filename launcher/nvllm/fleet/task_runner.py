@@ -81,6 +81,7 @@ class TaskRunner:
         They run below a directory of their own, with the project here around it.
         """
         spec = specfile.of(self.project, task.image)
+        specfile.named_profile(self.project, spec, task.profile)
         series = seriesfile.of(self.project, spec.patches.series)
         directory = self.project.series(series.base)
         label = self.project.show(directory)

@@ -105,14 +105,12 @@ class Fleet:
         prover = ProofMachines(pool, builder, self.kept.repository(), IMAGE, "eager")
         return list(prover.prove([Job(Sets(guard, (), ("guard",)), NODES[:1])]))
 
-    def prove(self, *words: str, code: int = 0) -> Any:
-        """Return the result of `patch prove --on`, or its refusals."""
+    def prove(self) -> Any:
+        """Return what `patch prove --on` says of the patches."""
         registry = f"{self.kept.url.removeprefix('http://')}/{NAME}"
-        on = ("--on", "ssh://one", "--registry", registry)
         argv = ["--project", str(self.made.project.root), "--platform", "linux/amd64", "patch", "prove", IMAGE]
-        assert main([*argv, *on, "--json", *words]) == code
-        document = json.loads(self.capsys.readouterr().out)
-        return document["result"]["patches"] if "result" in document else document["refusals"]
+        assert main([*argv, "--on", "ssh://one", "--registry", registry, "--json"]) == 0
+        return json.loads(self.capsys.readouterr().out)["result"]["patches"]
 
 
 @pytest.fixture
@@ -133,14 +131,14 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setenv("NVLLM_HOME", str(made.home))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{made.home}/no-engine")
     with oci_registry.running() as kept:
-        carrier = PlayedMachines([], lambda machine, task: one.carried(machine, task))
+        carrier = PlayedMachines([], lambda machine, task: world.carried(machine, task))
         carried: contextlib.AbstractContextManager[PlayedMachines] = contextlib.nullcontext(carrier)
         monkeypatch.setattr("nvllm.cli.patch_prove.connected", lambda *_: carried)
-        one = Fleet(made, kept, carrier, capsys)
+        world = Fleet(made, kept, carrier, capsys)
         try:
-            yield one
+            yield world
         finally:
-            for worker in one.hosts.values():
+            for worker in world.hosts.values():
                 worker.end()
 
 
@@ -180,8 +178,8 @@ def test_a_machine_that_is_lost_proves_nothing(fleet: Fleet, tmp_path: Path) -> 
         return carried(machine, task)
 
     fleet.carrier.answer = dying
-    (guard,) = fleet.prove("guard")
-    assert guard["state"] == "proved"
+    ((record,),) = fleet.proved()
+    assert record.verdict == "proved"
     assert [(name, task.attempt) for name, task in fleet.carrier.carried] == [("one", 1), ("two", 2)]
 
 
@@ -243,8 +241,9 @@ def test_what_a_machine_refuses_ends_the_run(fleet: Fleet, tmp_path: Path) -> No
     fleet.add(tmp_path, "one")
     root = fleet.hosts["one"].project.root
     (root / "patches/v0.28.0/0001-guard.patch").write_text("another patch\n")
-    (refusal,) = fleet.prove("guard", code=2)
-    assert (refusal["code"], refusal["where"].partition(":")[0]) == ("NV105", "one")
+    with pytest.raises(Refused) as refused:
+        fleet.proved()
+    assert [(one.code, one.where.partition(":")[0]) for one in refused.value.refusals] == [("NV105", "one")]
 
 
 def test_options_that_do_not_go_together_are_refused(fleet: Fleet) -> None:
