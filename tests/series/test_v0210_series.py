@@ -15,7 +15,7 @@ from support.serve_arguments import spec
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.series
+pytestmark = [pytest.mark.series, pytest.mark.nvllm_host]
 
 
 @pytest.fixture(scope="module")

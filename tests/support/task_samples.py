@@ -14,7 +14,18 @@ from nvllm.core.plan import CACHE
 from nvllm.core.progress import Silent
 from nvllm.fleet import tasks
 from nvllm.fleet.machines import ClusterNode, NotCarriedError
-from nvllm.fleet.tasks import BootAnswer, BootTask, ServedProfile, StatusAnswer, StatusTask, TrialAnswer, TrialTask
+from nvllm.fleet.tasks import (
+    BootAnswer,
+    BootTask,
+    ProofTask,
+    ServedProfile,
+    SetImage,
+    StatusAnswer,
+    StatusTask,
+    TrialAnswer,
+    TrialTask,
+)
+from nvllm.patches.proved import Arm, ProofRecord
 from nvllm.trials.trial import BisectProbe
 from support.blessings_world import TREE
 
@@ -38,6 +49,31 @@ COMPILED = Compiled(TREE, (1, 2), ColdStart((PhaseTime("server", 9.0),), 80.0, 0
 """What a bootstrap made that nobody ran."""
 SERVED = ServedProfile("demo", "eager", "b" * 64, "127.0.0.1:5000/nvllm", f"sha256:{'c' * 64}", HOST, "e" * 64)
 BOOT = BootTask("1" * 32, 1, 2, SERVED, f"sha256:{'f' * 64}", COMPILED)
+PROOF = ProofTask(
+    task="4" * 32,
+    attempt=1,
+    image="demo",
+    profile="eager",
+    patch="guard",
+    nodes=("tests/test_it.py::test_it[0.28.0]",),
+    without=SetImage((), "a" * 64, f"sha256:{'b' * 64}"),
+    whole=SetImage(("guard",), "c" * 64, f"sha256:{'d' * 64}"),
+    repository="127.0.0.1:5000/nvllm",
+    tests=f"sha256:{'e' * 64}",
+    size=10240,
+    host=HOST,
+)
+RECORD = ProofRecord(
+    "guard",
+    PROOF.nodes[0],
+    "proved",
+    Arm(f"sha256:{'1' * 64}", "failed", "AssertionError: it"),
+    Arm(f"sha256:{'2' * 64}", "passed"),
+    "3" * 64,
+    "4" * 64,
+    HOST,
+    "2026-11-25T00:00:00Z",
+)
 LOG = (
     f"2026-11-22T10:00:00.0Z INFO Directly load AOT compilation from path {CACHE}/a/model\n"
     "2026-11-22T10:00:01.0Z INFO GPU KV cache size: 52,428 tokens, Maximum\n"

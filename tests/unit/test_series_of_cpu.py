@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.patches import patching, patchset, seriesfile, unified
+from nvllm.patches import patching, patchset, proofs, seriesfile, unified
 from nvllm.spec import specfile
 from support import series_samples
 from support.series_samples import MappingTree
@@ -76,6 +76,16 @@ def test_the_series_is_whole_and_every_proof_exists(version: str) -> None:
     )
     assert all(patch.proved_by for patch in series.patches)
     assert series_samples.unproved(series, _ROOT) == ()
+
+
+@pytest.mark.parametrize("version", ["0.21.0", *_COMMITS])
+def test_a_proof_that_needs_the_helpers_of_the_tests_runs_on_the_host(version: str) -> None:
+    """A container sees the directory of the test alone, and they lie beside it."""
+    series = seriesfile.load(_directory(version), _shown(version))
+    nodes = [node for patch in series.patches if patch.status == "carried" for node in patch.proved_by]
+    needing = [node for node in nodes if "from support" in (_ROOT / node.partition("::")[0]).read_text()]
+    assert needing
+    assert [node for node in needing if proofs.HOST not in proofs.needs(_ROOT, node)] == []
 
 
 @pytest.mark.parametrize("version", _SPECS)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import click
 
 from nvllm.cli import complete
+from nvllm.cli.build import image_builder
+from nvllm.cli.fleet import ON, connected, repository
 from nvllm.cli.frame import App, Command
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
+from nvllm.core.progress import Task
 from nvllm.core.refusal import refuse_any
 from nvllm.core.spec import ImageSpec
 from nvllm.engine import engine
+from nvllm.fleet.machines import Carrier, MachinePool
+from nvllm.fleet.proofs import ProofMachines
+from nvllm.fleet.registry import Repository
 from nvllm.host import locks, survey
 from nvllm.host.facts import HostFacts
 from nvllm.host.locks import Key
 from nvllm.patches import edit, proofs, proved, seriesfile
 from nvllm.patches.proved import CoveredProof, LeftOut, ProofRecord, State, Verdict
 from nvllm.patches.series import Series
+from nvllm.serve import hostclass
 from nvllm.spec import specfile
 from nvllm.trials import imagetests, probe, proving
 from nvllm.trials.bench import EngineBench
@@ -31,6 +39,7 @@ Examples:
   nvllm patch prove cpu page-zeroer --again    one patch, also if it is proved already
   nvllm patch prove cpu --each                 and all tests without each patch in turn
   nvllm patch prove cpu --dry-run              which tests would run, where, and on which sets
+  nvllm patch prove cpu --on ssh://HOST,ssh://HOST2 --registry REPO    patches at once, one on each machine
 """
 
 _NO_FILE = "its file is not in this project"
@@ -82,9 +91,19 @@ class _Removal:
 @click.option("--each", is_flag=True, help="Run also the tests of all patches without each of them in turn.")
 @click.option("--again", is_flag=True, help="Run also what the records say already.")
 @click.option("--dry-run", is_flag=True, help="Show which tests would run, where, and on which sets; run nothing.")
+@ON
+@click.option("--registry", metavar="REPO", help="With --on: the repository that images and tests travel through.")
 @with_image()
 def prove(
-    app: App, image: str, patches: tuple[str, ...], profile: str | None, each: bool, again: bool, dry_run: bool
+    app: App,
+    image: str,
+    patches: tuple[str, ...],
+    profile: str | None,
+    each: bool,
+    again: bool,
+    dry_run: bool,
+    addresses: tuple[str, ...],
+    registry: str | None,
 ) -> None:
     """Run the tests of each patch in the image without it, and in the image with the patch set.
 
@@ -95,7 +114,14 @@ def prove(
 
     With --each, the tests of all patches run without each patch: a test that passes although its patch is left out is
     shown with the patches that cover it, and so is a test that fails although its patch is there.
+
+    With --on, images are built here and pushed to REPO with the files of the tests, and each machine of this host's
+    class proves one patch at a time: both runs of its tests.
     """
+    if bool(addresses) != (registry is not None):
+        raise click.UsageError("--on and --registry go together: machines pull what they try")
+    if each and addresses:
+        raise click.UsageError("--each runs its tests here: leave --on out")
     spec = specfile.of(app.project, image)
     series = seriesfile.of(app.project, spec.patches.series)
     name = profile if profile is not None else next(iter(spec.profiles), "")
@@ -115,8 +141,14 @@ def prove(
         nodes += [node for one in removals if one.to_run for _, node in one.tests]
         refuse_any(proofs.refusals(app.project.root, [*dict.fromkeys(nodes)]))
         app.project.writable(app.project.series(series.base))
+        jobs = [job.job for job in work if job.job.nodes]
         if nodes:
-            _run(app, spec, series, name, facts, [job.job for job in work if job.job.nodes], removals)
+            with _proofs_locked(app, image):
+                if registry is None:
+                    _here(app, spec, series, name, facts, jobs, removals)
+                else:
+                    with connected(app, addresses) as carrier:
+                        _elsewhere(app, spec, name, facts, jobs, carrier, repository(app, registry))
     kept = proved.read(app.project, series.base)
     records = {(proof.patch, proof.node): proof for proof in kept.proofs}
     states = {one.sets.patch.id: proved.state(app.project.root, one.sets.patch, kept.proofs) for one in work}
@@ -171,7 +203,45 @@ def _removal(app: App, series: Series, chosen: Sets, absent: Collection[str], *,
     return _Removal(chosen, tests, hashed, again or not same)
 
 
-def _run(
+@contextlib.contextmanager
+def _proofs_locked(app: App, image: str) -> Iterator[None]:
+    """Hold the lock of the proofs of IMAGE."""
+    keys = [Key("proof", f"{image}-{app.project.id}")]
+    app.remember_project()
+    with locks.acquire_all(app.places.locks, keys, locks.this_process(f"nvllm patch prove {image}")):
+        yield
+
+
+def _recorded(app: App, base: str, records: Sequence[ProofRecord], task: Task) -> None:
+    """Write RECORDS of a patch of the series BASE, and count it in TASK."""
+    proved.write(app.project, base, records)
+    app.progress.note("\n".join(f"{record.patch}: {record.node}: {record.verdict}" for record in records))
+    task.advance(1)
+
+
+def _elsewhere(
+    app: App,
+    spec: ImageSpec,
+    profile: str,
+    facts: HostFacts,
+    jobs: Sequence[Job],
+    carrier: Carrier,
+    registry: Repository,
+) -> None:
+    """Have the machines of CARRIER run JOBS, and record what each did as soon as it is known."""
+    cure = f"nvllm patch prove {spec.name}, here alone; or add a machine: docs/fleet.md"
+    pool = MachinePool(carrier, hostclass.host_class(facts), app.progress, cure)
+    app.progress.note(f"machines of class {pool.host}: {len(pool.fitting())}")
+    prover = ProofMachines(pool, image_builder(app), registry, spec.name, profile)
+    with (
+        contextlib.closing(prover.prove(jobs)) as answers,
+        app.progress.task("patches", len(jobs), "tests") as task,
+    ):
+        for records in answers:
+            _recorded(app, spec.patches.series, records, task)
+
+
+def _here(
     app: App,
     spec: ImageSpec,
     series: Series,
@@ -189,23 +259,17 @@ def _run(
     )
     directory = app.project.series(series.base)
     diffs = seriesfile.diffs(directory, series.patches, app.project.show(directory))
-    prover = ProofBench(app.project, spec, series, diffs, bench, facts)
-    keys = [Key("proof", f"{image}-{app.project.id}")]
-    holder = locks.this_process(f"nvllm patch prove {image}")
+    prover = ProofBench(app.project, spec, series, diffs, bench, facts, app.project.root)
     waiting = [one for one in removals if one.to_run]
-    app.remember_project()
-    with locks.acquire_all(app.places.locks, keys, holder):
-        bench.clear()
-        with app.progress.task("patches", len(jobs) + len(waiting), "tests") as task:
-            for records in prover.prove(jobs):
-                proved.write(app.project, series.base, records)
-                app.progress.note("\n".join(f"{record.patch}: {record.node}: {record.verdict}" for record in records))
-                task.advance(1)
-            for removal in waiting:
-                app.progress.note(f"without {', '.join(removal.sets.gone)}: {len(removal.tests)} tests")
-                record = prover.leave_out(removal.sets, removal.tests, removal.inputs)
-                proved.write(app.project, series.base, (), [record])
-                task.advance(1)
+    bench.clear()
+    with app.progress.task("patches", len(jobs) + len(waiting), "tests") as task:
+        for records in prover.prove(jobs):
+            _recorded(app, series.base, records, task)
+        for removal in waiting:
+            app.progress.note(f"without {', '.join(removal.sets.gone)}: {len(removal.tests)} tests")
+            record = prover.leave_out(removal.sets, removal.tests, removal.inputs)
+            proved.write(app.project, series.base, (), [record])
+            task.advance(1)
 
 
 def _document(app: App, job: _Work, state: State, records: Records) -> Json:

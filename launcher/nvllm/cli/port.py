@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 from packaging.version import Version
 
+from nvllm.cli import complete
 from nvllm.cli.frame import PATH, App, Command
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.cli.patch import source_archive
@@ -45,6 +46,7 @@ Examples:
   nvllm port cpu --to 0.32.0 --dry-run     what becomes of each patch; nothing is written
   nvllm port cpu --to each --dry-run       the same for every release since the pinned one, as a table
   nvllm port cpu --to 0.32.0               write patches/v0.32.0 and the spec, or the files in which patches conflict
+  nvllm port sm120 --to 0.33.0 --from-series v0.32.0    from the series of a later release than the image's
 """
 
 EACH = "each"
@@ -66,6 +68,8 @@ class _Job:
 
     def texts(self, version: str) -> Mapping[str, bytes]:
         """Return the files of the source of VERSION that the patches, or the spec, may be about."""
+        if version == self.series.version:
+            return self.old
         return source.texts(source_archive(self.app, version), self._suffixes())
 
     def to(
@@ -127,6 +131,13 @@ def suffixes(series: Series) -> tuple[str, ...]:
 @click.option(
     "--to", required=True, metavar="VERSION|each", help="A release of vLLM, or every one since the pinned one."
 )
+@click.option(
+    "--from-series",
+    "base",
+    metavar="BASE",
+    shell_complete=complete.series,
+    help="The series to move, a directory below patches/.  [default: that of the image]",
+)
 @click.option("--dry-run", is_flag=True, help="Say what becomes of each patch; write nothing.")
 @click.option(
     "--commit",
@@ -140,22 +151,26 @@ def suffixes(series: Series) -> tuple[str, ...]:
     help="Where the files lie that a person must merge.  [default: patches/vVERSION.conflicts]",
 )
 @with_image()
-def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, conflicts: Path | None) -> None:
-    """Move the patches of IMAGE's series to the vLLM release VERSION.
+def port(
+    app: App, image: str, to: str, base: str | None, dry_run: bool, commit: str | None, conflicts: Path | None
+) -> None:
+    """Move the patches of IMAGE's series, or of another one, to the vLLM release VERSION.
 
     Each patch is merged three-way, file by file, from the two source archives. It is unchanged, moved, merged, partly
     upstream, upstream, or in conflict. Where patches conflict, the files are written with markers: edit them, and run
     the same command again. A conflict that was resolved before, also in another project, is resolved the same way. A
     series for VERSION that is there is taken as it is, and the spec alone is moved.
 
+    With --from-series the patches are those of another series of the project, such as one for a release nearer to
+    VERSION. The set stays that of the image: what it enables and the series carries.
+
     The report begins with what of each patch changed, as `git range-diff` shows it. Then come the outcomes, what the
     image's spec needs, what was dropped, and what a person decides. If the spec needs no decision, the lock is written
     too. Exits with 1 while a patch is in conflict, or a person must decide something.
     """
     spec = specfile.of(app.project, image)
-    series = seriesfile.of(app.project, spec.patches.series)
+    series = _series(app, spec, base)
     directory = app.project.series(series.base)
-    refuse_any(seriesfile.other_commit(series, spec.vllm.commit, app.project.show(directory)))
     diffs = seriesfile.diffs(directory, series.patches, app.project.show(directory))
     old = source.texts(source_archive(app, series.version), suffixes(series))
     job = _Job(app, series, diffs, old, spec.patches.enable)
@@ -182,11 +197,13 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     gone = {outcome.id for outcome in ported if outcome.state == "upstream"}
     left = ready if ready is not None else series
     carried = frozenset(patch.id for patch in left.patches if patch.status == "carried" and patch.id not in gone)
-    release = newspec.NewRelease(to, commit, target.name, new, f"vllm-{to}.tar.gz", carried)
-    moved, needs = _moved(app, spec, series, release, dry_run=dry_run)
+    pinned = job.texts(spec.vllm.version)
+    release = newspec.NewRelease(to, commit, target.name, new, f"vllm-{to}.tar.gz", carried, pinned)
+    moved, needs = _moved(app, spec, release, dry_run=dry_run)
     undecided = any(need.state == "decide" for need in needs)
-    needs = (*needs, *newspec.old_proofs(app.project.root, series, release))
-    reported = report.of(series, diffs, ported, needs, tree)
+    needs = (*needs, *newspec.old_proofs(app.project.root, left.patches, series.version, release))
+    evidence = written.evidence(series, diffs, ported, tree)
+    reported = report.of(series, diffs, ported, needs, evidence)
     paths: tuple[Path, ...] = ()
     lines: list[str] = []
     spec_path = app.project.spec(image)
@@ -198,7 +215,7 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
         lines = [f"there already, and taken as it is: {app.project.show(target)}"]
         if ready is None:
             text = seriesfile.text(directory, app.project.show(directory))
-            files = written.files(text, series, diffs, ported, Release(target.name, to, commit, tree))
+            files = written.files(text, series, ported, evidence, Release(target.name, to, commit))
             _apply(job.enabled, ported, tree)
             with durable.appearing(target, "--to") as partial:
                 for name, content in files.items():
@@ -227,6 +244,16 @@ def port(app: App, image: str, to: str, dry_run: bool, commit: str | None, confl
     app.out.result("port", data, lambda: _text(app, ported, job.enabled, needs, reported, lines))
     if unmerged or any(need.state == "decide" for need in needs):
         raise click.exceptions.Exit(1)
+
+
+def _series(app: App, spec: ImageSpec, base: str | None) -> Series:
+    """Return the series to move: BASE, or that of SPEC. Raises Refused NV104 if that of SPEC is of another commit."""
+    if base is not None:
+        return seriesfile.of(app.project, base)
+    series = seriesfile.of(app.project, spec.patches.series)
+    label = app.project.show(app.project.series(series.base))
+    refuse_any(seriesfile.other_commit(series, spec.vllm.commit, label))
+    return series
 
 
 def _ready(app: App, target: Path, version: str, commit: str | None) -> Series:
@@ -333,9 +360,9 @@ def _outcome(outcome: Ported, enabled: tuple[str, ...]) -> dict[str, Json]:
 
 
 def _moved(
-    app: App, spec: ImageSpec, series: Series, release: newspec.NewRelease, *, dry_run: bool
+    app: App, spec: ImageSpec, release: newspec.NewRelease, *, dry_run: bool
 ) -> tuple[str | None, tuple[Need, ...]]:
-    """Return the text of SPEC, whose patches are of SERIES, at RELEASE, None if its wheels are unknown, and its needs.
+    """Return the text of SPEC at RELEASE, None if its wheels are unknown, and its needs.
 
     Raises what `wheels_of` and `newspec.needs` raise, but in a DRY_RUN a release without wheels is one of the needs.
     """
@@ -347,7 +374,7 @@ def _moved(
             raise
         words = "; ".join(f"{refusal.expected}: {refusal.found}" for refusal in refused.refusals)
         wheels, instead = None, ("decide", words)
-    values = newspec.values(spec, series, release, wheels)
+    values = newspec.values(spec, seriesfile.of(app.project, spec.patches.series), release, wheels)
     needs = newspec.needs(spec, values, release, wheels, instead)
     path = app.project.spec(spec.name)
     text = newspec.text(specfile.written(path, app.project.show(path)), values) if wheels is not None else None

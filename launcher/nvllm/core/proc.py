@@ -103,10 +103,10 @@ class Programs:
         self._guard = threading.Lock()
         self._ledger = ledger
 
-    def run(self, argv: Sequence[str], *, env: Mapping[str, str], timeout: float) -> Completed:
+    def run(self, argv: Sequence[str], *, env: Mapping[str, str], timeout: float, cwd: Path | None = None) -> Completed:
         """Run ARGV as `run` does, without input. After an exception no process of its group is left running."""
         _log.debug("+ %s", shlex.join(argv))
-        with self._process(argv, env, subprocess.PIPE) as process:
+        with self._process(argv, env, subprocess.PIPE, cwd) as process:
             stdout, stderr = process.communicate(timeout=timeout)
         return subprocess.CompletedProcess(list(argv), process.returncode, stdout, stderr)
 
@@ -123,10 +123,12 @@ class Programs:
             return process.wait()
 
     @contextlib.contextmanager
-    def _process(self, argv: Sequence[str], env: Mapping[str, str], stderr: int) -> Iterator[subprocess.Popen[bytes]]:
+    def _process(
+        self, argv: Sequence[str], env: Mapping[str, str], stderr: int, cwd: Path | None = None
+    ) -> Iterator[subprocess.Popen[bytes]]:
         """Run ARGV for the context. After an exception no process of its group is left running."""
         token = secrets.token_hex(16)
-        with self._noted(token), self._started(argv, env, token, stderr) as process:
+        with self._noted(token), self._started(argv, env, token, stderr, cwd) as process:
             try:
                 yield process
             except BaseException:
@@ -156,11 +158,14 @@ class Programs:
         finally:
             note.unlink(missing_ok=True)
 
-    def _started(self, argv: Sequence[str], env: Mapping[str, str], token: str, stderr: int) -> subprocess.Popen[bytes]:
+    def _started(
+        self, argv: Sequence[str], env: Mapping[str, str], token: str, stderr: int, cwd: Path | None
+    ) -> subprocess.Popen[bytes]:
         with self._guard:  # `end` in another thread sees it from its first moment on
             process = subprocess.Popen(
                 list(argv),
                 env={**env, MARK: token},
+                cwd=cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -20,7 +20,7 @@ from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.engine.engine import Engine
 from nvllm.fleet.registry import Blob, BlobSource, Repository, described
-from nvllm.image import buildrecord, development, presence, recording
+from nvllm.image import buildrecord, development, identity, presence, recording
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.buildrecord import Proof, Record, RecordedLayer
 from nvllm.image.digests import LayerDigest, compare
@@ -80,6 +80,26 @@ def push_image(image: Image, tag: str, repository: Repository) -> Pushed:
     sent = repository.push_blobs(blobs)
     digest = repository.push_manifest(tag, manifest).digest
     return Pushed(tag, digest, sum(one.size for one in blobs), sent)
+
+
+@dataclass(frozen=True, slots=True)
+class PushedSet:
+    """The image of a set of patches in the registry: its BUILD_HASH, and the digests of MANIFEST and CONFIG."""
+
+    build_hash: str
+    manifest: str
+    config: str
+
+
+def push_set(builder: ImageBuilder, name: str, chosen: tuple[str, ...], repository: Repository) -> PushedSet:
+    """Send the image NAME with the patches CHOSEN to REPOSITORY; BUILDER makes what is not here.
+
+    Raises Refused as `ImageBuilder.image` and `push_image` do, and for inputs that the lock does not fit.
+    """
+    build, stale = identity.load_build(builder.project, name, chosen)
+    refuse_any(stale)
+    image = builder.image(build)
+    return PushedSet(build.build_hash, push_image(image, tag_of(build), repository).digest, image.id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,10 @@ from nvllm.bisect.driver import PendingTrial
 from nvllm.bisect.records import BisectStart, Lost, Sent
 from nvllm.core import durable, reading
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refused, refuse, refuse_any
+from nvllm.core.refusal import Refused, refuse
 from nvllm.fleet import images, tasks
 from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import MOST_EVIDENCE, Answer, RefusedAnswer, StatusAnswer, StatusTask, TrialAnswer, TrialTask
-from nvllm.image import identity
 from nvllm.image.builder import ImageBuilder
 from nvllm.trials.bench import EngineBench
 from nvllm.trials.trial import BisectProbe, Built, Trial
@@ -267,11 +266,9 @@ class RemoteMachines:
     def _push(self, built: Built) -> tuple[str, str]:
         """Send the image of BUILT to the registry, and return the digests of its manifest and its configuration."""
         bench = self.bench
-        build, stale = identity.load_build(bench.project, bench.image, built.chosen)
-        refuse_any(stale)
-        image = ImageBuilder(bench.project, bench.places, bench.progress, offline=bench.offline).image(build)
-        pushed = images.push_image(image, images.tag_of(build), self.repository)
-        return pushed.digest, image.id
+        builder = ImageBuilder(bench.project, bench.places, bench.progress, offline=bench.offline)
+        pushed = images.push_set(builder, bench.image, built.chosen, self.repository)
+        return pushed.manifest, pushed.config
 
     def trial(self, sent: Sent) -> Trial | Lost:
         answered = self._pool.ask_any(tasks.task_line(self._line(sent)), _unnoted)

@@ -17,17 +17,30 @@ from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import refuse, refuse_any
 from nvllm.engine.engine import Engine
-from nvllm.fleet import candidates, images
+from nvllm.fleet import candidates, images, testfiles
 from nvllm.fleet.registry import Repository
-from nvllm.fleet.tasks import MOST_EVIDENCE, BootAnswer, BootTask, ServedProfile, TrialAnswer, TrialTask
-from nvllm.host.facts import TASK_LABEL
+from nvllm.fleet.tasks import (
+    MOST_EVIDENCE,
+    BootAnswer,
+    BootTask,
+    ProofAnswer,
+    ProofTask,
+    ServedProfile,
+    TrialAnswer,
+    TrialTask,
+)
+from nvllm.fleet.testfiles import PushedTests
+from nvllm.host.facts import TASK_LABEL, HostFacts
 from nvllm.host.locks import HeldLocks
 from nvllm.image import buildrecord, identity, presence
 from nvllm.image.identity import Build
+from nvllm.patches import edit, seriesfile
 from nvllm.serve.examination import Depth, Examination
 from nvllm.serve.fresh import FreshInstances
+from nvllm.spec import specfile
 from nvllm.trials import probe
 from nvllm.trials.bench import EngineBench
+from nvllm.trials.proving import Job, ProofBench, Sets
 from nvllm.trials.trial import BisectProbe, Built, TrialResult
 
 _CHECK_OUT = "check out the commit of the project that the driver has"
@@ -62,7 +75,30 @@ class TaskRunner:
             built = Built(task.chosen, "", build.build_hash, image, 0.0)
             return _trial_answer(task, self._bench(task, test).tried(built))
 
-    def _bench(self, task: TrialTask, test: BisectProbe) -> EngineBench:
+    def proved(self, task: ProofTask, facts: HostFacts) -> ProofAnswer:
+        """Run the tests of TASK, whose images the engine has, on this host of FACTS, and return what they did.
+
+        They run below a directory of their own, with the project here around it.
+        """
+        spec = specfile.of(self.project, task.image)
+        specfile.named_profile(self.project, spec, task.profile)
+        series = seriesfile.of(self.project, spec.patches.series)
+        directory = self.project.series(series.base)
+        label = self.project.show(directory)
+        chosen = Sets(edit.carried(series, task.patch, label), task.without.chosen, task.whole.chosen)
+        diffs = seriesfile.diffs(directory, series.patches, label)
+        bench = self._bench(task, probe.builtin("boots"))  # it judges nothing: the tests do
+        with tempfile.TemporaryDirectory(prefix="nvllm-task-", ignore_cleanup_errors=True) as name:
+            root = Path(name)
+            testfiles.bring(
+                PushedTests(task.tests, task.size), root, self.repository(task.repository), self.places, self.progress
+            )
+            testfiles.beside(self.project.root, root)
+            prover = ProofBench(self.project, spec, series, diffs, bench, facts, root)
+            (records,) = prover.prove([Job(chosen, task.nodes)])
+        return ProofAnswer(task.task, task.host, records)
+
+    def _bench(self, task: TrialTask | ProofTask, test: BisectProbe) -> EngineBench:
         labelled = self.engine.labelling({TASK_LABEL: task.task})
         return EngineBench(
             self.project, self.places, task.image, task.profile, test, labelled, progress=self.progress, task=task.task

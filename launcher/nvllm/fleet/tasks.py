@@ -21,6 +21,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.fields import Form, Positive, Rule, Seconds, Sha256, T, Tagged, Word
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.fleet.raylet import MemoryMonitor
+from nvllm.patches.proved import ProofRecord
 from nvllm.trials.trial import BisectProbe, Trial, TrialOutcome, TrialStage
 
 SCHEMA = "nvllm.task/1"
@@ -99,11 +100,42 @@ class BootTask:
 
 
 @dataclass(frozen=True, slots=True)
+class SetImage:
+    """The image of the set CHOSEN of patches: it has BUILD_HASH, and its task's repository has it under MANIFEST."""
+
+    chosen: tuple[Word, ...]
+    build_hash: Sha256
+    manifest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class ProofTask:
+    """Run NODES, tests that PATCH of IMAGE names, in the image WITHOUT it, and in that of the WHOLE set.
+
+    Both images are in REPOSITORY, and so is the archive TESTS of SIZE bytes, with the files of the tests. The worker
+    has to be of the class HOST; PROFILE is what it serves.
+    """
+
+    task: TaskName
+    attempt: Positive
+    image: Word
+    profile: Word
+    patch: Word
+    nodes: tuple[Word, ...]
+    without: SetImage
+    whole: SetImage
+    repository: Word
+    tests: Digest
+    size: Positive
+    host: Word
+
+
+@dataclass(frozen=True, slots=True)
 class StatusTask:
     """Say what this host is, holds and runs."""
 
 
-Task: TypeAlias = TrialTask | ReadyTask | BootTask | StatusTask
+Task: TypeAlias = TrialTask | ReadyTask | BootTask | ProofTask | StatusTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +225,15 @@ class BootAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class ProofAnswer:
+    """The tests of TASK ran on a host of the class HOST, and did what RECORDS say, in the order of its nodes."""
+
+    task: TaskName
+    host: Word
+    records: tuple[ProofRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class HelloAnswer:
     """The first line of `nvllm worker --pipe`, before any task: the VERSION of nvllm, on a host of the class HOST."""
 
@@ -200,7 +241,7 @@ class HelloAnswer:
     host: Word
 
 
-Answer: TypeAlias = TrialAnswer | ReadyAnswer | BootAnswer | RefusedAnswer | StatusAnswer | HelloAnswer
+Answer: TypeAlias = TrialAnswer | ReadyAnswer | BootAnswer | ProofAnswer | RefusedAnswer | StatusAnswer | HelloAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +258,18 @@ class AnswerLine:
     schema: Annotated[str, Rule(choices=(ANSWER_SCHEMA,))]
 
 
-_TASKS: Mapping[str, type[Task]] = {"trial": TrialTask, "ready": ReadyTask, "boot": BootTask, "status": StatusTask}
+_TASKS: Mapping[str, type[Task]] = {
+    "trial": TrialTask,
+    "ready": ReadyTask,
+    "boot": BootTask,
+    "proof": ProofTask,
+    "status": StatusTask,
+}
 _ANSWERS: Mapping[str, type[Answer]] = {
     "trial": TrialAnswer,
     "ready": ReadyAnswer,
     "boot": BootAnswer,
+    "proof": ProofAnswer,
     "refused": RefusedAnswer,
     "status": StatusAnswer,
     "hello": HelloAnswer,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nvllm.core.paths import Places, Project
@@ -20,7 +20,17 @@ from nvllm.fleet import raylet, tasks
 from nvllm.fleet.leftovers import Leftovers
 from nvllm.fleet.registry import Repository
 from nvllm.fleet.task_runner import TaskRunner, build_of
-from nvllm.fleet.tasks import Answer, ReadyAnswer, ReadyTask, StatusAnswer, StatusTask, Task, TrialTask
+from nvllm.fleet.tasks import (
+    Answer,
+    BootTask,
+    ProofTask,
+    ReadyAnswer,
+    ReadyTask,
+    StatusAnswer,
+    StatusTask,
+    Task,
+    TrialTask,
+)
 from nvllm.host import engines, locks, survey
 from nvllm.host.facts import EngineProblem, HostFacts
 from nvllm.host.locks import HeldLocks, Key
@@ -90,21 +100,25 @@ class Worker:
         Raises Refused: NV342 if this host is of another class, NV347 if Ray would end the trial, NV341 for a probe that
         is not the one that is named, NV332 if the project here makes another build of the set or comes to another serve
         hash, NV401 to NV403 for a model that is not here as locked, NV907 for a candidate that is not the tree of its
-        task, NV912 for a boot that is not good, and what a pull or a start here raises.
+        task, NV912 for a boot that is not good, NV608 for a proof without pytest, and what a pull or a start raises.
         """
         if isinstance(task, StatusTask):
             return self.status()
-        served = task if isinstance(task, TrialTask) else task.served
+        served = task.served if isinstance(task, (ReadyTask, BootTask)) else task
         self._check_host(served.host)
-        build = build_of(
-            self.project, served.image, task.chosen if isinstance(task, TrialTask) else None, served.build_hash
-        )
+        builds = [
+            (build_of(self.project, served.image, chosen, build_hash), manifest)
+            for chosen, build_hash, manifest in _images(task)
+        ]
         if self._held is None:
             self._held = worker_lock(self.places)
             self.leftovers.sweep()
         runner = TaskRunner(self.project, self.places, self.engine, self.repository, self.progress)
         with self.leftovers.noted(task.task):
-            image = runner.pulled(served.repository, served.manifest, build)
+            ids = [runner.pulled(served.repository, manifest, build) for build, manifest in builds]
+            if isinstance(task, ProofTask):
+                return runner.proved(task, self.facts)
+            ((build, _),), (image,) = builds, ids
             if isinstance(task, TrialTask):
                 return runner.tried(task, build, image)
             with runner.examined(task.task, task.served, build) as (examination, taken):
@@ -136,6 +150,17 @@ class Worker:
             any(gpu.unified for gpu in facts.gpus),
             raylet.memory_monitor(os.environ),
         )
+
+
+def _images(
+    task: TrialTask | ReadyTask | BootTask | ProofTask,
+) -> Sequence[tuple[tuple[str, ...] | None, str, str]]:
+    """Return the images that TASK needs: the set of patches of each, None: that of the spec; build hash, manifest."""
+    if isinstance(task, ProofTask):
+        return [(image.chosen, image.build_hash, image.manifest) for image in (task.without, task.whole)]
+    if isinstance(task, TrialTask):
+        return [(task.chosen, task.build_hash, task.manifest)]
+    return [(None, task.served.build_hash, task.served.manifest)]
 
 
 def worker_lock(places: Places) -> HeldLocks:

@@ -24,7 +24,8 @@ class PatchOutcome:
     """The result for one patch.
 
     CONFLICTS are the hunks that do not apply; TESTS those below ``tests/``, which are not in any image. ERROR: the
-    enabled patches do not fit the source.
+    enabled patches do not fit the source. OTHERWISE: the source has a carried patch in another form, as its evidence
+    shows.
     """
 
     id: str
@@ -35,6 +36,7 @@ class PatchOutcome:
     tests: tuple[Conflict, ...] = ()
     enabled: bool = False
     error: bool = False
+    otherwise: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,8 @@ def _carried(
     if patching.reverses(here, code if code.files else tests):
         return outcome("already-upstream", f"already upstream{since}: the source holds what it does"), {}
     if patch.evidence and not lacking(patch.evidence, tree):
-        return outcome("already-upstream", f"already upstream{since}, in another form: its evidence holds"), {}
+        detail = f"already upstream{since}, in another form: its evidence holds"
+        return replace(outcome("already-upstream", detail), otherwise=True), {}
     tried, tried_tests = patching.attempt(here, code), patching.attempt(here, tests)
     if tried.conflicts:
         files = sorted({conflict.file for conflict in tried.conflicts})

@@ -123,8 +123,7 @@ def port(
                 under |= changes.get(other.id, {})
             job = _Job(patch, diffs[patch.id], old, Overlay(sides.new, under), sides, merge, resolved)
             result, changes[patch.id] = job.merged()
-            otherwise = [name for name in patch.requires if states[name].outcome == "already-upstream"]
-            ported.append(_warned(result, [name for name in otherwise if name in diffs]))
+            ported.append(_warned(result, [name for name in patch.requires if states[name].otherwise]))
     return tuple(ported)
 
 

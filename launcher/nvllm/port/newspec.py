@@ -16,7 +16,7 @@ from nvllm.core.spec import ImageSpec
 from nvllm.lock import arguments, release_wheels, variables
 from nvllm.lock.release_wheels import ReleaseWheels
 from nvllm.patches import patchset
-from nvllm.patches.series import Series
+from nvllm.patches.series import Patch, Series
 from nvllm.port.written import moved_nodes
 from nvllm.spec import template
 from nvllm.spec.template import Values
@@ -38,7 +38,8 @@ class Need:
 @dataclass(frozen=True, slots=True)
 class NewRelease:
     """The release that a spec moves to: VERSION, COMMIT (None in a dry run that does not know it), SERIES, its Python
-    files SOURCES by path, of the archive that messages call ARCHIVE, and the ids CARRIED by its series."""
+    files SOURCES by path, of the archive that messages call ARCHIVE, and the ids CARRIED by its series. OLD_SOURCES are
+    the Python files of the release that the spec has."""
 
     version: str
     commit: str | None
@@ -46,6 +47,7 @@ class NewRelease:
     sources: Mapping[str, bytes]
     archive: str
     carried: frozenset[str]
+    old_sources: Mapping[str, bytes]
 
 
 def values(spec: ImageSpec, series: Series, release: NewRelease, wheels: ReleaseWheels | None) -> Values:
@@ -95,23 +97,25 @@ def needs(
     return tuple(listed)
 
 
-def old_proofs(root: Path, series: Series, release: NewRelease) -> Iterator[Need]:
-    """Yield the files below ROOT with tests of the patches carried that are for the release of SERIES: by a parameter
-    that the file lacks for the new one, or because they name it. Such a test says nothing of the patch at RELEASE.
-    Of a file that the project lacks, such as a proof of nvllm's own patches, nothing has to be decided."""
-    old, new = series.version, release.version
+def old_proofs(root: Path, patches: Sequence[Patch], old: str, release: NewRelease) -> Iterator[Need]:
+    """Yield the files below ROOT with tests of those of PATCHES that are carried that are for the release OLD: by a
+    parameter that the file lacks for the new one, or because they name it. Such a test says nothing of the patch at
+    RELEASE. PATCHES are those of the series that is moved, or of the one for RELEASE. Of a file that the project lacks,
+    such as a proof of nvllm's own patches, nothing has to be decided."""
+    new = release.version
     listed: dict[str, list[str]] = {}
-    for patch in series.patches:
-        for node in patch.proved_by if patch.id in release.carried else ():
+    for patch in patches:
+        for node in moved_nodes(patch.proved_by, old, new) if patch.id in release.carried else ():
             listed.setdefault(node.partition("::")[0], []).append(node)
     for file, nodes in listed.items():
         content = _content(root / file)
         tests = f"{len(set(nodes))} of its tests"
+        parameter = any(node.endswith(f"[{new}]") for node in nodes)
         if not (root / file).exists():
             yield Need("patches: proved-by", "unread", f"{file}, {tests}", "not in this project")
-        elif moved_nodes(nodes, old, new) != nodes and not _names(content, new):
+        elif parameter and not _names(content, new):
             yield Need("patches: proved-by", "decide", f"{file}, {tests}", f"give them the parameter {new}")
-        elif moved_nodes(nodes, old, new) == nodes and _names(content, old):
+        elif not parameter and _names(content, old):
             yield Need("patches: proved-by", "decide", f"{file}, {tests}", f"it names {old}: let it test {new}")
 
 
@@ -205,6 +209,9 @@ def _device_code(spec: ImageSpec, wheels: ReleaseWheels) -> Iterator[Need]:
 def _environment(spec: ImageSpec, release: NewRelease) -> Iterator[Need]:
     for where, name in variables.unread(spec, release.sources, release.archive):
         yield Need(where, "decide", name, f"remove it: vLLM {release.version} does not read it")
+    for where, now, old, new in variables.changed(spec, release.old_sources, release.sources):
+        then = f"keep, change or remove it: vLLM {release.version} reads it as {new}, {spec.vllm.version} as {old}"
+        yield Need(where, "decide", now, then)
     foreign = variables.foreign(spec)
     if foreign:
         yield Need("environment", "unread", ", ".join(foreign), "not vLLM's own: its source does not show who reads it")

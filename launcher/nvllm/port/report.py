@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nvllm.patches import rangediff
-from nvllm.patches.series import Patch, Series, SourceEvidence
-from nvllm.patches.source import SourceTree
+from nvllm.patches.series import Patch, Series
 from nvllm.patches.unified import Diff
-from nvllm.port import written
 from nvllm.port.merge import Ported
 from nvllm.port.newspec import Need
+from nvllm.port.written import Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +23,18 @@ class ReportLine:
 
 @dataclass(frozen=True, slots=True)
 class PortReport:
-    """The report of a port. CHANGES is the range-diff, by patch; EVIDENCE is what the new source holds of one that is
-    upstream, by patch."""
+    """The report of a port. CHANGES is the range-diff, by patch; EVIDENCE is that of `written.evidence`."""
 
     changes: Mapping[str, Sequence[str]]
-    evidence: Mapping[str, Sequence[SourceEvidence]]
+    evidence: Evidence
     dropped: Sequence[ReportLine]
     decide: Sequence[ReportLine]
 
 
 def of(
-    series: Series, diffs: Mapping[str, Diff], ported: Sequence[Ported], needs: Sequence[Need], tree: SourceTree
+    series: Series, diffs: Mapping[str, Diff], ported: Sequence[Ported], needs: Sequence[Need], evidence: Evidence
 ) -> PortReport:
-    """Return the report of PORTED, which is SERIES, whose carried patches are DIFFS, on TREE, the new source.
+    """Return the report of PORTED, which is SERIES, whose carried patches are DIFFS, on a new source with EVIDENCE.
 
     NEEDS are those of the spec.
     """
@@ -44,11 +42,6 @@ def of(
         outcome.id: rangediff.lines(outcome.before, outcome.diff, dict(outcome.renamed))
         for outcome in ported
         if outcome.before is not None and outcome.diff is not None
-    }
-    evidence = {
-        patch.id: written.evidence(patch, diffs.get(patch.id), outcome, tree)
-        for patch, outcome in _pairs(series, ported)
-        if outcome.state == "upstream"
     }
     dropped, decide = tuple(_dropped(series, diffs, ported)), tuple(_decisions(ported, needs))
     return PortReport(changes, evidence, dropped, decide)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nvllm.core import yamledit
 from nvllm.core.canonical import Json
@@ -25,23 +26,24 @@ _LENGTH = 16
 a shorter one is in many files."""
 
 
+Evidence: TypeAlias = Mapping[str, Sequence[SourceEvidence]]
+"""By the id of a patch that is upstream: what the new source holds of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The release that a series is moved to: the name of its series' directory, its version, its commit and source."""
+    """The release that a series is moved to: the name of its series' directory, its version and its commit."""
 
     base: str
     version: str
     commit: str
-    tree: SourceTree
 
 
-def files(
-    text: str, series: Series, diffs: Mapping[str, Diff], ported: Sequence[Ported], release: Release
-) -> dict[str, bytes]:
+def files(text: str, series: Series, ported: Sequence[Ported], holding: Evidence, release: Release) -> dict[str, bytes]:
     """Return the files of the series for RELEASE, by name, from TEXT, the file of SERIES, and from PORTED.
 
-    DIFFS are those of the carried patches of SERIES. A patch that is upstream stays as a record with evidence in the
-    new source. Raises Refused NV106 for one whose change leaves no such evidence there.
+    HOLDING is `evidence` of them. A patch that is upstream stays as a record with it. Raises Refused NV106 for one
+    whose change leaves none.
     """
     outcomes = {outcome.id: outcome for outcome in ported}
     kept = [patch for patch in series.patches if patch.status != "carried" or outcomes[patch.id].diff is not None]
@@ -67,7 +69,7 @@ def files(
             text = yamledit.set_list(text, key, left) if left else yamledit.without_key(text, key)
     for patch in series.patches:
         if patch not in kept:
-            entry = _upstream(patch, diffs[patch.id], outcomes[patch.id], release)
+            entry = _upstream(patch, outcomes[patch.id], holding[patch.id], release)
             text = edit.extended(text, entry, f"patches/{release.base}/{seriesfile.NAME}")
     return {seriesfile.NAME: text.encode(), **written}
 
@@ -81,15 +83,14 @@ def moved_nodes(nodes: Sequence[str], old: str, new: str) -> list[str]:
     return [f"{node.removesuffix(f'[{old}]')}[{new}]" if node.endswith(f"[{old}]") else node for node in nodes]
 
 
-def _upstream(patch: Patch, diff: Diff, outcome: Ported, release: Release) -> dict[str, Json]:
-    """Return the entry that records that PATCH is upstream in RELEASE."""
+def _upstream(patch: Patch, outcome: Ported, holding: Sequence[SourceEvidence], release: Release) -> dict[str, Json]:
+    """Return the entry that records that PATCH is upstream in RELEASE, whose source has what HOLDING says."""
     renamed = dict(outcome.renamed)
-    paths = [renamed.get(path, path) for path in diff.paths]
-    holding = evidence(patch, diff, outcome, release.tree)
+    paths = [renamed.get(path, path) for path in patch.touches]
     reference = {"reference": patch.upstream.reference} if patch.upstream.reference is not None else {}
     if not holding:
         cure = f"write `evidence:` of {patch.id} into its entry in patches/{release.base}, and run it again"
-        raise refuse("NV106", diff.name, "lines of the change in the new source", "none that only it has", cure)
+        raise refuse("NV106", patch.id, "lines of the change in the new source", "none that only it has", cure)
     return {
         "id": patch.id,
         "status": "upstream",
@@ -101,14 +102,17 @@ def _upstream(patch: Patch, diff: Diff, outcome: Ported, release: Release) -> di
     }
 
 
-def evidence(patch: Patch, diff: Diff | None, outcome: Ported, tree: SourceTree) -> tuple[SourceEvidence, ...]:
-    """Return what TREE, the new source, holds of PATCH, which is upstream there as OUTCOME says.
+def evidence(series: Series, diffs: Mapping[str, Diff], ported: Sequence[Ported], tree: SourceTree) -> Evidence:
+    """Return what TREE, the new source, holds of each patch of SERIES that is upstream there, as PORTED says, by id.
 
-    It is what the series names, or else lines that DIFF, the patch, adds and TREE has, for each of its files.
+    It is what the series names, or else lines that the patch, one of DIFFS, adds and TREE has, for each of its files.
     """
-    if patch.evidence or diff is None:
-        return patch.evidence
-    return tuple(_evidence(diff, dict(outcome.renamed), tree))
+    upstream = {outcome.id: outcome for outcome in ported if outcome.state == "upstream"}
+    return {
+        patch.id: patch.evidence or tuple(_evidence(diffs[patch.id], dict(upstream[patch.id].renamed), tree))
+        for patch in series.patches
+        if patch.id in upstream
+    }
 
 
 def _evidence(diff: Diff, renamed: Mapping[str, str], tree: SourceTree) -> Iterator[SourceEvidence]:

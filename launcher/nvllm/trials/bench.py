@@ -92,7 +92,8 @@ class EngineBench:
     purpose: Literal["bisect", "proof", "test"] = "bisect"
     command: str = field(init=False)
     """What the holder of its locks is called."""
-    _programs: proc.Programs = field(init=False)
+    programs: proc.Programs = field(init=False)
+    """The probes and tests that run here; `clear` ends them."""
     _instances: FreshInstances = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,7 +109,7 @@ class EngineBench:
         self._instances = FreshInstances(self.project, self.places, self.engine, purpose, self.command)
         # One worker serves a host, whatever the project; a bisect belongs to its project.
         above = self.places.state if self.task else self.places.work(self.project)
-        self._programs = proc.Programs(above / purpose / self.image / "probes")
+        self.programs = proc.Programs(above / purpose / self.image / "probes")
 
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         """Return the image of CHOSEN; see `driver.Bench`. Raises Refused for what the patches did not cause."""
@@ -153,7 +154,7 @@ class EngineBench:
         environment = {"NVLLM_IMAGE": image, "NVLLM_PATCHES": ",".join(built.chosen)}
         environment |= {TASK_VARIABLE: self.task} if self.task else {}
         if self.test.build_only:
-            return run_probe(self.test, environment, Path(os.devnull), began, self._programs)
+            return run_probe(self.test, environment, Path(os.devnull), began, self.programs)
         name = self.test.command[0]
         boots = name == f"{probe.BUILTIN}boots"
         try:
@@ -167,7 +168,7 @@ class EngineBench:
                     result = ask(self.test, running.plan, began)
                 else:
                     environment["NVLLM_ADDRESS"] = f"http://127.0.0.1:{running.plan.port}"
-                    result = run_probe(self.test, environment, running.run.log, began, self._programs)
+                    result = run_probe(self.test, environment, running.run.log, began, self.programs)
                 return replace(result, trial=replace(result.trial, run=str(running.run.path)))
         except Refused as refused:
             result = blamed(refused, time.monotonic() - began)
@@ -236,8 +237,8 @@ class EngineBench:
 
         The caller holds the bisect's lock.
         """
-        self._programs.end()
-        self._programs.end_left()
+        self.programs.end()
+        self.programs.end_left()
         self._instances.clear(self.image, self.profile)
 
 

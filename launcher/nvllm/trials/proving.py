@@ -31,7 +31,7 @@ from nvllm.patches.unified import Diff
 from nvllm.runtime import proving
 from nvllm.serve import hostclass
 from nvllm.trials import imagetests, verdict
-from nvllm.trials.bench import ENGINE_VARIABLES, EngineBench, blamed
+from nvllm.trials.bench import ENGINE_VARIABLES, TASK_VARIABLE, EngineBench, blamed
 from nvllm.trials.imagetests import OPTIONS, PLUGIN, TIMEOUT, ImageTests
 from nvllm.trials.trial import Built
 from nvllm.trials.verdict import Ran, TestResult
@@ -99,7 +99,10 @@ def where(needs: frozenset[str]) -> Where:
 
 @dataclass
 class ProofBench:
-    """Runs the proofs of patches of SPEC's image, whose changes are DIFFS; BENCH builds the images and serves."""
+    """Runs the proofs of patches of SPEC's image, whose changes are DIFFS; BENCH builds the images and serves.
+
+    The tests lie below ROOT: the project, or what a driver sent of its own.
+    """
 
     project: Project
     spec: ImageSpec
@@ -107,6 +110,7 @@ class ProofBench:
     diffs: Mapping[str, Diff]
     bench: EngineBench
     facts: HostFacts
+    root: Path
     _built: dict[tuple[str, ...], Built] = field(default_factory=dict)
 
     def prove(self, jobs: Sequence[Job]) -> Iterator[tuple[ProofRecord, ...]]:
@@ -116,7 +120,7 @@ class ProofBench:
         if pytest is not here or does not run there.
         """
         # As they are before they run.
-        digests = {node: proved.file_sha256(self.project.root, node) for job in jobs for node in job.nodes}
+        digests = {node: proved.file_sha256(self.root, node) for job in jobs for node in job.nodes}
         whole: dict[tuple[str, ...], Mapping[Test, Ran]] = {}
         for job in jobs:
             chosen, patch = job.sets, job.sets.patch
@@ -180,7 +184,7 @@ class ProofBench:
         """Return what each of TESTS does in the image of PATCHES."""
         groups: dict[tuple[Where, frozenset[str]], list[Test]] = {}
         for test in tests:
-            scene = where(proofs.needs(self.project.root, test[1]))
+            scene = where(proofs.needs(self.root, test[1]))
             switched = self._sentinels(test[0]) if scene == "image" else frozenset[str]()
             groups.setdefault((scene, switched), []).append(test)
         answers: dict[Test, Ran] = {}
@@ -203,22 +207,23 @@ class ProofBench:
         if scene == "image":
             return self._in_image(built, nodes, switched)
         about = {"NVLLM_IMAGE": built.image, "NVLLM_PATCHES": ",".join(patches)}
+        about |= {TASK_VARIABLE: self.bench.task} if self.bench.task else {}
         if scene == "host":
             return self._here(nodes, about)
         with self.bench.serving(built) as running:
             return self._here(nodes, {**about, "NVLLM_ADDRESS": f"http://127.0.0.1:{running.plan.port}"})
 
     def _here(self, nodes: Sequence[str], about: Mapping[str, str]) -> Mapping[str, Sequence[TestResult]]:
-        """Run NODES in the project with the variables ABOUT, and return the results by node."""
+        """Run NODES here with the variables ABOUT, and return the results by node."""
         with tempfile.TemporaryDirectory(prefix="nvllm-proof-", ignore_cleanup_errors=True) as name:
             shutil.copyfile(proving.__file__, Path(name, f"{PLUGIN}.py"))
             own = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": name, proving.NODES: json.dumps(nodes)}
             env = proc.environment({**about, **own}, ENGINE_VARIABLES)
-            root = str(self.project.root)
+            root = str(self.root)
             options = [*OPTIONS, "-p", PLUGIN, "--rootdir", root, "--basetemp", f"{name}/tests"]
             argv = [sys.executable, "-m", "pytest", *options, *imagetests.files(nodes)]
             try:
-                done = proc.run(argv, env=env, cwd=self.project.root, timeout=TIMEOUT)
+                done = self.bench.programs.run(argv, env=env, cwd=self.root, timeout=TIMEOUT)
             except subprocess.TimeoutExpired:
                 return dict.fromkeys(nodes, ())
         output = (done.stdout + done.stderr).decode("utf-8", "replace")
@@ -230,10 +235,10 @@ class ProofBench:
         self, built: Built, nodes: Sequence[str], switched: frozenset[str]
     ) -> Mapping[str, Sequence[TestResult]]:
         """Run NODES in a container of BUILT with the sentinels SWITCHED, and return the results by node."""
-        build, below = identity.load_build(self.project, self.spec.name, built.chosen)[0], self.project.root
+        build = identity.load_build(self.project, self.spec.name, built.chosen)[0]
         profile = self.spec.profiles[self.bench.profile]
         gpus = tuple(gpu.uuid for gpu in self.facts.gpus[: 1 if profile.gpu is not None else 0])
-        placed = dict.fromkeys(nodes, below)
+        placed = dict.fromkeys(nodes, self.root)
         output = ImageTests(self.bench, build, gpus).run(built, placed, switched)
         return by_node(imagetests.names(placed), output, f"the image {built.image}")
 

@@ -129,6 +129,8 @@ FREE_OPTIONS = {
     "manifest revoke --reason",
     "patch add --id",
     "patch new --summary",
+    "patch prove --on",
+    "patch prove --registry",
     *(f"{command} {option}" for command in ("ablate", "eval", "sweep") for option in ("--prompt", "--stop")),
 }
 """Options whose values are new words, times, addresses, or versions that only an index knows."""

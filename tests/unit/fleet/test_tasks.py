@@ -14,13 +14,22 @@ from hypothesis import strategies as st
 from nvllm.cache.cachetree import Tree
 from nvllm.core.refusal import Refusal, Refused
 from nvllm.fleet import tasks
-from nvllm.fleet.tasks import BootTask, ReadyAnswer, ReadyTask, RefusedAnswer, StatusAnswer, StatusTask, Task
+from nvllm.fleet.tasks import (
+    BootTask,
+    ProofAnswer,
+    ReadyAnswer,
+    ReadyTask,
+    RefusedAnswer,
+    StatusAnswer,
+    StatusTask,
+    Task,
+)
 from support.blessings_world import TREE
 from support.rows import each_row
-from support.task_samples import BOOT, HOST, SERVED, TASK, answered, booted
+from support.task_samples import BOOT, HOST, PROOF, RECORD, SERVED, TASK, answered, booted
 
 
-@each_row("task", [TASK, ReadyTask("3" * 32, SERVED), BOOT, StatusTask()])
+@each_row("task", [TASK, ReadyTask("3" * 32, SERVED), BOOT, PROOF, StatusTask()])
 def test_a_task_is_read_as_it_was_written(task: Task) -> None:
     line = tasks.task_line(task)
     assert line.count(b"\n") == 1
@@ -34,6 +43,7 @@ def test_answers_are_read_as_they_were_written() -> None:
         answered(TASK),
         booted(BOOT),
         ready,
+        ProofAnswer(PROOF.task, HOST, (RECORD,)),
         StatusAnswer(HOST, ("nvllm:a",), (), ("c",)),
         tasks.refused_answer("", HOST, refused),
     )
@@ -71,6 +81,8 @@ def changed(line: bytes, **fields: Any) -> bytes:
         (changed(tasks.task_line(TASK), manifest="latest"), "stdin: .manifest"),
         (changed(tasks.task_line(TASK), program="AAA"), "stdin: .program"),
         (changed(tasks.task_line(TASK), more=1), "stdin: .more"),
+        (changed(tasks.task_line(PROOF), tests="latest"), "stdin: .tests"),
+        (changed(tasks.task_line(PROOF), nodes=[""]), "stdin: .nodes[0]"),
         (tasks.task_line(replace(BOOT, candidate="latest")), "stdin: .candidate"),
         (with_file(path="../x"), "stdin: .compiled.tree.files[0].path"),
         (with_file(path="b/model"), "stdin: 'b/model'"),

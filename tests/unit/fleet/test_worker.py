@@ -9,8 +9,8 @@ import base64
 import contextlib
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ import pytest
 from nvllm.cache.store import TreeStore
 from nvllm.cli.fleet import lines
 from nvllm.core.paths import Places
-from nvllm.core.progress import Progress, Silent
+from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
 from nvllm.fleet import candidates, images, tasks
@@ -39,12 +39,11 @@ from nvllm.fleet.tasks import (
 )
 from nvllm.fleet.worker import Worker
 from nvllm.host import locks
-from nvllm.host.facts import TASK_LABEL, ContainerFact, EngineFacts, ImageFacts
+from nvllm.host.facts import TASK_LABEL, ContainerFact
 from nvllm.host.locks import HeldLocks, Holder, Key
 from nvllm.image import identity
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.identity import Build
-from nvllm.layers.oci import Image
 from nvllm.serve import startup
 from nvllm.serve.examination import Depth, Examination
 from nvllm.serve.fresh import FreshInstances
@@ -53,47 +52,8 @@ from support import bless_world, oci_registry
 from support.buildable import IMAGE, Buildable
 from support.oci_registry import Registry
 from support.plansamples import FrontEnd
+from support.played_engine import PlayedEngine
 from support.task_samples import TASK
-
-
-@dataclass
-class PlayedEngine:
-    """An engine that keeps what is loaded. RUNNING are its containers, LABELS what it gives new ones."""
-
-    loaded: dict[str, Image] = field(default_factory=dict)
-    tags: list[str] = field(default_factory=list)
-    running: list[ContainerFact] = field(default_factory=list)
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-    def facts(self) -> EngineFacts:
-        return EngineFacts("20.10", "1.41", "overlay2", rootless=False, bridge_interface=None)
-
-    def labelling(self, labels: Mapping[str, str]) -> PlayedEngine:
-        self.labels = labels
-        return self
-
-    def containers(self) -> tuple[ContainerFact, ...]:
-        return tuple(self.running)
-
-    def images(self) -> tuple[ImageFacts, ...]:
-        return tuple(ImageFacts(one, (), ("nvllm:demo-1",), 1) for one in self.loaded)
-
-    def image(self, reference: str) -> ImageFacts | None:
-        found = self.loaded.get(reference)
-        return None if found is None else ImageFacts(found.id, found.diff_ids, (), 1)
-
-    def load(self, wanted: Image, tags: Sequence[str], _progress: Progress) -> None:
-        self.loaded[wanted.id] = wanted
-        self.tags += tags
-
-    def tag(self, image: str, tag: str) -> None:
-        """A tag changes nothing here."""
-
-    def kill(self, container: str) -> None:
-        """`remove` follows."""
-
-    def remove(self, container: str) -> None:
-        self.running = [one for one in self.running if one.id != container]
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The environment variables that a source of vLLM reads, and those of a spec that it does not."""
+"""The environment variables that a source of vLLM reads, and those of a spec that it does not, or otherwise."""
 
 from __future__ import annotations
 
@@ -34,3 +34,23 @@ def test_a_variable_is_read_by_the_table_or_by_any_module() -> None:
         (f"profiles.{name}.environment.VLLM_LATE", "VLLM_LATE"),
     ]
     assert variables.foreign(spec) == ("TORCH_LOGS",)
+
+
+def test_a_variable_that_another_expression_reads_is_changed() -> None:
+    def table(**read: str) -> dict[str, bytes]:
+        rows = "".join(f'    "{name}": {value},  # as text\n' for name, value in read.items())
+        return {"vllm/envs.py": f"environment_variables = {{\n{rows}}}\n".encode()}
+
+    before = table(VLLM_SAME="lambda: os.getenv('A')", VLLM_LATE="lambda: int(os.getenv('B', '0'))", VLLM_GONE="1")
+    after = table(VLLM_SAME='lambda: (os.getenv("A"))', VLLM_LATE="pick('B', [1])", VLLM_NEW="2")
+    spec = specfile.parse(GOOD, SHOWN)
+    name, profile = next(iter(spec.profiles.items()))
+    names = ("VLLM_SAME", "VLLM_LATE", "VLLM_GONE", "VLLM_NEW")
+    runtime = replace(spec.runtime, environment=dict.fromkeys(names, "1"))
+    spec = replace(spec, runtime=runtime, profiles={name: replace(profile, environment={"VLLM_LATE": "2"})})
+    expressions = ("int(os.getenv('B', '0'))", "pick('B', [1])")
+    assert list(variables.changed(spec, before, after)) == [
+        ("runtime.environment.VLLM_LATE", "VLLM_LATE=1", *expressions),
+        (f"profiles.{name}.environment.VLLM_LATE", "VLLM_LATE=2", *expressions),
+    ]
+    assert list(variables.changed(spec, {}, after)) == []

@@ -171,18 +171,24 @@ def test_evidence_says_upstream_where_the_text_differs() -> None:
 
 def test_what_requires_a_patch_that_upstream_has_otherwise_is_pointed_at() -> None:
     # The new source lacks what `first` defined under its own name, and the merge of the text cannot see that.
-    there = changed(OLD, (b"line 15\n", b"done otherwise\n"))
+    rows = {
+        b"done otherwise\n": "the same text at the same lines; requires first, upstream in another form: read what it "
+        "takes of it",
+        b"line 15, patched\n": "the same text at the same lines",  # it has that name
+    }
     later = changed(EDITED, (b"line 25\n", b"line 25, patched\n"))
     diffs = {
         "first": Diff("first", (FileDiff(PATH, PATH, hunks(OLD, EDITED)),)),
         "second": Diff("second", (FileDiff(PATH, PATH, hunks(EDITED, later)),)),
     }
-    evidence = (SourceEvidence(PATH, ("done otherwise",)),)
-    two = series(carried("first", evidence=evidence), carried("second", ("first",)))
-    sides = Sides(ArchiveTree({PATH: OLD}), ArchiveTree({PATH: there}), "2.0.0", lambda path: None)
-    first, second = port(two, diffs, sides, gitmerge.merge, unasked)
-    assert (first.state, second.state) == ("upstream", "unchanged")
-    assert second.detail.endswith("; requires first, upstream in another form: read what it takes of it")
+    for there, detail in rows.items():
+        evidence = (SourceEvidence(PATH, (there.decode().strip(),)),)
+        two = series(carried("first", evidence=evidence), carried("second", ("first",)))
+        new = ArchiveTree({PATH: changed(OLD, (b"line 15\n", there))})
+        sides = Sides(ArchiveTree({PATH: OLD}), new, "2.0.0", lambda path: None)
+        first, second = port(two, diffs, sides, gitmerge.merge, unasked)
+        assert (first.state, second.state, second.detail) == ("upstream", "unchanged", detail)
+        assert second.otherwise == (("first",) if "another form" in detail else ())
 
 
 def test_a_patch_that_does_not_fit_its_own_source_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from nvllm.lock.release_wheels import ReleaseWheels
 from nvllm.patches import seriesfile
 from nvllm.port import newspec
 from nvllm.port.newspec import Need, NewRelease
+from nvllm.port.written import moved_nodes
 from nvllm.sources.wheels import Resolved
 from nvllm.spec import specfile
 from support.locking import PARSER
@@ -27,7 +29,7 @@ SOURCES = {
     "vllm/envs.py": b"environment_variables = {'VLLM_TARGET_DEVICE': 1, 'VLLM_WORKER_MULTIPROC_METHOD': 2}\n",
 }
 CARRIED = frozenset({*SPEC.patches.enable} - {"gdn-first-chunk", "eager-sampler"})
-RELEASE = NewRelease("0.32.0", 40 * "b", "v0.32.0", SOURCES, "vllm-0.32.0.tar.gz", CARRIED)
+RELEASE = NewRelease("0.32.0", 40 * "b", "v0.32.0", SOURCES, "vllm-0.32.0.tar.gz", CARRIED, SOURCES)
 
 
 def resolved(*names: str) -> tuple[Resolved, ...]:
@@ -107,9 +109,19 @@ def test_what_a_person_decides_is_said() -> None:
     ]
 
 
+def test_a_variable_that_the_new_source_reads_otherwise_is_for_a_person() -> None:
+    """As VLLM_USE_V2_MODEL_RUNNER, which 0.21.0 read as off where it is not set, and 0.33.0 as what fits the model."""
+    old = {"vllm/envs.py": b"environment_variables = {'VLLM_TARGET_DEVICE': 2}"}
+    (decided,) = (need for need in needs(TEXT, replace(RELEASE, old_sources=old)) if need.state == "decide")
+    assert (decided.where, decided.now) == ("runtime.environment.VLLM_TARGET_DEVICE", "VLLM_TARGET_DEVICE=cpu")
+    assert decided.then == "keep, change or remove it: vLLM 0.32.0 reads it as 1, 0.28.0 as 2"
+
+
 def test_a_source_that_shows_neither_variables_nor_arguments_is_refused() -> None:
     with pytest.raises(Refused) as refused:
-        needs(TEXT, NewRelease("0.32.0", None, "v0.32.0", {"vllm/envs.py": b""}, "vllm-0.32.0.tar.gz", CARRIED))
+        needs(
+            TEXT, NewRelease("0.32.0", None, "v0.32.0", {"vllm/envs.py": b""}, "vllm-0.32.0.tar.gz", CARRIED, SOURCES)
+        )
     assert {refusal.code for refusal in refused.value.refusals} == {"NV606", "NV620"}
 
 
@@ -117,7 +129,7 @@ def test_a_proof_of_the_old_release_is_listed(tmp_path: Path) -> None:
     node = {patch.id: patch.proved_by[0] for patch in SERIES.patches}
     plain, with_parameter = (node[name].partition("::")[0] for name in ("conv-weight-layout", "switches"))
     carried = frozenset({"conv-weight-layout", "switches"})
-    release = NewRelease("0.32.0", None, "v0.32.0", SOURCES, "vllm-0.32.0.tar.gz", carried)
+    release = NewRelease("0.32.0", None, "v0.32.0", SOURCES, "vllm-0.32.0.tar.gz", carried, SOURCES)
     rows = {
         'BASE = "v0.28.0"': (f"{plain}, 2 of its tests", "it names 0.28.0: let it test 0.32.0"),
         "0.28.01 10.28.0 0.28.0.1": None,
@@ -131,7 +143,14 @@ def test_a_proof_of_the_old_release_is_listed(tmp_path: Path) -> None:
         (tmp_path / plain).unlink(missing_ok=True)
         if content is not None:
             (tmp_path / plain).write_text(content)
-        listed = [(need.now, need.then) for need in newspec.old_proofs(tmp_path, SERIES, release)]
+        listed = [(need.now, need.then) for need in newspec.old_proofs(tmp_path, SERIES.patches, "0.28.0", release)]
         assert listed == ([other] if row is None else [other, row]), content
     (tmp_path / with_parameter).write_text('params=["0.28.0", "0.32.0"]')
-    assert [need.now for need in newspec.old_proofs(tmp_path, SERIES, release)] == [f"{plain}, 2 of its tests"]
+    left = [f"{plain}, 2 of its tests"]
+    assert [need.now for need in newspec.old_proofs(tmp_path, SERIES.patches, "0.28.0", release)] == left
+    # The same of a series that is there: its tests have the parameter already.
+    nodes = {patch.id: tuple(moved_nodes(patch.proved_by, "0.28.0", "0.32.0")) for patch in SERIES.patches}
+    ready = [replace(patch, proved_by=nodes[patch.id]) for patch in SERIES.patches]
+    assert [need.now for need in newspec.old_proofs(tmp_path, ready, "0.28.0", release)] == left
+    (tmp_path / with_parameter).write_text('params=["0.28.0"]')
+    assert [need.now for need in newspec.old_proofs(tmp_path, ready, "0.28.0", release)] == [other[0], *left]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nvllm.patches.series import Patch, Series, SourceEvidence, Upstream
 from nvllm.patches.source import ArchiveTree
 from nvllm.patches.unified import Diff, FileDiff, hunks
-from nvllm.port import report
+from nvllm.port import report, written
 from nvllm.port.merge import Ported, Unmerged
 from nvllm.port.newspec import Need
 from nvllm.port.report import ReportLine
@@ -72,7 +72,8 @@ NEEDS = (
 
 
 def test_a_report_has_all_four_parts() -> None:
-    reported = report.of(SERIES, DIFFS, ALL, NEEDS, ArchiveTree({"vllm/a.py": MADE}))
+    evidence = written.evidence(SERIES, DIFFS, ALL, ArchiveTree({"vllm/a.py": MADE}))
+    reported = report.of(SERIES, DIFFS, ALL, NEEDS, evidence)
     assert {*reported.changes} == {"same", "merged"}
     assert reported.changes["same"] == ()
     assert "-+line 15, patched by somebody" in reported.changes["merged"]
