@@ -87,9 +87,7 @@ def check(files: Mapping[str, bytes], sources: KernelSources, compiler: KernelCo
         target.write_bytes(data)
     answer = compiler.run("check", sources, base)
     compiled = listed(files)
-    needed = {
-        (stub["name"], key): stub for stub in answer["stubs"] for key in stubs.keys(stub["source"], compiler.platform)
-    }
+    needed = {(stub["name"], key): stub for stub in answer["stubs"] for key in compiler.stub_keys(stub["source"])}
     refuse_any(
         [
             *_wrong_kernels(answer["kernels"], compiled),
