@@ -84,6 +84,15 @@ print(len(module.load_binary("name", b"bytes", 0, 0)))
 """
 """What goes through each part of our headers of CPython that has a structure in it, or more than a function's name."""
 
+FINDING = """
+import sys
+import nvllm_triton_cache as manager
+manager.BASE, manager.refusing, manager.blessed = sys.argv[1], lambda: True, lambda: False
+from triton.backends.nvidia import driver
+print(driver.CudaUtils().load_binary.__self__.__file__)
+"""
+"""What each process of an engine does before its first launch, with compiling forbidden."""
+
 KERNEL = """
 import triton, triton.language as tl
 
@@ -380,17 +389,48 @@ def test_the_modules_in_c_are_loaded_by_this_python(
     """There is no driver here: a library of its names, which do nothing, is in its place."""
     (source, *_) = [data for path, data in layer.items() if "/cuda_utils." in path]
     (tmp_path / "cuda_utils.so").write_bytes(source)
+    _driver(bench, case, source, tmp_path)
+    argv = [sys.executable, "-S", "-c", case.loading, str(tmp_path / "cuda_utils.so")]
+    done = subprocess.run(argv, env={"LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, case.prints), done.stderr
+
+
+def test_triton_finds_its_module_in_c_in_the_layer(
+    benches: Benches, case: Case, sources: Callable[[str], Path], files: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Triton itself makes the key, from where it lies and from the image's variables; there is no compiler."""
+    with benches(sources(case.triton)) as bench:
+        bench.site = str(bench.directory / "triton").removeprefix("/")
+        for path, data in _cache(_read(bench.entries(KernelSources(("sm_120a",), files)))).items():
+            target = tmp_path / "image" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        (module, *_) = (tmp_path / "image").rglob("cuda_utils.*")
+        _driver(bench, case, module.read_bytes(), tmp_path)
+        (tmp_path / "nvllm_triton_cache.py").write_bytes(
+            Path(runtime.__file__).with_name("triton_cache.py").read_bytes()
+        )
+        # What an image has if its release of Triton asks for no variable: this host has no driver that ldconfig knows.
+        environment = {"TRITON_LIBCUDA_PATH": str(tmp_path), **kernellayer.environment(bench.lock)}
+        environment |= {"PATH": "/", "LD_LIBRARY_PATH": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "own")}
+        environment["PYTHONPATH"] = f"{bench.directory / 'triton'}:{tmp_path}"
+        argv = [sys.executable, "-S", "-B", "-c", FINDING, str(tmp_path / "image")]
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).parent.parent == tmp_path / "image"
+    assert not (tmp_path / "own").exists()
+
+
+def _driver(bench: KernelCompiler, case: Case, source: bytes, directory: Path) -> None:
+    """Write into DIRECTORY the driver's library for the module SOURCE, with functions that do nothing."""
     names = {text.decode() for text in source.split(b"\0") if text.startswith(b"cu") and text.isalnum()}
     names = {name for name in names if name[2:3].isupper()} | case.driver
     work = bench.scratch()
     (work / "driver.c").write_text("".join(f"int {name}(void) {{ return 0; }}\n" for name in sorted(names)))
     argv = [str(bench.directory / "zig/ziglang/zig"), "cc", "-target", f"{platform.machine()}-linux-gnu.2.31"]
-    argv += ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(tmp_path / "libcuda.so.1"), "driver.c"]
+    argv += ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(directory / "libcuda.so.1"), "driver.c"]
     cache = {"ZIG_GLOBAL_CACHE_DIR": str(work), "ZIG_LOCAL_CACHE_DIR": str(work), "HOME": str(work), "PATH": "/"}
     subprocess.run(argv, cwd=work, env=cache, check=True)
-    argv = [sys.executable, "-S", "-c", case.loading, str(tmp_path / "cuda_utils.so")]
-    done = subprocess.run(argv, env={"LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, case.prints), done.stderr
 
 
 def test_a_module_for_arm_is_made_on_any_machine(bench: KernelCompiler) -> None:

@@ -16,7 +16,7 @@ _LIBCUDA = "/usr/lib/{machine}-linux-gnu"
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class TritonRelease:
     """A release of Triton.
 
     The first of PROGRAMS compiles and launches, the others are what it loads. The first of HEADERS stands for CPython's
@@ -33,8 +33,8 @@ class Release:
 
 
 _RELEASES = (
-    Release("3.6", (_PROGRAM,), (_HEADER,)),
-    Release(
+    TritonRelease("3.6", (_PROGRAM,), (_HEADER,)),
+    TritonRelease(
         "3.8",
         (_HERE / "precompile38.py", _PROGRAM),
         (_HERE / "include/triton38/Python.h", _HEADER),
@@ -46,12 +46,12 @@ _RELEASES = (
 )
 
 
-def known(version: str) -> Release | None:
+def known(version: str) -> TritonRelease | None:
     """Return the release that Triton's VERSION (``3.6.0``) belongs to, None if it is not in the table."""
     return next((one for one in _RELEASES if f"{version}.".startswith(f"{one.version}.")), None)
 
 
-def of(version: str) -> Release:
+def of(version: str) -> TritonRelease:
     """Return what `known` does. Raises Refused NV313 for a release that is not in the table."""
     release = known(version)
     if release is None:

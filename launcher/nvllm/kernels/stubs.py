@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nvllm.core import canonical, proc
 from nvllm.core.refusal import refuse
-from nvllm.kernels.releases import Release
+from nvllm.kernels.releases import TritonRelease
 
 FORMAT = "1"
 
@@ -44,7 +44,7 @@ class Platform:
         return f".cpython-{self.python.replace('.', '')}-{self.machine}-linux-gnu.so"
 
 
-def rules(release: Release | None) -> dict[str, canonical.Json]:
+def rules(release: TritonRelease | None) -> dict[str, canonical.Json]:
     """Return the format version and the hash of the headers for RELEASE, which decide the bytes of stubs."""
     headers = () if release is None else release.headers
     content = b"".join(path.read_bytes() for path in headers)

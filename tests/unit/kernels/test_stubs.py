@@ -11,7 +11,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvllm.kernels import releases, stubs
+from nvllm.kernels import stubs
 from nvllm.kernels.stubs import CCompiler, Platform
 from support import kernel_samples
 
@@ -54,9 +54,3 @@ def test_a_module_is_linked_to_the_names_that_it_needs_of_the_driver(tmp_path: P
     assert called[0] == str(work)
     assert [*map(str, include)] == [called[at + 1] for at, one in enumerate(called) if one == "-I"]
     assert called[-2:] == ["launcher.c", "libcuda.so.1"]  # a relative name: __FILE__ is part of the bytes
-
-
-def test_the_header_is_a_factor() -> None:
-    release = releases.of("3.6.0")
-    (header,) = release.headers
-    assert stubs.rules(release)["header"] == hashlib.sha256(header.read_bytes()).hexdigest()
