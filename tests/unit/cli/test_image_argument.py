@@ -205,6 +205,7 @@ def test_a_project_without_a_default_takes_its_only_image(run: Run, project: Pat
 
 
 def test_a_spec_that_is_not_yaml_stops_only_who_means_it(run: Run, project: Path) -> None:
+    (project / "images/sm120-v033.yaml").unlink()  # which has the profiles of sm120 too
     (project / "images/sm120.yaml").write_text("a: [")
     assert run("serve --profile lower8 --dry-run").said.startswith("image gb10: ")
     assert run("serve --profile qwen35-27b").codes == ["NV103"]
