@@ -182,7 +182,7 @@ CASES = {
         1,
         LOADING + ARGUMENTS,
         "Pointer argument must be either uint64 or have data_ptr method\n"
-        "'str' object cannot be interpreted as an integer\n"
+        "an integer is required\n"
         "['launched', 'launched'] b'\\x01\\x08\\n\\x05'\n5\n",
         frozenset({"cuLaunchKernelEx"}),
     ),

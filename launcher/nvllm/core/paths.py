@@ -84,7 +84,7 @@ class Project:
         return None if named is None else self.root / named
 
     def image_names(self) -> list[str]:
-        """Return the names of the images that have a spec, sorted. Raises OSError for a directory that cannot be read."""
+        """Return the names of the images that have a spec, in order. Raises OSError for an unreadable directory."""
         specs = reading.listed(self.root / "images", "*.yaml")
         return sorted(path.stem for path in specs if _IMAGE.fullmatch(path.stem))
 
