@@ -29,7 +29,7 @@ pytestmark = pytest.mark.nix
 MANY = 10**6
 """More bytes than a document of an image has."""
 
-SYSTEMS = {"x86_64-linux": ["cpu", "sm120"], "aarch64-linux": ["sm120"]}
+SYSTEMS = {"x86_64-linux": ["cpu", "sm120", "sm120-v033"], "aarch64-linux": ["sm120", "sm120-v033"]}
 """The images with a lock for each system."""
 
 CHECKS = ("nvllm", "series-cpu", "lock-fresh-cpu")
@@ -91,7 +91,7 @@ def test_both_systems_have_what_the_page_says(nix: NixWorld, flake: str) -> None
     for system, images in SYSTEMS.items():
         expected = {"default", "nvllm"}
         for image in images:
-            layers = ["base", "wheels", "patches", *(["kernels"] if image == "sm120" else [])]
+            layers = ["base", "wheels", "patches", *(["kernels"] if image != "cpu" else [])]
             expected |= {f"vllm-src-{image}", f"vllm-src-patched-{image}", f"oci-{image}"}
             expected |= {f"layer-{layer}-{image}" for layer in layers}
         assert set(shown["packages"][system]) == expected

@@ -18,7 +18,7 @@ def test_the_words_of_the_compiler_are_in_the_refusal(tmp_path: Path) -> None:
     zig = tmp_path / "zig"
     zig.write_text('#!/bin/sh\necho "$*" >&2\n[ "$9" = -Wl,-soname,libcuda.so.1 ] && exit 0\nexit 1\n')
     zig.chmod(0o755)
-    compiler = CCompiler(zig, tmp_path / "cuda", kernel_samples.PLATFORM, tmp_path / "scratch")
+    compiler = CCompiler(zig, [tmp_path / "cuda"], kernel_samples.PLATFORM, tmp_path / "scratch")
     with pytest.raises(Refused) as caught:
         compiler.module("launcher", "int x = cuInit(0);")
     (found,) = caught.value.refusals

@@ -1,4 +1,6 @@
-"""The kernels of the series v0.21.0, compiled for real and proved for real: the locked Triton and C compiler, no GPU.
+"""The kernels of a series, compiled for real and proved for real: the locked Triton and C compiler, no GPU.
+
+For each release of Triton that nvllm knows: 3.6 with the series v0.21.0, and 3.8 with v0.33.0, in the long run.
 
 The image's Triton is the host's with another libtriton.so, as the wheel for another Python has it; that a layer for
 Python 3.12 made by Python 3.11 is hit by the real driver is what benchmarks/gpu/first_fire.py proves.
@@ -12,7 +14,8 @@ import platform
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,7 +36,6 @@ pytestmark = pytest.mark.series
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 SITE = f"opt/venv/lib/python{PYTHON}/site-packages"
 TARGETS = ("sm_90a", "sm_120a", "sm_121a")
-ZEROER = "vllm/nvllm/page_zeroer.py"
 LIBRARY = "triton/_C/libtriton.so"
 OTHER = b"the library of a wheel for another Python, which nothing loads here"
 
@@ -42,6 +44,8 @@ import importlib.util, sys
 spec = importlib.util.spec_from_file_location("cuda_utils", sys.argv[1])
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
+"""
+TENSOR_MAPS = """
 for _ in range(1000):
     tensor_map = module.PyCUtensorMap()
 assert type(tensor_map) is module.PyCUtensorMap
@@ -53,7 +57,41 @@ except TypeError as error:
     print(error)
 print(len(module.load_binary("name", b"bytes", 0, 0)))
 """
-"""What goes through each part of our header of CPython that has a structure in it, or more than a function's name."""
+ARGUMENTS = """
+class Pointer:
+    data_ptr = lambda self: 4096
+
+def given(kind, nested=None):
+    return module.PyKernelArg(nested_tuple=nested, type=kind)
+
+signature = module.build_signature_metadata(["*fp32", "u32", "fp16", "i64"])
+one, constant = given(module.ARG_KERNEL), given(module.ARG_CONSTEXPR)
+arguments = [one, constant, given(module.ARG_TUPLE, [one, one]), one]
+hooks = []
+def launch(*values, hook=None):
+    module.launch(1, 1, 1, 0, 0, False, False, (4, 1, 0), "launched", hook, hook, None, 0, arguments, signature, values)
+
+launch(Pointer(), 128, (3, 2.5), 1 << 40, hook=hooks.append)
+for _ in range(1000):
+    launch(Pointer(), 128, [3, 2.5], 7)
+for wrong in ((object(), 128, (3, 2.5), 7), (Pointer(), 128, ("x", 2.5), 7)):
+    try:
+        launch(*wrong)
+    except TypeError as error:
+        print(error)
+print(hooks, signature)
+print(len(module.load_binary("name", b"bytes", 0, 0)))
+"""
+"""What goes through each part of our headers of CPython that has a structure in it, or more than a function's name."""
+
+FINDING = """
+import sys
+import nvllm_triton_cache as manager
+manager.BASE, manager.refusing, manager.blessed = sys.argv[1], lambda: True, lambda: False
+from triton.backends.nvidia import driver
+print(driver.CudaUtils().load_binary.__self__.__file__)
+"""
+"""What each process of an engine does before its first launch, with compiling forbidden."""
 
 KERNEL = """
 import triton, triton.language as tl
@@ -71,6 +109,7 @@ from kernel import add
 
 class Utils:
     load_binary = staticmethod(lambda *_: (object(), object(), 32, 0, 1024))
+    unload_module = staticmethod(lambda _: None)
     get_device_properties = staticmethod(lambda _: {"max_shared_mem": 101376, "multiprocessor_count": 48,
         "warpSize": 32, "max_num_regs": 65536, "mem_bus_width": 256})
 
@@ -100,18 +139,73 @@ for n in map(int, sys.argv[2:]):
 """A launch of a kernel with each of the numbers that are named, through the manager, on a GPU that is made up."""
 
 
+@dataclass(frozen=True)
+class Case:
+    """What is compiled by a release of Triton, the wheel TRITON in sources.json, and what comes of it."""
+
+    triton: str
+    series: str
+    zeroer: str
+    """The module of the kernel that zeroes pages."""
+    kernels: Mapping[str, int]
+    """Each kernel, and how many variants of it there are for a target, whatever is launched."""
+    launches: int
+    """For a target."""
+    modules: int
+    """Modules in C, each under two keys."""
+    loading: str
+    prints: str
+    driver: frozenset[str]
+    """Of the driver's library, what a module looks up by itself."""
+
+
+CASES = {
+    "3.6": Case(
+        "triton",
+        "0.21.0",
+        "vllm/nvllm/page_zeroer.py",
+        {"zero_pages_kernel": 1, "_poison_kernel": 1},
+        # Of 200 calls of each kernel, two for 32769 and two for 70000 blocks take one and two launches more, of two
+        # models. And each of the 100 zeroers that are made for two calls launches once by itself.
+        200 + 200 + 12 + 100,
+        2,
+        LOADING + TENSOR_MAPS,
+        "block size must be an int\n5\n",
+        frozenset({"cuTensorMapEncodeTiled"}),
+    ),
+    "3.8": Case(
+        "triton-3.8",
+        "0.33.0",
+        "vllm/v1/worker/utils.py",
+        {"_zero_kv_blocks_kernel": 11, "_poison_kernel": 1},  # the first has one for each width of a launch
+        200 + 200,
+        1,
+        LOADING + ARGUMENTS,
+        "Pointer argument must be either uint64 or have data_ptr method\n"
+        "an integer is required\n"
+        "['launched', 'launched'] b'\\x01\\x08\\n\\x05'\n5\n",
+        frozenset({"cuLaunchKernelEx"}),
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=["3.6", pytest.param("3.8", marks=pytest.mark.long)])
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
 @pytest.fixture(scope="module")
-def files(trees: Callable[..., Tree]) -> dict[str, bytes]:
+def files(trees: Callable[..., Tree], case: Case) -> dict[str, bytes]:
     """What the whole series makes of the modules that decide kernels."""
-    tree = trees("0.21.0", *carried("0.21.0"))
+    tree = trees(case.series, *carried(case.series))
     return kernellayer.sources({path: (tree.root / path).read_bytes() for path in tree.changed})
 
 
 @pytest.fixture(scope="module")
-def of_image(sources: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def of_image(sources: Callable[[str], Path], case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The image's wheel of Triton: what is compared with the host's and read from it, and another library."""
-    path = tmp_path_factory.mktemp("image") / "triton-3.6.0-cp311-cp311-manylinux_2_28_x86_64.whl"
-    with zipfile.ZipFile(sources("triton")) as host, zipfile.ZipFile(path, "w") as image:
+    path = tmp_path_factory.mktemp("image") / "triton-0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    with zipfile.ZipFile(sources(case.triton)) as host, zipfile.ZipFile(path, "w") as image:
         for name in host.namelist():
             if name.endswith((".py", ".c", ".h", ".bc", "/ptxas", "/ptxas-blackwell")):
                 image.writestr(name, host.read(name))
@@ -123,13 +217,13 @@ Benches = Callable[[Path], KernelCompiler]
 
 
 @pytest.fixture(scope="module")
-def benches(sources: Callable[[str], Path]) -> Benches:
+def benches(sources: Callable[[str], Path], case: Case) -> Benches:
     """Makes the workbench, still to be entered, of an image with the wheel of Triton at a path."""
-    tools = {name: _wheel(name, sources) for name in ("triton", "ziglang")}
+    tools = {name: _wheel(name, sources) for name in (case.triton, "ziglang")}
     base = LockedRegistryBase("registry", PYTHON, f"cuda@sha256:{64 * '0'}", f"/usr/bin/python{PYTHON}")
 
     def make(image: Path) -> KernelCompiler:
-        wheel = kernel_samples.locked(image)
+        wheel = replace(kernel_samples.locked(image), version=tools[case.triton].version)
         lock = replace(kernel_samples.lock(wheel, *tools.values()), base=base)
         files = {wheel.file.sha256: image, **{tool.file.sha256: sources(name) for name, tool in tools.items()}}
 
@@ -160,7 +254,8 @@ def bench(workbench: Callable[[], KernelCompiler]) -> Iterator[KernelCompiler]:
 def _wheel(name: str, sources: Callable[[str], Path]) -> LockedWheel:
     pin = json.loads(Path(__file__).with_name("sources.json").read_text(encoding="utf-8"))[name]
     sources(name)
-    return LockedWheel(name, pin["path"].split("-")[1], LockedFile(**pin))
+    distribution, version, *_ = pin["path"].split("-")
+    return LockedWheel(distribution, version, LockedFile(**pin))
 
 
 def _read(entries: Iterator[TarEntry]) -> dict[str, bytes]:
@@ -199,34 +294,33 @@ def test_a_layer_is_the_same_wherever_it_is_made(
 
 
 def test_no_launch_compiles_and_the_code_is_for_its_target(
-    bench: KernelCompiler, wanted: KernelSources, layer: dict[str, bytes]
+    bench: KernelCompiler, case: Case, wanted: KernelSources, layer: dict[str, bytes]
 ) -> None:
     proof = kernelcheck.check(_cache(layer), wanted, bench)
-    names = {"zero_pages_kernel", "_poison_kernel"}
-    assert {(one.name, one.target) for one in proof.kernels} == {(name, target) for name in names for target in TARGETS}
-    assert len(proof.kernels) == 6  # one variant for each target, whatever is launched
-    # Of 200 calls of each kernel, two for 32769 and two for 70000 blocks take one and two launches more, of two models.
-    # And each of the 100 zeroers that are made for two calls launches once by itself.
-    assert proof.launches == (200 + 200 + 12 + 100) * len(TARGETS)
-    assert len(proof.stubs) == 4  # two modules, each under two keys
+    assert Counter((one.name, one.target) for one in proof.kernels) == {
+        (name, target): variants for name, variants in case.kernels.items() for target in TARGETS
+    }
+    assert proof.launches == case.launches * len(TARGETS)
+    assert len(proof.stubs) == 2 * case.modules
 
 
 def test_the_keys_are_those_of_the_images_triton(
     benches: Benches,
     bench: KernelCompiler,
     sources: Callable[[str], Path],
+    case: Case,
     wanted: KernelSources,
     layer: dict[str, bytes],
     tmp_path: Path,
 ) -> None:
     """What compiles has another library than the image, and with it other keys for the same code."""
-    with zipfile.ZipFile(sources("triton")) as wheel:
+    with zipfile.ZipFile(sources(case.triton)) as wheel:
         own, theirs = hashlib.sha256(wheel.read(LIBRARY)).hexdigest(), hashlib.sha256(OTHER).hexdigest()
     known = json.loads(_cache(layer)[kernellayer.KEY])
     assert known["library_size"] == len(OTHER)
     assert known["key"].count(theirs) == 1
     assert own not in known["key"]
-    with benches(sources("triton")) as hosts:
+    with benches(sources(case.triton)) as hosts:
         (tmp_path / "hosts").mkdir()
         made = hosts.run("build", wanted, tmp_path / "hosts")
         assert made["key"] == known["key"].replace(theirs, own)
@@ -261,13 +355,13 @@ def test_code_for_one_target_is_not_taken_for_another(
 
 
 def test_a_kernel_that_moves_by_a_line_is_another_kernel(
-    bench: KernelCompiler, files: dict[str, bytes], layer: dict[str, bytes]
+    bench: KernelCompiler, case: Case, files: dict[str, bytes], layer: dict[str, bytes]
 ) -> None:
-    moved = KernelSources(("sm_120a",), {**files, ZEROER: b"\n" + files[ZEROER]})
+    moved = KernelSources(("sm_120a",), {**files, case.zeroer: b"\n" + files[case.zeroer]})
     with pytest.raises(Refused) as caught:
         kernelcheck.check(_cache(layer), moved, bench)
     (found,) = caught.value.refusals
-    assert (found.code, found.expected) == ("NV313", f"every launch of {ZEROER} from the cache")
+    assert (found.code, found.expected) == ("NV313", f"every launch of {case.zeroer} from the cache")
 
 
 def test_a_kernel_that_nobody_knows_how_to_launch_is_refused(bench: KernelCompiler, files: dict[str, bytes]) -> None:
@@ -290,29 +384,60 @@ def test_a_target_is_named_as_triton_names_it(
 
 
 def test_the_modules_in_c_are_loaded_by_this_python(
-    bench: KernelCompiler, layer: dict[str, bytes], tmp_path: Path
+    bench: KernelCompiler, case: Case, layer: dict[str, bytes], tmp_path: Path
 ) -> None:
     """There is no driver here: a library of its names, which do nothing, is in its place."""
     (source, *_) = [data for path, data in layer.items() if "/cuda_utils." in path]
     (tmp_path / "cuda_utils.so").write_bytes(source)
+    _driver(bench, case, source, tmp_path)
+    argv = [sys.executable, "-S", "-c", case.loading, str(tmp_path / "cuda_utils.so")]
+    done = subprocess.run(argv, env={"LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, case.prints), done.stderr
+
+
+def test_triton_finds_its_module_in_c_in_the_layer(
+    benches: Benches, case: Case, sources: Callable[[str], Path], files: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Triton itself makes the key, from where it lies and from the image's variables; there is no compiler."""
+    with benches(sources(case.triton)) as bench:
+        bench.site = str(bench.directory / "triton").removeprefix("/")
+        for path, data in _cache(_read(bench.entries(KernelSources(("sm_120a",), files)))).items():
+            target = tmp_path / "image" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        (module, *_) = (tmp_path / "image").rglob("cuda_utils.*")
+        _driver(bench, case, module.read_bytes(), tmp_path)
+        (tmp_path / "nvllm_triton_cache.py").write_bytes(
+            Path(runtime.__file__).with_name("triton_cache.py").read_bytes()
+        )
+        # What an image has if its release of Triton asks for no variable: this host has no driver that ldconfig knows.
+        environment = {"TRITON_LIBCUDA_PATH": str(tmp_path), **kernellayer.environment(bench.lock)}
+        environment |= {"PATH": "/", "LD_LIBRARY_PATH": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "own")}
+        environment["PYTHONPATH"] = f"{bench.directory / 'triton'}:{tmp_path}"
+        argv = [sys.executable, "-S", "-B", "-c", FINDING, str(tmp_path / "image")]
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).parent.parent == tmp_path / "image"
+    assert not (tmp_path / "own").exists()
+
+
+def _driver(bench: KernelCompiler, case: Case, source: bytes, directory: Path) -> None:
+    """Write into DIRECTORY the driver's library for the module SOURCE, with functions that do nothing."""
     names = {text.decode() for text in source.split(b"\0") if text.startswith(b"cu") and text.isalnum()}
-    names = {name for name in names if name[2:3].isupper()} | {"cuTensorMapEncodeTiled"}
+    names = {name for name in names if name[2:3].isupper()} | case.driver
     work = bench.scratch()
     (work / "driver.c").write_text("".join(f"int {name}(void) {{ return 0; }}\n" for name in sorted(names)))
     argv = [str(bench.directory / "zig/ziglang/zig"), "cc", "-target", f"{platform.machine()}-linux-gnu.2.31"]
-    argv += ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(tmp_path / "libcuda.so.1"), "driver.c"]
+    argv += ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(directory / "libcuda.so.1"), "driver.c"]
     cache = {"ZIG_GLOBAL_CACHE_DIR": str(work), "ZIG_LOCAL_CACHE_DIR": str(work), "HOME": str(work), "PATH": "/"}
     subprocess.run(argv, cwd=work, env=cache, check=True)
-    argv = [sys.executable, "-S", "-c", LOADING, str(tmp_path / "cuda_utils.so")]
-    done = subprocess.run(argv, env={"LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "block size must be an int\n5\n"), done.stderr
 
 
 def test_a_module_for_arm_is_made_on_any_machine(bench: KernelCompiler) -> None:
     zig, cuda = bench.directory / "zig/ziglang/zig", bench.directory / "triton/triton/backends/nvidia/include"
     driver = (cuda.parent / "driver.c").read_text(encoding="utf-8")
-    arm = stubs.Platform("aarch64", "3.12")
-    one, two = (stubs.CCompiler(zig, cuda, arm, bench.scratch()).module("cuda_utils", driver) for _ in range(2))
+    include, arm = (bench.release.headers[0].parent, cuda), stubs.Platform("aarch64", "3.12")
+    one, two = (stubs.CCompiler(zig, include, arm, bench.scratch()).module("cuda_utils", driver) for _ in range(2))
     assert one == two
     assert one[18] == 183  # EM_AARCH64
 

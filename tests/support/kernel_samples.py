@@ -65,6 +65,9 @@ class Bench:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
+    def stub_keys(self, source: str) -> list[str]:
+        return stubs.keys(source, PLATFORM)
+
     def scratch(self) -> Path:
         place = self.directory / "scratch"
         place.mkdir()

@@ -78,7 +78,7 @@ def build(spec: ImageSpec = SPEC) -> Build:
 def planned_image(spec: ImageSpec = SPEC) -> PlannedImage:
     """Return the sample image of SPEC as it is planned."""
     of = build(spec)
-    return PlannedImage(spec, of.build_hash, of.scheme, ("sha256:" + "1" * 64, "sha256:" + "5" * 64))
+    return PlannedImage(spec, of.build_hash, of.scheme, of.environment, ("sha256:" + "1" * 64, "sha256:" + "5" * 64))
 
 
 def wanted(spec: ImageSpec = SPEC, **changes: Any) -> PlanRequest:

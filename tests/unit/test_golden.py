@@ -49,7 +49,13 @@ RUNS = f"{HOME}/state/runs"
 FACTS = dataclasses.replace(
     HOST, engine=None, engine_problem=PROBLEM, uid=1234, gid=1235, disks={RUNS: DiskFacts(100 * GIB, 1)}
 )
-LOCKED = {"cpu": "linux/amd64", "sm120": "linux/amd64", "sm120.arm64": "linux/arm64"}
+LOCKED = {
+    "cpu": "linux/amd64",
+    "sm120": "linux/amd64",
+    "sm120.arm64": "linux/arm64",
+    "sm120-v033": "linux/amd64",
+    "sm120-v033.arm64": "linux/arm64",
+}
 
 
 def sha256(data: bytes) -> str:

@@ -64,6 +64,7 @@ ELSEWHERE = {
     "serve/readable": "refusals/test_nv526.py",
     "image/variation": "unit/image/test_rebuild.py",
     "kernels/precompile": "series/test_kernels.py",
+    "kernels/precompile38": "series/test_kernels.py",
     "layers/bytecompile": "unit/layers/test_bytecode.py",
     "lock/release_wheels": "unit/init/test_newproject.py",
     "lock/templates": "refusals/test_nv405.py",

@@ -27,7 +27,13 @@ HOMES_OF = {
 }
 """Libraries that a few modules hide from the others."""
 
-PROGRAMS = ("runtime/", "image/variation.py", "kernels/precompile.py", "layers/bytecompile.py")
+PROGRAMS = (
+    "runtime/",
+    "image/variation.py",
+    "kernels/precompile.py",
+    "kernels/precompile38.py",
+    "layers/bytecompile.py",
+)
 """What runs by itself with the standard library alone, in an image or under the interpreter of one."""
 
 TAG = re.compile(r"nvllm\.[a-z-]+/[0-9]+")

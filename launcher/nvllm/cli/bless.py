@@ -45,7 +45,7 @@ Examples:
   nvllm bless cpu --profile tiny-blessed --artifacts 3  compile 3 times, bless one that passes
   nvllm bless cpu --profile tiny-blessed --keep-rejected 30  a cache that fails stays for 30 days, for study
   nvllm bless cpu --profile tiny-blessed --rebless     replace the blessing in force
-  nvllm bless --profile qwen35-27b --extend            add the kernels that requests needed and it lacks
+  nvllm bless sm120 --profile qwen35-27b --extend      add the kernels that requests needed and it lacks
   nvllm bless cpu --profile tiny-blessed --candidate 0123456789ab   try what `nvllm pull` brought, compile nothing
   nvllm bless cpu --profile tiny-blessed --on ray://HEAD --registry REPO   trials on every machine of this class
   nvllm bless cpu --profile tiny-blessed --on ssh://HOST --registry REPO   trials on HOST, without a cluster

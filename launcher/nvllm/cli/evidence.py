@@ -86,7 +86,7 @@ EVAL_EXAMPLES = """
 Examples:
   nvllm eval gsm8k --profile lower8 --data test.jsonl --n 50 --seed 42 --floor 45/50
   nvllm eval --image cpu --profile tiny-eager --probe ./probe.sh
-  nvllm eval lm-eval --tasks gsm8k,ifeval --profile qwen35-27b --n 50
+  nvllm eval --image sm120 lm-eval --tasks gsm8k,ifeval --profile qwen35-27b --n 50
   nvllm eval gsm8k --profile lower8 --data test.jsonl --n 50 --runs-per-engine 5 --engines 1
 """
 BENCH_EXAMPLES = """

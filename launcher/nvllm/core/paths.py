@@ -84,9 +84,9 @@ class Project:
         return None if named is None else self.root / named
 
     def image_names(self) -> list[str]:
-        """Return the names of the images that have a spec. Raises OSError for a directory that cannot be read."""
+        """Return the names of the images that have a spec, in order. Raises OSError for an unreadable directory."""
         specs = reading.listed(self.root / "images", "*.yaml")
-        return [path.stem for path in specs if _IMAGE.fullmatch(path.stem)]
+        return sorted(path.stem for path in specs if _IMAGE.fullmatch(path.stem))
 
     def show(self, path: Path) -> str:
         """Return PATH for messages: relative to the project if it is inside."""

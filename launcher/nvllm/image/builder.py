@@ -382,7 +382,7 @@ class LayerBuilder:
             with self.kernel_compiler() as bench:
                 return self._write("kernels", list(bench.entries(compiled)), path)
 
-        managed: dict[str, Json] = {"manager": kernellayer.rules(), "site": site}
+        managed: dict[str, Json] = {"manager": kernellayer.rules(self.build.lock), "site": site}
         factors = managed if compiled is None else kernellayer.factors(self.build.lock, compiled)
         return [self.cache.layer("kernels", self._factors(factors), make)]
 

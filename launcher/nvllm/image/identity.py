@@ -88,7 +88,7 @@ class Build:
     @property
     def environment(self) -> Mapping[str, str]:
         """The environment variables of the image: PATH, then those of the spec."""
-        return environment(self.spec)
+        return environment(self.spec, self.lock)
 
     @property
     def tags(self) -> tuple[str, str]:
@@ -141,12 +141,16 @@ def scheme(python: str) -> wheel.Scheme:
     return wheel.Scheme("opt/venv", python)
 
 
-def environment(spec: ImageSpec) -> Mapping[str, str]:
-    """Return the environment variables of an image of SPEC: PATH, then those of the spec."""
+def environment(spec: ImageSpec, lock: Lock | None) -> Mapping[str, str]:
+    """Return the environment variables of an image of SPEC: PATH, then those of the spec.
+
+    Without a LOCK, nobody knows those that only some releases of Triton need.
+    """
+    triton = kernellayer.ENVIRONMENT if lock is None else kernellayer.environment(lock)
     return {
         "PATH": f"/{scheme(spec.base.python).prefix}/bin:/usr/bin:/bin",
         "PYTHONDONTWRITEBYTECODE": "1",
-        **(kernellayer.ENVIRONMENT if spec.targets else {}),
+        **(triton if spec.targets else {}),
         **spec.runtime.environment,
     }
 
@@ -188,7 +192,7 @@ def wheel_factors(lock: Lock) -> dict[str, Json]:
 
 def kernel_factors(lock: Lock) -> Json:
     """Return the factors of the kernels layer that are not among the other factors."""
-    return {"rules": kernellayer.rules(), "tools": {wheel.name: wheel.version for wheel in lock.tools}}
+    return {"rules": kernellayer.rules(lock), "tools": {wheel.name: wheel.version for wheel in lock.tools}}
 
 
 def patch_factors(patches: Sequence[Patch]) -> list[Json]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +25,8 @@ from nvllm.layers import elf
 _MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _CUDA = 190  # e_machine, EM_CUDA
 _VERSION, _MACHINE, _FLAGS = 8, 18, 48  # offsets: ABI version (1 byte), e_machine (2 bytes), e_flags (4 bytes)
+
+_TOLD = re.compile(rb"[ \0]-arch (sm_\d+[a-z]?) ")
 
 _CURE = "remove the layer cache and build again; report it if the refusal returns"
 
@@ -63,7 +66,8 @@ def cubin_target(data: bytes) -> str | None:
 
     Code for a family of architectures (``f``) has the same header as plain code, and is returned as plain. NVIDIA does
     not document the fields of the header. They were read off what ptxas 12.8 and 12.9 write for sm_90, sm_100, sm_120
-    and sm_121, each plain, with the suffix ``a`` and, where there is one, ``f``.
+    and sm_121, each plain, with the suffix ``a`` and, where there is one, ``f``. What ptxas 13.3 writes has no flag for
+    the suffix; its note, which the earlier ones write too, has the words that it was started with.
     """
     if len(data) < 64 or not data.startswith(_MAGIC) or struct.unpack_from("<H", data, _MACHINE)[0] != _CUDA:
         return None
@@ -72,6 +76,8 @@ def cubin_target(data: bytes) -> str | None:
         number, specific = flags >> 8 & 0xFF, flags & 0x8
     else:
         number, specific = flags & 0xFF, flags & 0x800
+    told = _TOLD.search(data)
+    specific = specific or (told is not None and told[1].decode() == f"sm_{number}a")
     return f"sm_{number}{'a' if specific else ''}"
 
 
@@ -87,9 +93,7 @@ def check(files: Mapping[str, bytes], sources: KernelSources, compiler: KernelCo
         target.write_bytes(data)
     answer = compiler.run("check", sources, base)
     compiled = listed(files)
-    needed = {
-        (stub["name"], key): stub for stub in answer["stubs"] for key in stubs.keys(stub["source"], compiler.platform)
-    }
+    needed = {(stub["name"], key): stub for stub in answer["stubs"] for key in compiler.stub_keys(stub["source"])}
     refuse_any(
         [
             *_wrong_kernels(answer["kernels"], compiled),

@@ -30,7 +30,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedWheel
 from nvllm.core.plan import CACHE
 from nvllm.core.refusal import Refusal, refuse, refuse_any
-from nvllm.kernels import precompile, stubs, toolchain
+from nvllm.kernels import releases, stubs, toolchain
 from nvllm.kernels.stubs import Platform
 from nvllm.layers import elf, tarlayer
 from nvllm.layers.bytecode import Interpreter
@@ -97,10 +97,17 @@ def sources(files: Mapping[str, bytes | None]) -> dict[str, bytes]:
     return {path: data for path, data in files.items() if data is not None and path.rpartition("/")[0] in directories}
 
 
-def rules() -> dict[str, Json]:
-    """Return the versions and hashes of the code that makes kernels layers."""
-    scripts = {path.name: canonical.sha256_file(path) for path in (Path(precompile.__file__), _MANAGER)}
-    return {"format": FORMAT, "scripts": scripts, "stubs": stubs.rules()}
+def rules(lock: Lock) -> dict[str, Json]:
+    """Return the versions and hashes of the code that makes the kernels layer of an image of LOCK."""
+    release = releases.known(toolchain.triton_version(lock))
+    programs = () if release is None else release.programs
+    scripts = {path.name: canonical.sha256_file(path) for path in (*programs, _MANAGER)}
+    return {"format": FORMAT, "scripts": scripts, "stubs": stubs.rules(release)}
+
+
+def environment(lock: Lock) -> dict[str, str]:
+    """Return Triton's settings in an image of LOCK with kernels."""
+    return {**ENVIRONMENT, **releases.environment(toolchain.triton_version(lock), _MACHINES[lock.platform])}
 
 
 def factors(lock: Lock, sources: KernelSources) -> dict[str, Json]:
@@ -109,7 +116,7 @@ def factors(lock: Lock, sources: KernelSources) -> dict[str, Json]:
     The host's wheel of Triton is no factor: all its files that matter must equal those of the image's wheel.
     """
     return {
-        "kernels": rules(),
+        "kernels": rules(lock),
         "targets": list(sources.targets),
         "platform": lock.platform,
         "python": lock.base.python,
@@ -137,7 +144,8 @@ class KernelCompiler:
 
     INTERPRETER is the image's own Python if that runs Triton here (`toolchain.runs_in_base`); None stands for the
     Python that runs nvllm. A context manager: entering unpacks the tools. It raises Refused NV311 if none of them runs
-    on this host, and NV312 if Triton's wheel for the host and the image's are not the same compiler.
+    on this host, NV312 if Triton's wheel for the host and the image's are not the same compiler, and NV313 if nobody
+    knows what its release needs.
     """
 
     def __init__(self, lock: Lock, site: str, store: Store, interpreter: Interpreter | None = None) -> None:
@@ -153,6 +161,7 @@ class KernelCompiler:
             self.directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nvllm-kernels-")))
             of_host, zig = toolchain.for_host(self.lock)
             of_image = toolchain.of_image(self.lock)
+            self.release = releases.of(of_image.version)
             with self._wheel(of_host) as host, self._wheel(of_image) as image:
                 refuse_any(_disagreements(host, image, of_image.file.filename))
                 self._libraries = [_sha256(host, _LIBRARY), _sha256(image, _LIBRARY)]
@@ -214,7 +223,7 @@ class KernelCompiler:
             python = self.interpreter.command()
             home, libraries = self.interpreter.tree / "usr", self.interpreter.libraries  # the latter for ptxas
             environment |= {"PYTHONHOME": str(home), "LD_LIBRARY_PATH": libraries}
-        argv = [*python, "-S", "-s", "-P", "-B", precompile.__file__]
+        argv = [*python, "-S", "-s", "-P", "-B", str(self.release.programs[0])]
         cure = "see docs/kernels.md for the launches that a kernel of a series may have"
         try:
             done = proc.run(argv, env=environment, timeout=_TIMEOUT, stdin=json.dumps(job).encode())
@@ -236,12 +245,17 @@ class KernelCompiler:
         yield tarlayer.blob(f"{ROOT}/{KEY}", _json(known))
         for kernel in answer["kernels"]:
             yield from self._kernel(cache / stubs.base32(kernel["hash"]), kernel["name"])
-        cuda = self.directory / "triton" / _TOOLS / "include"
-        compiler = stubs.CCompiler(self.directory / "zig/ziglang/zig", cuda, self.platform, self.scratch())
+        include = (self.release.headers[0].parent, self.directory / "triton" / _TOOLS / "include")
+        compiler = stubs.CCompiler(self.directory / "zig/ziglang/zig", include, self.platform, self.scratch())
         for stub in answer["stubs"]:
             data = compiler.module(stub["name"], stub["source"])
-            for key in stubs.keys(stub["source"], self.platform):
+            for key in self.stub_keys(stub["source"]):
                 yield tarlayer.blob(f"{ROOT}/{key}/{stub['name']}{self.platform.suffix}", data)
+
+    def stub_keys(self, source: str) -> list[str]:
+        """Return the cache directories in which the image's Triton looks for the C module of SOURCE."""
+        linking = self.release.linking.format(nvidia=f"/{self.site}/{_TOOLS}", machine=self.platform.machine)
+        return stubs.keys(source, self.platform, linking)
 
     def _kernel(self, directory: Path, name: str) -> Iterator[TarEntry]:
         """Yield the files of one kernel; the paths in its description are changed to those of the image."""

@@ -1,9 +1,9 @@
 """The C modules ("stubs") that Triton loads before its first launch, compiled ahead, so that no image needs a compiler.
 
-By itself, Triton runs the host's C compiler for one module for the CUDA driver, and one for each signature of a kernel.
-Here the locked Zig compiles them, for any platform, with the locked `cuda.h` and a replacement for CPython's header
-(`include/Python.h`), and links them to a library with only the symbol names of the driver. The source has a relative
-path, so the bytes do not depend on the host.
+By itself, Triton runs the host's C compiler for one module for the CUDA driver, and 3.6 for one for each signature of a
+kernel too. Here the locked Zig compiles them, for any platform, with the locked `cuda.h` and a replacement for
+CPython's header (`include/Python.h`), and links them to a library with only the symbol names of the driver. The source
+has a relative path, so the bytes do not depend on the host.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nvllm.core import canonical, proc
 from nvllm.core.refusal import refuse
+from nvllm.kernels.releases import TritonRelease
 
 FORMAT = "1"
 
-HEADER = Path(__file__).parent / "include" / "Python.h"
 _GLIBC = "2.31"  # the oldest C library of a base that the wheels of vLLM run on
 _TIMEOUT = 300.0
 _DRIVER = re.compile(r"\bcu[A-Z][A-Za-z0-9]+(?=\()")
@@ -44,28 +44,33 @@ class Platform:
         return f".cpython-{self.python.replace('.', '')}-{self.machine}-linux-gnu.so"
 
 
-def rules() -> dict[str, canonical.Json]:
-    """Return the format version and the hash of the header, which decide the bytes of stubs."""
-    return {"format": FORMAT, "header": canonical.sha256_file(HEADER)}
+def rules(release: TritonRelease | None) -> dict[str, canonical.Json]:
+    """Return the format version and the hash of the headers for RELEASE, which decide the bytes of stubs."""
+    headers = () if release is None else release.headers
+    content = b"".join(path.read_bytes() for path in headers)
+    return {"format": FORMAT, "header": hashlib.sha256(content).hexdigest()}
 
 
 def base32(digest: str) -> str:
-    """Return the name of the cache directory of the key with the hex DIGEST, as Triton 3.6 makes it."""
+    """Return the name of the cache directory of the key with the hex DIGEST, as Triton makes it."""
     return base64.b32encode(bytes.fromhex(digest)).decode().rstrip("=")
 
 
-def keys(source: str, platform: Platform) -> list[str]:
-    """Return the cache directories in which Triton 3.6 looks for the module of SOURCE on PLATFORM."""
-    texts = [f"{source}{platform.machine},Linux,64bit,{linkage}" for linkage in _LINKAGES]
+def keys(source: str, platform: Platform, linking: str = "") -> list[str]:
+    """Return the cache directories in which Triton looks for the module of SOURCE on PLATFORM.
+
+    LINKING is what the release of Triton adds of how it would compile the module.
+    """
+    texts = [f"{source}{platform.machine},Linux,64bit,{linkage}{linking}" for linkage in _LINKAGES]
     return [base32(hashlib.sha256(text.encode()).hexdigest()) for text in texts]
 
 
 class CCompiler:
-    """Compiles for PLATFORM with the program ZIG, below SCRATCH; CUDA is a directory with `cuda.h`."""
+    """Compiles for PLATFORM with the program ZIG, below SCRATCH; INCLUDE has `Python.h` and `cuda.h`, in this order."""
 
-    def __init__(self, zig: Path, cuda: Path, platform: Platform, scratch: Path) -> None:
+    def __init__(self, zig: Path, include: Sequence[Path], platform: Platform, scratch: Path) -> None:
         self.zig = zig
-        self.cuda = cuda
+        self.include = include
         self.platform = platform
         self.scratch = scratch
 
@@ -77,7 +82,7 @@ class CCompiler:
         (work / "names.c").write_text("".join(f"void {one}(void) {{}}\n" for one in names))
         self._run(work, "names.c", ["-Wl,-soname," + _LIBRARY, "-o", _LIBRARY, "names.c"])
         (work / f"{name}.c").write_text(source)
-        headers = ["-I", str(HEADER.parent), "-I", str(self.cuda)]
+        headers = [word for directory in self.include for word in ("-I", str(directory))]
         self._run(work, f"{name}.c", [*headers, "-o", f"{name}.so", f"{name}.c", _LIBRARY])
         return (work / f"{name}.so").read_bytes()
 

@@ -83,6 +83,11 @@ def of_image(lock: Lock) -> LockedWheel:
     return next(wheel for wheel in lock.wheels if wheel.name == TRITON)
 
 
+def triton_version(lock: Lock) -> str:
+    """Return the version of Triton in the image of LOCK, empty if it has none."""
+    return next((wheel.version for wheel in lock.wheels if wheel.name == TRITON), "")
+
+
 def files(lock: Lock) -> tuple[LockedFile, ...]:
     """Return the files, besides those of the image, that compiling the kernels of LOCK on this host needs."""
     if not lock.tools:

@@ -236,9 +236,13 @@ def _on_host(known: KnownProfile, engine: Engine | EngineProblem) -> Examination
     """Return the plan of what is KNOWN on this host with ENGINE, and all that is refused but for the blessing."""
     profile, build, spec = known.profile, known.build, known.spec
     host = survey.host_facts(known.places, engine)
-    build_hash, scheme = ("", identity.scheme(spec.base.python)) if build is None else (build.build_hash, build.scheme)
+    if build is None:
+        scheme, environment = identity.scheme(spec.base.python), identity.environment(spec, None)
+    else:
+        scheme, environment = build.scheme, build.environment
+    build_hash = "" if build is None else build.build_hash
     request = PlanRequest(
-        image=PlannedImage(spec, build_hash, scheme, known.image_ids),
+        image=PlannedImage(spec, build_hash, scheme, environment, known.image_ids),
         profile_name=known.instance.profile,
         model=known.models[profile.model],
         draft=None if profile.draft is None else known.models[profile.draft],

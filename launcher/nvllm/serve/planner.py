@@ -7,7 +7,7 @@ that `serve` carries out.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -69,6 +69,7 @@ class PlannedImage:
     spec: ImageSpec
     build_hash: str
     scheme: Scheme
+    environment: Mapping[str, str]
     ids: Sequence[str]
 
 
@@ -153,7 +154,7 @@ def plan(request: PlanRequest) -> LaunchPlan:
         # Last: of several, the last one that is added sees a request first.
         *(() if profile.access.key_file is None else ACCESS_ARGUMENTS),
     )
-    environment = {**identity.environment(spec), **profile.environment, **ENGINE_ENVIRONMENT}
+    environment = {**image.environment, **profile.environment, **ENGINE_ENVIRONMENT}
     if profile.access.key_file is not None:
         environment.update(ACCESS_ENVIRONMENT)
     scratch = [Scratch("/tmp", profile.limits.temporary), Scratch(HOME, _HOME_SIZE)]  # noqa: S108

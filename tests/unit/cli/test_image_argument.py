@@ -77,7 +77,7 @@ TAKEN = {
     "sbom --format spdx": ("cpu", "the default in nvllm.yaml"),
     "serve --profile lower8 --dry-run": ("gb10", "the only image that has the profile lower8"),
     "serve --profile tiny-ablation --dry-run": ("cpu", "the only image that has the profile tiny-ablation"),
-    "doctor --profile qwen35-27b": ("sm120", "the only image that has the profile qwen35-27b"),
+    "doctor --profile piecewise": ("gb10", "the only image that has the profile piecewise"),
     "bless --profile lower8": ("gb10", "the only image that has the profile lower8"),
     "export systemd --profile lower8": ("gb10", "the only image that has the profile lower8"),
     "ablate --profile tiny-ablation --sentinels page-zeroer --probe gsm8k": (
@@ -118,6 +118,9 @@ def test_the_document_names_the_image(run: Run) -> None:
     assert {"build --dry-run", "lock --check", "model make tiny-lfm2", "sbom --format spdx"} <= {*named}
 
 
+TINY = ("cpu", "sm120", "sm120-v033")
+"""The images with the tiny profiles and their model."""
+
 REFUSED = {
     "serve lower8": ("NV107", "nvllm serve --profile lower8"),
     "serve lower8 --detach": ("NV107", "nvllm serve --profile lower8 --detach"),
@@ -126,7 +129,7 @@ REFUSED = {
     "build lower8 --dry-run": ("NV107", "nvllm build gb10 --dry-run"),
     "serve tiny-eager": (
         "NV107",
-        "one of these lines:\nnvllm serve cpu --profile tiny-eager\nnvllm serve sm120 --profile tiny-eager",
+        "\n".join(["one of these lines:", *(f"nvllm serve {image} --profile tiny-eager" for image in TINY)]),
     ),
     "serve cpu --profile lower8": ("NV107", "nvllm serve gb10 --profile lower8"),
     "serve --profile NOPE": ("NV107", "name a profile of this list"),
@@ -135,7 +138,7 @@ REFUSED = {
     "bench --profile lower8 --vs tiny-eager": ("NV107", "name profiles of one image"),
     "model make tiny-lmf2 --quiet": (
         "NV107",
-        "one of these lines:\nnvllm model make cpu tiny-lfm2\nnvllm model make sm120 tiny-lfm2",
+        "\n".join(["one of these lines:", *(f"nvllm model make {image} tiny-lfm2" for image in TINY)]),
     ),
     "model make cpu": ("NV108", "nvllm model make --help"),
     "store export cpu": ("NV108", "nvllm store export --help"),
@@ -163,11 +166,11 @@ def test_an_unknown_profile_lists_those_of_each_image(run: Run) -> None:
     assert isinstance(refusal, dict)
     expected = str(refusal["expected"])
     assert "gb10 has lower8, phaseE-off, all-beta, piecewise" in expected
-    assert expected.count(" has ") == 3
+    assert expected.count(" has ") == 4
 
 
 def test_a_model_that_two_images_pin_alike_is_of_either(run: Run, project: Path) -> None:
-    """gb10 pins it as well, and has no lock to read."""
+    """gb10 and sm120-v033 pin it as well; the first has no lock to read."""
     assert run("model fetch qwen35-27b-nvfp4").said.startswith("image sm120: ")
     spec = project / "images/sm120.yaml"
     text = spec.read_text()
@@ -179,10 +182,11 @@ def test_a_model_that_two_images_pin_alike_is_of_either(run: Run, project: Path)
 
 
 def test_a_profile_decides_and_the_default_does_not(run: Run, project: Path) -> None:
-    """Two images have `tiny-eager`, and one of them is the default: serving the other by mistake helps nobody."""
+    """Three images have `tiny-eager`, and one of them is the default: serving another by mistake helps nobody."""
     ended = run("serve --profile tiny-eager")
     assert ended.codes == ["NV111"]
-    (project / "images/sm120.yaml").unlink()
+    for other in ("sm120", "sm120-v033"):
+        (project / f"images/{other}.yaml").unlink()
     assert run("serve --profile tiny-eager").said.startswith("image cpu: the only image that has the profile")
 
 
@@ -191,15 +195,17 @@ def test_a_project_without_a_default_takes_its_only_image(run: Run, project: Pat
     ended = run("build --dry-run")
     assert (ended.status, ended.codes) == (2, ["NV111"])
     assert run("dockerfile").cures == ["nvllm dockerfile --help"]  # with an IMAGE it would lack its options still
-    lines = [f"nvllm build {image} --dry-run --platform linux/amd64" for image in ("cpu", "gb10", "sm120")]
+    images = ("cpu", "gb10", "sm120", "sm120-v033")
+    lines = [f"nvllm build {image} --dry-run --platform linux/amd64" for image in images]
     assert ended.cures == ["\n".join(["one of these lines:", *lines])]
-    for other in ("gb10", "sm120"):
+    for other in images[1:]:
         (project / f"images/{other}.yaml").unlink()
     ended = run("build --dry-run")
     assert (ended.status, ended.said) == (0, "image cpu: the only image of the project\n")
 
 
 def test_a_spec_that_is_not_yaml_stops_only_who_means_it(run: Run, project: Path) -> None:
+    (project / "images/sm120-v033.yaml").unlink()  # which has the profiles of sm120 too
     (project / "images/sm120.yaml").write_text("a: [")
     assert run("serve --profile lower8 --dry-run").said.startswith("image gb10: ")
     assert run("serve --profile qwen35-27b").codes == ["NV103"]

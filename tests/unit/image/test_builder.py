@@ -384,7 +384,7 @@ def test_where_no_patch_has_a_kernel_triton_still_finds_its_cache_manager(tmp_pa
     builder = world.builder(tmp_path / "cache", "guard", "key")
     assert builder.kernels() == []
     builder.build = replace(builder.build, spec=replace(builder.build.spec, targets=("sm_120a",)))
-    module, _, _ = identity.environment(builder.build.spec)["TRITON_CACHE_MANAGER"].partition(":")
+    module, _, _ = builder.build.environment["TRITON_CACHE_MANAGER"].partition(":")
     assert builder.kernel_sources() is None
     (layer,) = builder.kernels()
     with tarfile.open(layer.path) as written:

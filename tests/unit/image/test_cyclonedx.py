@@ -26,7 +26,7 @@ from support import locks
 from support.specs import GOOD, SHOWN
 
 ROOT = Path(__file__).parents[3]
-LOCKED = (("cpu", "linux/amd64"), ("sm120", "linux/amd64"), ("sm120", "linux/arm64"))
+LOCKED = (("cpu", "linux/amd64"), ("sm120", "linux/amd64"), ("sm120", "linux/arm64"), ("sm120-v033", "linux/amd64"))
 SPEC = specfile.parse(GOOD, SHOWN)
 MERGED = replace(locks.patch("key"), upstream=Upstream("merged", "vllm-project/vllm#12", "0.29.0"))
 BUILD = Build(SPEC, locks.GOOD, (locks.patch("guard"), MERGED))

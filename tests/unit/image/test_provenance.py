@@ -26,7 +26,7 @@ from support import locks
 from support.specs import GOOD, SHOWN
 
 ROOT = Path(__file__).parents[3]
-LOCKED = (("cpu", "linux/amd64"), ("sm120", "linux/amd64"), ("sm120", "linux/arm64"))
+LOCKED = (("cpu", "linux/amd64"), ("sm120", "linux/amd64"), ("sm120", "linux/arm64"), ("sm120-v033", "linux/amd64"))
 BUILD = Build(specfile.parse(GOOD, SHOWN), locks.GOOD, (locks.patch("guard"),))
 IMAGE, MANIFEST, LAYER = (f"sha256:{64 * digit}" for digit in "abc")
 BUILT = BuildDigests(BUILD.build_hash, (LayerDigest("base", LAYER, 1),), IMAGE, MANIFEST)

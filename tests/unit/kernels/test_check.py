@@ -48,6 +48,15 @@ def test_the_target_is_the_one_that_ptxas_was_told(target: str) -> None:
     assert kernelcheck.cubin_target(kernel_samples.cubin(target)) == target
 
 
+@pytest.mark.parametrize(
+    ("told", "target"), [("sm_120a", "sm_120a"), ("sm_120", "sm_120"), ("sm_120f", "sm_120"), ("sm_121a", "sm_120")]
+)
+def test_without_a_flag_the_target_is_in_the_words_that_ptxas_was_started_with(told: str, target: str) -> None:
+    """As ptxas 13.3 writes it; of a target that the header does not have, nothing is taken."""
+    note = f"\0ptxas-blackwell\0-v  -lineinfo  -arch {told} \0".encode()
+    assert kernelcheck.cubin_target(kernel_samples.cubin("sm_120") + note) == target
+
+
 def test_code_for_a_family_has_the_header_of_plain_code() -> None:
     assert kernelcheck.cubin_target(kernel_samples.elf(190, 0x6006402, 8)) == "sm_100"
 

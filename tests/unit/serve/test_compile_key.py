@@ -27,7 +27,8 @@ TRACED = ("vllm/model_executor", "vllm/compilation")
 def plan(spec: ImageSpec, profile: str, changed: Profile) -> LaunchPlan:
     changed = replace(changed, chat_template=None)
     spec = replace(spec, profiles={profile: changed})
-    image = PlannedImage(spec, "b" * 64, identity.scheme(spec.base.python), ("sha256:" + "1" * 64,))
+    environment = identity.environment(spec, None)
+    image = PlannedImage(spec, "b" * 64, identity.scheme(spec.base.python), environment, ("sha256:" + "1" * 64,))
     draft = LOCAL if changed.draft is not None else None
     adapters = [LOCAL for _ in changed.adapters]
     request = PlanRequest(image, profile, LOCAL, draft, (1234, 1235), GPUS, CPU, Path("/run"), adapters)
