@@ -48,6 +48,7 @@ _LONGEST = 900
 _PATIENCE = 60
 NOBODY = 65534
 _numbers = itertools.count(1)
+_claims: list[socket.socket] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +129,19 @@ def dead(pid: int) -> bool:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nothing listens on, and that no other process of these tests is given until this one ends."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0port {port} of a test of nvllm")  # a name without a file, which the kernel frees
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        return port
 
 
 def _runs_nvllm(argv: list[str], env: dict[str, str], user: int) -> bool:

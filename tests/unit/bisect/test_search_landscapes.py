@@ -27,6 +27,8 @@ from support.bisect_landscapes import (
 from support.bisect_world import BAD, FLAKY, GOOD, World, all_of, free, problem, sometimes
 from support.rows import each_row, longer
 
+pytestmark = pytest.mark.thorough  # searches drawn at random
+
 
 def test_a_case_depends_on_its_class_seed_and_number_only() -> None:
     one, other = ([case.cause for case in cases("required", 5, seed)] for seed in (3, 3))
