@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from filelock import FileLock
 
 from nvllm.core.paths import Places, Project, places
 from nvllm.host.facts import INSTANCE_LABEL
@@ -357,11 +358,12 @@ def built_image() -> BuiltImage:
 
 
 @pytest.fixture(scope="session")
-def tiny_model(built_image: BuiltImage) -> Path:
+def tiny_model(built_image: BuiltImage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model of the real project, made in the user's own cache if it is not there as pinned."""
-    if own_nvllm("model", "check", IMAGE, MODEL).code != 0:
-        made = own_nvllm("model", "make", IMAGE, MODEL)
-        assert made.code == 0, made
+    with FileLock(tmp_path_factory.getbasetemp().with_name("model.lock")):  # the other worker asks as well
+        if own_nvllm("model", "check", IMAGE, MODEL).code != 0:
+            made = own_nvllm("model", "make", IMAGE, MODEL)
+            assert made.code == 0, made
     return places(dict(os.environ)).models / MODEL
 
 
