@@ -34,7 +34,8 @@ fuzz: setup ## files, answers and command lines of others at random, CASES=2000 
 .PHONY: test
 test: setup engine emulator measure ## every test; sets up what it needs
 	$(PYTHON_TOOL) pytest tests/unit tests/refusals tests/fuzz -m "not engine and not long" -n 2 --dist worksteal
-	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/refusals -m "(engine or series) and not long" --durations=15
+	$(PYTHON_TOOL) pytest tests/e2e tests/series tests/refusals -m "(engine or series) and not long" \
+		-n 2 --dist loadfile --no-loadscope-reorder --durations=15
 
 .PHONY: mutants
 mutants: setup ## small changes to the module ROOM=cache/staging that its unit tests miss; SAMPLE=40, TESTS=...; needs cosmic-ray

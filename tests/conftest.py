@@ -101,6 +101,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     plots.svg = _SVG if "drawn" in markers else _undrawn
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Return what `--dist loadfile` shares the tests out with; any other way is xdist's own."""
+    from support.groups import Groups  # imports xdist, which is there where this is called
+
+    return Groups(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_finish() -> None:
     """Collect garbage from here on, but look only at what the tests make."""
     gc.freeze()

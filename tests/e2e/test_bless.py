@@ -1,6 +1,6 @@
 """Blessing on the real engine, from the compile to the refusals: blessed, served, asked, tampered with, revoked.
 
-Where the profile is a development one, that is so that two trials are enough to serve it.
+Where the profile is a development one, that is so that one trial is enough to serve it; `make test-long` has five.
 """
 
 from __future__ import annotations
@@ -118,21 +118,20 @@ def test_bless_serve_tamper_revoke(worlds: Worlds, docker_client: DockerClient) 
     question_samples.write(world.project.root / "sums.jsonl", 3)
     assert world.serve("--dry-run", profile="blessed").codes == ["NV901"]
 
-    done = world.nvllm("bless", IMAGE, "--profile", profile, "--unsafe-trials", "2", "--json")
-    assert done.result["boots"] == 2
+    done = world.nvllm("bless", IMAGE, "--profile", profile, "--unsafe-trials", "1", "--json")
+    assert done.result["boots"] == 1
     assert done.result["unsafe"] is True
     assert world.containers(docker_client) == []
     held = Blessings.of_project(world.project, world.places)
     (blessing,) = held.all()
     assert blessing.manifest is not None
-    assert [(one.replays, one.compiles) for one in blessing.manifest.trials] == [(12, 0), (12, 0)]
+    assert [(one.replays, one.compiles) for one in blessing.manifest.trials] == [(12, 0)]
     evidence = world.places.blessing / world.instance("blessed") / "1"
     is_evaluated(world, blessing.manifest, evidence / "trial-1/answers.jsonl")
     assert SAVED in (evidence / "bootstrap/engine.log").read_text()
-    for trial in ("trial-1", "trial-2"):
-        log = (evidence / trial / "engine.log").read_text()
-        assert LOADED in log
-        assert SAVED not in log
+    log = (evidence / "trial-1/engine.log").read_text()
+    assert LOADED in log
+    assert SAVED not in log
     store = TreeStore(world.places.trees)
     store.verify(blessing.manifest.tree, "")
     # Whatever user the engine was, nothing that stays is another one's than the operator's.

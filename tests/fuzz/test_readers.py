@@ -1,6 +1,6 @@
 """Files and answers of other people, changed at random: each is read or refused, soon, and never breaks nvllm.
 
-`make fuzz` draws CASES changes for each reader, the unit tests a few. What was ever found lies in `corpus`, a
+`make fuzz` draws CASES changes for each reader, `make test` a few. What was ever found lies in `corpus`, a
 directory for each reader, and is read at every run: save what hypothesis prints there, under a name that says what it
 is. `guided.py` looks for more with the same readers, led by what they execute.
 """
@@ -39,6 +39,7 @@ def test_the_seed_is_read(tmp_path: Path, name: str) -> None:
     READERS[name].reads(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", READERS)
 @given(edits=EDITS)
 def test_any_change_is_read_or_refused(

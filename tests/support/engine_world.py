@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from filelock import FileLock
 
 from nvllm.core.paths import Places, Project, places
 from nvllm.host.facts import INSTANCE_LABEL
@@ -48,6 +49,7 @@ _LONGEST = 900
 _PATIENCE = 60
 NOBODY = 65534
 _numbers = itertools.count(1)
+_claims: list[socket.socket] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +130,19 @@ def dead(pid: int) -> bool:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nothing listens on, and that no other process of these tests is given until this one ends."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0port {port} of a test of nvllm")  # a name without a file, which the kernel frees
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        return port
 
 
 def _runs_nvllm(argv: list[str], env: dict[str, str], user: int) -> bool:
@@ -346,11 +358,12 @@ def built_image() -> BuiltImage:
 
 
 @pytest.fixture(scope="session")
-def tiny_model(built_image: BuiltImage) -> Path:
+def tiny_model(built_image: BuiltImage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model of the real project, made in the user's own cache if it is not there as pinned."""
-    if own_nvllm("model", "check", IMAGE, MODEL).code != 0:
-        made = own_nvllm("model", "make", IMAGE, MODEL)
-        assert made.code == 0, made
+    with FileLock(tmp_path_factory.getbasetemp().with_name("model.lock")):  # the other worker asks as well
+        if own_nvllm("model", "check", IMAGE, MODEL).code != 0:
+            made = own_nvllm("model", "make", IMAGE, MODEL)
+            assert made.code == 0, made
     return places(dict(os.environ)).models / MODEL
 
 

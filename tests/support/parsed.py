@@ -1,4 +1,4 @@
-"""What was parsed and checked before in this process: the specs, series, locks and journals of hundreds of tests.
+"""What was read before in this process: specs, series, locks and journals of hundreds of tests, and certificates.
 
 All of it is pure: the same text is the same document, and a document that fits its form fits it every time. What does
 not parse or fit is judged anew.
@@ -7,10 +7,14 @@ not parse or fit is judged anew.
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
+from ssl import SSLContext
 from typing import Any
+
+import httpcore2
 
 from nvllm.core import schemas, yamlnodes
 from nvllm.core.canonical import Json
@@ -49,11 +53,27 @@ def once(
     return call
 
 
-def remember() -> None:
-    """Parse and check each text once in this process, whoever asks.
+@cache
+def _trusting(make: Callable[..., SSLContext], places: tuple[str | None, ...], trust_env: bool) -> SSLContext:
+    return make(_trust_env=trust_env)
 
-    PyYAML takes 10 ms for a spec, which edits ask 60 times; jsonschema 10 ms for a lock, which every examination reads.
+
+def trusted(make: Callable[..., SSLContext]) -> Callable[..., SSLContext]:
+    """Return MAKE, which reads the certificates of each place that the environment names once."""
+
+    def call(*, _trust_env: bool = True) -> SSLContext:
+        return _trusting(make, (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")), _trust_env)
+
+    return call
+
+
+def remember() -> None:
+    """Parse and check each text once in this process, whoever asks, and read each file of certificates once.
+
+    PyYAML takes 10 ms for a spec, which edits ask 60 times; jsonschema 10 ms for a lock, which every examination reads;
+    OpenSSL 15 ms for the certificates, which every HTTP client asks for.
     """
+    httpcore2.default_ssl_context = trusted(httpcore2.default_ssl_context)
     yamlnodes.parse = remembered(yamlnodes.parse)  # type: ignore[assignment]  # every caller gives both by place
     schemas.validate = once(schemas.validate)  # type: ignore[assignment]  # likewise
     lockdoc.decode = lru_cache(maxsize=256)(lockdoc.decode)  # its values are frozen

@@ -272,6 +272,7 @@ def parsed(file: str) -> ast.Module:
     return ast.parse((PACKAGE / file).read_text(encoding="utf-8"), file)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_package_keeps_the_rule(rule: Rule) -> None:
     assert [finding for file in FILES for finding in rule(file, parsed(file))] == []

@@ -300,6 +300,7 @@ def checked() -> Iterator[tuple[Path, str]]:
                 yield path, path.read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_no_test_reaches_for_what_a_module_keeps_for_itself() -> None:
     modules = [path.read_text(encoding="utf-8") for path in (ROOT / "launcher").rglob("*.py")]
     package = {name for text in modules for line in DEFINES.findall(text) for name in NAMED.findall(line)} - {"_exit"}

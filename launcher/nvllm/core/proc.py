@@ -87,7 +87,7 @@ MARK = "NVLLM_TRIAL"
 
 @dataclass
 class _Running:
-    token: str
+    process: subprocess.Popen[bytes]
     next_signal: signal.Signals = signal.SIGTERM
 
 
@@ -99,7 +99,7 @@ class Programs:
     """
 
     def __init__(self, ledger: Path | None = None) -> None:
-        self._running: dict[subprocess.Popen[bytes], _Running] = {}
+        self._running: dict[str, _Running] = {}
         self._guard = threading.Lock()
         self._ledger = ledger
 
@@ -128,21 +128,25 @@ class Programs:
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Run ARGV for the context. After an exception no process of its group is left running."""
         token = secrets.token_hex(16)
-        with self._noted(token), self._started(argv, env, token, stderr, cwd) as process:
+        with self._noted(token):
             try:
-                yield process
+                with self._started(argv, env, token, stderr, cwd) as process:
+                    try:
+                        yield process
+                    except BaseException:
+                        try:
+                            _signal_group(process.pid, signal.SIGTERM)
+                            with contextlib.suppress(subprocess.TimeoutExpired):
+                                process.wait(_LAST_WORDS)
+                        finally:
+                            _signal_group(process.pid, signal.SIGKILL)
+                        raise
             except BaseException:
-                try:
-                    _signal_group(process.pid, signal.SIGTERM)
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(_LAST_WORDS)
-                finally:
-                    _signal_group(process.pid, signal.SIGKILL)
-                    _kill_marked(token)
+                _kill_marked(token)  # an interrupt may come before the start of a program returns it
                 raise
             finally:
                 with self._guard:
-                    self._running.pop(process, None)
+                    self._running.pop(token, None)
 
     @contextlib.contextmanager
     def _noted(self, token: str) -> Iterator[None]:
@@ -171,7 +175,7 @@ class Programs:
                 stderr=stderr,
                 start_new_session=True,  # Ctrl-C reaches nvllm alone, which ends them in order
             )
-            self._running[process] = _Running(token)
+            self._running[token] = _Running(process)
             if self._ledger is not None:
                 (self._ledger / token).write_text(f"{process.pid} {_started_at(process.pid)}\n", encoding="ascii")
         return process
@@ -179,10 +183,10 @@ class Programs:
     def end(self) -> None:
         """Send SIGTERM to all running programs; at the second call, SIGKILL, also to what left their groups."""
         with self._guard:
-            for process, running in self._running.items():
-                _signal_group(process.pid, running.next_signal)
+            for token, running in self._running.items():
+                _signal_group(running.process.pid, running.next_signal)
                 if running.next_signal == signal.SIGKILL:
-                    _kill_marked(running.token)
+                    _kill_marked(token)
                 running.next_signal = signal.SIGKILL
 
     def end_left(self) -> int:
@@ -194,7 +198,7 @@ class Programs:
         if self._ledger is None or not self._ledger.is_dir():
             return 0
         with self._guard:
-            own = {one.token for one in self._running.values()}
+            own = set(self._running)
         left = 0
         for note in sorted(self._ledger.iterdir()):
             if note.name in own:

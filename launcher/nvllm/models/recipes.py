@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,9 +25,10 @@ class Recipe:
     name: str
     description: str
 
+    @cache  # noqa: B019 - of three recipes; each takes 30 ms, and a lock asks for each platform
     def contents(self) -> Mapping[str, bytes]:
         """Return the files of the model, by path."""
-        return tiny_models.files(tiny_models.ARCHITECTURES[self.name])
+        return MappingProxyType(tiny_models.files(tiny_models.ARCHITECTURES[self.name]))
 
     def files(self) -> tuple[ModelFile, ...]:
         """Return the files as a lock lists them, sorted by path."""

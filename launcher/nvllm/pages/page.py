@@ -6,7 +6,12 @@ The template of a page extends ``nvllm/page.html.jinja``, which lies beside this
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _PART = r"[^\s/'\"`:;,()<>\[\]{}|]+"
 _LOCAL = re.compile(rf"(?:\bfile:/+|(?:(?<![\w./~…])|(?<=\s-[A-Za-z]))(?:~[\w.-]*)?/)(?:{_PART}/+)*({_PART})/*")
@@ -24,20 +29,22 @@ def printable(text: str) -> str:
 
 def rendered(template: Path, **values: object) -> str:
     """Return the page that TEMPLATE makes of VALUES; every text in it is `shown`, and has no effect as HTML."""
-    # Here, because most commands need no page.
-    from jinja2 import Environment, FileSystemLoader, PrefixLoader, StrictUndefined
+    return _environment(template.parent).get_template(f"page/{template.name}").render(**values)
+
+
+@cache
+def _environment(directory: Path) -> Environment:
+    """Return what compiles the templates of DIRECTORY, each of them once."""
+    from jinja2 import Environment, FileSystemLoader, PrefixLoader, StrictUndefined  # here: most commands need no page
     from markupsafe import Markup
 
     def finalize(value: object) -> object:  # a Markup is what a macro made of texts that were shown before
         return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
-    environment = Environment(
-        loader=PrefixLoader(
-            {"nvllm": FileSystemLoader(Path(__file__).parent), "page": FileSystemLoader(template.parent)}
-        ),
+    return Environment(
+        loader=PrefixLoader({"nvllm": FileSystemLoader(Path(__file__).parent), "page": FileSystemLoader(directory)}),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         finalize=finalize,
     )
-    return environment.get_template(f"page/{template.name}").render(**values)

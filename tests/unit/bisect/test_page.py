@@ -62,7 +62,7 @@ def wavering(mode: Mode) -> tuple[Sequence[JournalEntry], Done]:
     return searched(start(free(6), mode, flaky=True), sometimes(frozenset({"p04"}), random.Random(1), 0.6))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def finished() -> tuple[list[JournalEntry], Done]:
     return searched(told(), talking)
 
@@ -210,8 +210,9 @@ def test_a_trial_that_watches_the_failure_rate_hides_nothing_that_is_known() -> 
         if "still the same" in one.reason
     ]
     assert watching
+    curves = page.belief_curves(entries)
     for number in watching:  # the probabilities before that trial
-        assert len({chances[number] for _, chances in page.belief_curves(entries)}) > 1
+        assert len({chances[number] for _, chances in curves}) > 1
 
 
 @pytest.mark.parametrize("mode", ["ordered", "set"])

@@ -109,6 +109,22 @@ def test_what_takes_too_long_leaves_nothing_behind(tmp_path: Path) -> None:
     until(lambda: all(ended(pid) for pid in children(path)))
 
 
+def test_a_program_whose_start_is_interrupted_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have said its first word before it is in the ledger."""
+    pids = tmp_path / "pids"
+
+    def interrupted() -> str:
+        until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(proc, "boot_id", interrupted)
+    programs, script = proc.Programs(tmp_path / "ledger"), f"echo $$ > {pids}; exec sleep 60"
+    with pytest.raises(KeyboardInterrupt):
+        programs.run(["sh", "-c", script], env=proc.environment({}), timeout=60)
+    until(lambda: ended(int(pids.read_text())))
+    assert list((tmp_path / "ledger").iterdir()) == []
+
+
 def test_a_program_that_ends_by_itself_is_as_any_other() -> None:
     done = proc.Programs().run(["sh", "-c", "cat; printf oops >&2; exit 3"], env=proc.environment({}), timeout=10)
     assert (done.returncode, done.stdout, done.stderr) == (3, b"", b"oops")

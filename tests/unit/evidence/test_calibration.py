@@ -1,7 +1,7 @@
 """Findings by simulation: how often they are wrong, and how often intervals hold what is true.
 
-A part of the table runs with every change, the whole of it with the thorough tests, drawn so often that what is grossly
-wrong is seen. `make test-long` draws each row a thousand times, for minutes.
+`make test` draws them so often that what is grossly wrong is seen, and `make test-long` each row a thousand times, for
+minutes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from nvllm.evidence import conclusion, deciding, intervals, looks, sidebyside
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.load import PRIMARY
 from nvllm.evidence.records import ArmState, Margins
 from support.evidence_samples import benched, manifest
 from support.rows import longer
+
+pytestmark = pytest.mark.thorough
 
 _EFFECTS, _RUNS, _NOISES = (0.0, 0.02, 0.05, 0.1, 0.2), (2, 3, 5, 8, 20), (0.01, 0.02, 0.05, 0.1)
 _RATES = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
