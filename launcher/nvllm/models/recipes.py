@@ -18,6 +18,11 @@ from nvllm.core.refusal import Refusal, refuse
 from nvllm.runtime import tiny_models
 
 
+@cache  # 30 ms for each of three recipes, and a lock asks for each platform
+def _contents(name: str) -> Mapping[str, bytes]:
+    return MappingProxyType(tiny_models.files(tiny_models.ARCHITECTURES[name]))
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """The recipe of the model NAME, with a description for people."""
@@ -25,10 +30,9 @@ class Recipe:
     name: str
     description: str
 
-    @cache  # noqa: B019 - of three recipes; each takes 30 ms, and a lock asks for each platform
     def contents(self) -> Mapping[str, bytes]:
         """Return the files of the model, by path."""
-        return MappingProxyType(tiny_models.files(tiny_models.ARCHITECTURES[self.name]))
+        return _contents(self.name)
 
     def files(self) -> tuple[ModelFile, ...]:
         """Return the files as a lock lists them, sorted by path."""
