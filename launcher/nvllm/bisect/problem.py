@@ -31,7 +31,8 @@ class Tally:
     """The trials of one set, counted. KIND and STAGE are those of the last bad and the last untestable one.
 
     FINAL counts the untestable trials that another trial cannot change: the set does not apply or build, or it was
-    skipped. ORDER has the conclusive trials in their order, `x` for bad and `+` for good.
+    skipped. ORDER has the conclusive trials in their order, `x` for bad and `+` for good, and LOADED the artifact of
+    each, empty for one that compiled for itself.
     """
 
     bad: int = 0
@@ -41,10 +42,13 @@ class Tally:
     stage: TrialStage | None = None
     final: int = 0
     order: str = ""
+    loaded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.order) != self.conclusive:  # made from counts alone
             object.__setattr__(self, "order", "x" * self.bad + "+" * self.good)
+        if len(self.loaded) != self.conclusive:
+            object.__setattr__(self, "loaded", ("",) * self.conclusive)
         if self.stage in _FINAL and self.untestable and not self.final:
             object.__setattr__(self, "final", 1)
 
@@ -83,6 +87,7 @@ class Tally:
             trial.kind if trial.outcome == "bad" else "",
             trial.stage,
             int(trial.stage in _FINAL),
+            loaded=(trial.artifact,) * (trial.outcome != "untestable"),
         )
 
     def __add__(self, other: Tally) -> Tally:
@@ -94,7 +99,18 @@ class Tally:
             other.stage or self.stage,
             self.final + other.final,
             self.order + other.order,
+            self.loaded + other.loaded,
         )
+
+    @property
+    def artifacts(self) -> Mapping[str, Tally]:
+        """The conclusive trials of each artifact; empty if none was loaded. What compiled for itself is one of them."""
+        if not any(self.loaded):
+            return {}
+        orders = dict.fromkeys(self.loaded, "")
+        for artifact, mark in zip(self.loaded, self.order, strict=True):
+            orders[artifact] += mark
+        return {artifact: Tally(order.count("x"), order.count("+"), order=order) for artifact, order in orders.items()}
 
     def __str__(self) -> str:
         if self.unknown:
@@ -216,10 +232,10 @@ class Problem:
         bad, good = (self.high, self.low) if self.find == "break" else (self.low, self.high)
         return {"bad": bad, "good": good}
 
-    @property
-    def rates_before(self) -> Rates:
-        """The rates of hits before any trial."""
-        return posterior.unknown(fix=self.find == "fix", same_bytes=self.settings.same_bytes)
+    def rates_before(self, evidence: SearchEvidence) -> Rates:
+        """Return the rates of hits before any trial of EVIDENCE."""
+        several = any(any(tally.loaded) for tally in evidence.tallies.values())
+        return posterior.unknown(fix=self.find == "fix", same_bytes=self.settings.same_bytes, several=several)
 
     def effect(self, outcome: TrialOutcome) -> bool:
         """Return whether OUTCOME shows the effect."""
@@ -227,7 +243,8 @@ class Problem:
 
     def count(self, tally: Tally) -> Count:
         """Return TALLY as hits and misses of the effect."""
-        return Count(tally.bad, tally.good) if self.find == "break" else Count(tally.good, tally.bad)
+        apart = tuple(self.count(artifact) for artifact in tally.artifacts.values())
+        return Count(tally.bad, tally.good, apart) if self.find == "break" else Count(tally.good, tally.bad, apart)
 
     @property
     def most_trials(self) -> int:

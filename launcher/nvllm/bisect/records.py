@@ -126,7 +126,8 @@ class Tried:
     """CHOSEN was tried, for REASON. RECALLED: the trial came from the cache of trials.
 
     SAID is the end of what the probe or the engine wrote, RUN the run directory of the engine. BY_HAND: the user looked
-    and gave the verdict. TASK is the one that another machine was sent, empty for a trial on this one.
+    and gave the verdict. TASK is the one that another machine was sent, empty for a trial on this one. ARTIFACT is the
+    tree hash of the compile cache that it loaded, empty if it compiled for itself, or nothing.
     """
 
     chosen: Ids
@@ -141,10 +142,13 @@ class Tried:
     run: str = ""
     by_hand: bool = False
     task: str = ""
+    artifact: str = ""
 
     @property
     def trial(self) -> Trial:
-        return Trial(self.outcome, self.kind, self.stage, self.evidence, self.seconds, self.said, self.run)
+        return Trial(
+            self.outcome, self.kind, self.stage, self.evidence, self.seconds, self.said, self.run, self.artifact
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,8 @@ class Search(ABC):
         """The probability of each set that was weighed to show the effect: by its own trials, and with others'."""
         self._says: dict[PatchSet | str, Sequence[float]] = {}
         """What the trials of each source say about the rates, and what is LEARNT from all of them."""
-        self._learnt = problem.rates_before
+        self._before = problem.rates_before(evidence)
+        self._learnt = self._before
         self.beyond: Search | None = None
         """The search for further causes, while it goes on."""
 
@@ -167,7 +168,7 @@ class Search(ABC):
         counts = {self._source(one): (one, self.problem.count(tally)) for one, tally in self.evidence.tallies.items()}
         tried = [(chosen, count) for chosen, count in counts.values() if count.hits + count.misses]
         return posterior.spread(
-            self.problem.rates_before,
+            self._before,
             [count for chosen, count in tried if cause <= chosen],
             [count for chosen, count in tried if not cause <= chosen],
         )
@@ -242,10 +243,9 @@ class Search(ABC):
         if self.settings.rates is not None:
             return self.settings.rates
         if not self._says:
-            before = self.problem.rates_before
             for chosen in (self.problem.high, self.problem.low, *self.evidence.tallies):
-                self._says.setdefault(self._source(chosen), self._heard(before, chosen))
-            self._learnt = before.after(self._says.values())
+                self._says.setdefault(self._source(chosen), self._heard(self._before, chosen))
+            self._learnt = self._before.after(self._says.values())
         own = {self._source(chosen) for chosen in but}
         return functools.reduce(Rates.but, (self._says[origin] for origin in own if origin in self._says), self._learnt)
 

@@ -35,7 +35,7 @@ def test_evidence_comes_to_the_same_at_once_and_in_parts_and_is_taken_back(one: 
     before = posterior.unknown()
     parts = [before.if_holds(count) for count in (one, other)]
     both = before.after(parts)
-    together = before.after([before.if_holds(one + other)])
+    together = before.after([before.if_holds(Count(one.hits + other.hits, one.misses + other.misses))])
     for alike, apart, at_once in zip(both.grid.alike, both.logs, together.logs, strict=True):
         assert alike > 0 or apart == pytest.approx(at_once)  # of one rate, two artifacts say as much as one
     assert both.but(parts[0]).but(parts[1]).logs == pytest.approx(before.logs)
@@ -143,7 +143,7 @@ def test_the_chances_of_all_outcomes_of_an_artifact_add_up_to_one(rate: float, a
 
 def test_ten_trials_of_one_artifact_say_less_than_one_of_ten() -> None:
     """At the correlation 0.85 an artifact that never failed may well contain the culprit; ten of them hardly."""
-    rates = posterior.Rates(posterior.Grid((0.5,), (0.01,), (0.85,)), (0.0,))
+    rates = posterior.Rates(posterior.Grid((0.5,), (0.01,), (0.85,), (False,)), (0.0,))
     assert posterior.shows(rates, Count(0, 10)) > 0.2
     assert posterior.shows(rates, Count(0, 1), above=[Count(0, 1)] * 9) < 0.01
 

@@ -207,8 +207,8 @@ def test_boots_of_the_same_bytes_are_said_to_be() -> None:
     assert done.spread is not None
     sentence = "all boots of a set run the same bytes (enforce-eager, on the CPU), so builds cannot differ"
     assert sentence in bisect_report.spread_text(done)
-    assert bisect_report.same_bytes_text(begun) == sentence
-    assert not bisect_report.same_bytes_text(replace(begun, flaky=False))
+    assert bisect_report.varies_text(begun) == sentence
+    assert not bisect_report.varies_text(replace(begun, flaky=False))
     assert "takes boots as independent" in bisect_report.assumptions(done)
     assert bisect_report.data(log.state, done)["found"]["builds"]["same_bytes"] is True  # type: ignore[index,call-overload]  # JSON
     uneven = replace(done, spread=replace(done.spread, differs=True), certified=False)
