@@ -6,7 +6,7 @@ The matrix has a column for each set that was tried: its patches, and the outcom
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from nvllm.bisect import judge, posterior, search
@@ -54,9 +54,7 @@ _UNEVEN_SETS = (
     "Sets that all have the answer, or all lack it, do not fail equally often, although builds cannot differ: another"
     " patch changes how often it fails."
 )
-_SEVERAL = (
-    "each boot compiles anew; `nvllm bisect run --artifacts N` loads N compiles of a set in turn, to tell them apart"
-)
+_ANEW = "each boot compiles anew; `nvllm bisect run --artifacts N` tells N compiles of a set apart"
 _SAME_BYTES = "all boots of a set run the same bytes (enforce-eager, on the CPU), so builds cannot differ"
 
 _SHOWN = 0.0005
@@ -164,13 +162,7 @@ def varies_text(start: BisectStart) -> str:
     """Return what differs from boot to boot of one set in a flaky search; empty if the engine is not booted."""
     if not start.flaky or start.probe.build_only:
         return ""
-    return _SAME_BYTES if start.same_bytes else _SEVERAL
-
-
-def artifacts(state: BisectState) -> dict[PatchSet, Mapping[str, Tally]]:
-    """Return the trials of each artifact, by its tree hash, of each set whose trials loaded any."""
-    loaded = {chosen: counted.artifacts for chosen, counted in state.tallies.items()}
-    return {chosen: by_tree for chosen, by_tree in loaded.items() if by_tree}
+    return _SAME_BYTES if start.same_bytes else _ANEW
 
 
 def artifacts_text(state: BisectState) -> str:
@@ -178,7 +170,8 @@ def artifacts_text(state: BisectState) -> str:
     return "\n".join(
         f"artifacts of {set_hash(chosen)}: "
         + "; ".join(f"{tree[:12] or 'compiled at boot'} {counted}" for tree, counted in by_tree.items())
-        for chosen, by_tree in artifacts(state).items()
+        for chosen, by_tree in ((chosen, counted.artifacts) for chosen, counted in state.tallies.items())
+        if by_tree
     )
 
 
@@ -425,7 +418,7 @@ def _set_data(state: BisectState, chosen: PatchSet) -> Json:
     tried: list[Json] = [_without_set(one) for one in state.trials[chosen]]
     loaded: list[Json] = [
         {"tree": tree, "bad": counted.bad, "good": counted.good}
-        for tree, counted in artifacts(state).get(chosen, {}).items()
+        for tree, counted in state.tallies[chosen].artifacts.items()
     ]
     return {
         "set": set_hash(chosen),

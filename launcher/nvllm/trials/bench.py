@@ -179,7 +179,6 @@ class EngineBench:
             with self._loading(build, built.chosen) as loaded:
                 running = loaded.start
                 artifact = "" if running.cache is None else running.cache.hash
-                environment |= {"NVLLM_ARTIFACT": artifact} if artifact else {}
                 if boots:
                     result = TrialResult(Trial("good", seconds=time.monotonic() - began))
                 elif name.startswith(probe.BUILTIN):

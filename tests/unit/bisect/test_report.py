@@ -112,6 +112,7 @@ def test_the_data_is_json(finished: tuple[Log, Done]) -> None:
         "said": "",
         "by_hand": False,
         "task": "",
+        "artifact": "",
     }
     assert bisect_report.data(Log(log.entries[:3]).state, None)
 
