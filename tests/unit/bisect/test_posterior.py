@@ -172,6 +172,39 @@ def test_artifacts_that_differ_are_told_from_those_that_do_not() -> None:
     assert even.p > 0.3 > 0.01 > uneven.p
 
 
+ONE_BAD = Count(5, 5, (Count(5, 0), Count(0, 5)))
+"""A set whose first artifact always fails and whose second one never does."""
+
+
+def test_artifacts_of_one_set_that_differ_are_told_from_a_failure_that_is_flaky() -> None:
+    before = posterior.unknown(several=True)
+    apart = posterior.spread(before, [ONE_BAD, ONE_BAD], [Count(0, 10, (Count(0, 5), Count(0, 5)))])
+    mixed = Count(5, 5, (Count(3, 2), Count(2, 3)))
+    alike = posterior.spread(before, [mixed, mixed], [Count(0, 10, (Count(0, 5), Count(0, 5)))])
+    assert (apart.artifacts, apart.sets, apart.trials, apart.mixed, apart.differs) == (6, 3, 30, True, True)
+    assert (alike.artifacts, alike.sets, alike.differs) == (6, 3, False)
+    assert apart.chance > 0.99 > 0.2 > alike.chance
+    together = [Count(5, 5), Count(5, 5)]
+    assert not posterior.spread(before, together, [Count(0, 10)]).differs  # the same trials, not told apart
+
+
+def test_many_artifacts_of_one_set_are_not_as_many_sets() -> None:
+    """Six artifacts of a set that never failed: either none of them would, or the set is one that seldom does."""
+    rates = posterior.unknown(several=True)
+    rates = rates.after([rates.if_holds(Count(6, 0, tuple([Count(1, 0)] * 6))), rates.if_other(Count(0, 30))])
+    six = Count(0, 6, tuple([Count(0, 1)] * 6))
+    sets = posterior.shows(rates, Count(0, 1), above=[Count(0, 1)] * 5)
+    assert posterior.shows(rates, Count(0, 6)) > posterior.shows(rates, six) > sets
+
+
+def test_the_next_trial_is_of_the_artifact_with_the_fewest() -> None:
+    seen = Count(5, 1, (Count(5, 0), Count(0, 1)))
+    grid = posterior.Grid((0.5, 0.5), (0.1, 0.1), (0.85, 0.85), (False, True))
+    rates = posterior.Rates(grid, (0.0, 0.0))
+    (shared, own), _ = posterior.belief(rates, [0.5, 0.5], {}).likely.next_hits(seen)
+    assert shared > 0.7 > 0.2 > own
+
+
 def test_the_test_of_homogeneity_is_wrong_as_often_as_it_says() -> None:
     rng = random.Random(2)
     p = []
