@@ -64,7 +64,7 @@ sys.exit(3 if "of a test" in refused(known.get(chosen, artifact[1])) else 0)
 """Names, to each engine of a set, the artifact that the first one of them had loaded."""
 
 ARTIFACTS = 2
-MINUTES = 12
+MINUTES = 8
 
 
 @pytest.fixture

@@ -22,6 +22,9 @@ _FINAL = ("apply", "build", "skipped")
 ATTEMPTS = 3
 """How often a set is tried that fails to boot, or whose probe gives up, before it counts as untestable."""
 
+MORE_CAUSES = 3
+"""How many times the trials a search for all causes of a flaky failure may take."""
+
 _OUTWEIGHS = 3
 """Untestable trials for each conclusive one, from which on a set that was tested before is given up."""
 
@@ -248,12 +251,13 @@ class Problem:
 
     @property
     def most_trials(self) -> int:
-        """The trials after which the search ends, with as many again for further causes of a flaky failure."""
-        return self.settings.max_trials * (2 if self.further and self.settings.flaky else 1)
+        """The trials after which the search ends. Several causes of a flaky failure, each at a rate of its own, look
+        like builds that differ, so also the first one takes more trials."""
+        return self.settings.max_trials * (MORE_CAUSES if self.further and self.settings.flaky else 1)
 
-    def reached(self, evidence: SearchEvidence, most: int) -> str:
-        """Return which limit EVIDENCE has reached, MOST trials or the hours of the settings; empty if none."""
-        hours = self.settings.max_hours
+    def reached(self, evidence: SearchEvidence) -> str:
+        """Return which limit EVIDENCE has reached, of trials or hours; empty if none."""
+        most, hours = self.most_trials, self.settings.max_hours
         if evidence.trials >= most:
             return f"the limit of {most} trials is reached (--max-trials)"
         if hours is not None and evidence.spent >= 3600 * hours:

@@ -50,12 +50,9 @@ def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
             return answer
         case Stopped(reason):
             return replace(_best(problem, evidence, reason), certified=False)
-        case NextTrial(chosen, _, purpose):
+        case NextTrial(chosen):
             assert problem.combinations.valid(chosen)
-            # the watch is asked for before anything is found, also while a further cause is searched for
-            beyond = search.complete is not None or purpose == "watch"
-            most = problem.most_trials if beyond else problem.settings.max_trials
-            stopped = problem.reached(evidence, most)
+            stopped = problem.reached(evidence)
             return _best(problem, evidence, stopped) if stopped else answer
 
 

@@ -122,7 +122,7 @@ _START = (
         "--max-trials",
         type=click.IntRange(1),
         default=400,
-        help="End with the best answer after so many trials; --all --flaky may take twice as many.",
+        help="End with the best answer after so many trials; --all --flaky may take three times as many.",
     ),
     option("--max-hours", type=FiniteRange(0), default=0.0, help="The same after hours of work; 0: no limit."),
     option("--all", "further", is_flag=True, help="After one cause, search for others without it."),
@@ -543,7 +543,7 @@ def _forecast_text(state: BisectState, costs: Forecast) -> str:
     """Return COSTS, what the search of STATE still costs, for people."""
     took = "" if costs.minutes is None else f"; about {costs.minutes:.0f} min"
     most = "" if costs.most_minutes is None else f", and at most {costs.most_minutes:.0f} min"
-    rarer = ", half of them for rarer causes (--all)" if state.start.further and state.start.flaky else ""
+    rarer = " (three times --max-trials, for --all)" if state.start.further and state.start.flaky else ""
     builds = report.varies_text(state.start)
     return (
         f"{len(state.problem.items)} patches; if one of them is the culprit: {costs.builds:.1f} builds "
