@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,8 +81,8 @@ def simulated(names: tuple[str, ...]) -> bisect_world.World:
     def judged(chosen: PatchSet) -> Trial:
         number = tried[chosen] % ARTIFACTS
         tried[chosen] += 1
-        outcome = "bad" if number == 0 and ARTIFACT.name in chosen else "good"
-        return Trial(outcome, artifact=f"{set_hash(chosen)}-{number}")
+        outcome = bisect_world.BAD if number == 0 and ARTIFACT.name in chosen else bisect_world.GOOD
+        return replace(outcome, artifact=f"{set_hash(chosen)}-{number}")
 
     world = bisect_world.World(judged)
     found = world.solve(

@@ -11,7 +11,7 @@ import pytest
 
 from nvllm.bisect.artifacts import SetArtifacts
 from nvllm.core import workload
-from nvllm.core.plan import Workbench
+from nvllm.core.plan import LaunchPlan, Workbench
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
@@ -38,7 +38,7 @@ class Compiler(SwitchedEngine):
         model.write_bytes(model.read_bytes() + f"compile {len(self.benches)}".encode())
         return container
 
-    def start(self, plan: bench.LaunchPlan, labels: Mapping[str, str]) -> str:
+    def start(self, plan: LaunchPlan, labels: Mapping[str, str]) -> str:
         container = super().start(plan, labels)
         if not self.leaves:
             self.says("INFO Compiling a graph for compile range (1, 2048)")
