@@ -178,7 +178,6 @@ class EngineBench:
                     return aot_load.trial(self.engine, examination.plan, self.places, began)
             with self._loading(build, built.chosen) as loaded:
                 running = loaded.start
-                artifact = "" if running.cache is None else running.cache.hash
                 if boots:
                     result = TrialResult(Trial("good", seconds=time.monotonic() - began))
                 elif name.startswith(probe.BUILTIN):
@@ -186,18 +185,27 @@ class EngineBench:
                 else:
                     environment["NVLLM_ADDRESS"] = f"http://127.0.0.1:{running.plan.port}"
                     result = run_probe(self.test, environment, running.run.log, began, self.programs)
-                scratch = self.engine.scratch_files(running.container, running.plan.command.interpreter)
-                # An engine that has ended cannot be looked into: how it ended is the probe's verdict.
-                signs = [] if scratch is None else loaded.signs(scratch)
-                if signs:
-                    again = Trial("untestable", _COMPILED_AGAIN, "boot", said=last_lines("\n".join(signs)))
-                    result = replace(result, trial=replace(again, seconds=result.trial.seconds))
-                return replace(result, trial=replace(result.trial, run=str(running.run.path), artifact=artifact))
+                return replace(result, trial=self._with_artifact(loaded, result.trial))
         except Refused as refused:
             result = blamed(refused, time.monotonic() - began)
-            if boots and result.trial.stage == "boot":  # an engine that does not start is the failure itself
+            compiled = all(refusal.blame != "compile" for refusal in refused.refusals)
+            if boots and compiled and result.trial.stage == "boot":  # an engine that does not start is the failure
                 return replace(result, trial=replace(result.trial, outcome="bad", stage=None))
             return result
+
+    def _with_artifact(self, loaded: LoadingStart, trial: Trial) -> Trial:
+        """Return TRIAL of the engine of LOADED, with its run and artifact; untestable if it compiled all the same."""
+        start = loaded.start
+        trial = replace(trial, run=str(start.run.path))
+        if start.cache is None:
+            return trial
+        scratch = self.engine.scratch_files(start.container, start.plan.command.interpreter)
+        # An engine that has ended cannot be looked into: how it ended is the probe's verdict.
+        signs = [] if scratch is None else loaded.signs(scratch)
+        if signs:
+            text = last_lines("\n".join(signs))
+            trial = replace(trial, outcome="untestable", kind=_COMPILED_AGAIN, stage="boot", said=text)
+        return replace(trial, artifact=start.cache.hash)
 
     def ensure_image(self, build: Build) -> str:
         """Build the image of BUILD where it is missing, and return the id by which the engine knows it."""
