@@ -54,7 +54,10 @@ _UNEVEN_SETS = (
     "Sets that all have the answer, or all lack it, do not fail equally often, although builds cannot differ: another"
     " patch changes how often it fails."
 )
-_ANEW = "each boot compiles anew; `nvllm bisect run --artifacts N` tells N compiles of a set apart"
+_ANEW = (
+    "builds may differ: each boot compiles code and kernels anew, with --on on any of the machines;"
+    " `nvllm bisect run --artifacts N` tells N compiles of a set apart"
+)
 _SAME_BYTES = "all boots of a set run the same bytes (enforce-eager, on the CPU), so builds cannot differ"
 
 _SHOWN = 0.0005

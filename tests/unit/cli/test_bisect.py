@@ -204,7 +204,7 @@ def test_artifacts_are_asked_for_where_engines_of_this_host_compile(
     assert codes(capsys, *asked, "--on", "ray://head", "--registry", "r.example/x") == ["NV108"]
     spec = Path("images/demo.yaml")
     spec.write_text(spec.read_text().replace("enforce-eager: true", "enforce-eager: false"))
-    anew = "each boot compiles anew; `nvllm bisect run --artifacts N` tells N compiles of a set apart"
+    anew = "builds may differ: each boot compiles code and kernels anew, with --on on any of the machines; `nvllm"
     assert anew in text(capsys, *start, *by_probe, "--flaky")
     answer(capsys, *start, *by_probe)
     assert answer(capsys, *asked)["found"]["culprits"] == ["first"]
