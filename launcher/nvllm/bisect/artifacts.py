@@ -6,6 +6,7 @@ load one of few say whether it matters which one: an artifact is a group of tria
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ class SetArtifacts:
         """Return what the next trial of CHOSEN loads; see `Compiling.artifact`."""
         number = 1 + self.tried(chosen) % self.count
         directory = self.directory / directory_of(servehash.compile_key(examination.plan), number)
-        damaged = f"rm -r {directory} && {held_locks.command}"
-        work = Compiling(examination, self.places, held_locks, self.progress, held_locks.command, _OTHERWISE, damaged)
+        again = f"{held_locks.command} --artifacts {self.count}"
+        damaged = f"rm -r {shlex.quote(str(directory))} && {again}"
+        work = Compiling(examination, self.places, held_locks, self.progress, again, _OTHERWISE, damaged)
         return work.artifact(directory, number)

@@ -344,7 +344,9 @@ def text(state: BisectState, done: Done | None, *, color: bool, width: int | Non
         posterior_text(known(state, done)),
     ]
     parts += filter(None, [corrections_text(state), given_up_text(state)])
-    if done is not None:
+    if done is None:
+        parts += filter(None, [artifacts_text(state)])
+    else:
         parts += filter(None, [conclusion(start, done), certificate_text(state, done), *remarks(state, done)])
     return "\n\n".join(parts) + "\n"
 

@@ -122,4 +122,4 @@ def test_a_record_that_is_damaged_is_refused(made: Trying, tmp_path: Path) -> No
     with pytest.raises(Refused) as caught:
         made.try_again()
     cures = {(refusal.code, refusal.cure) for refusal in caught.value.refusals}
-    assert cures == {("NV853", f"rm -r {record.parent} && nvllm ablate")}
+    assert cures == {("NV853", f"rm -r {record.parent} && nvllm ablate --artifacts 2")}

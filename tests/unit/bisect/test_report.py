@@ -180,6 +180,7 @@ def test_artifacts_are_named_with_their_trials() -> None:
     assert data["found"]["builds"] | {"artifacts": 6, "builds": 3, "differ": True} == data["found"]["builds"]  # type: ignore[index,call-overload,operator]  # JSON
     assert data["sets"][0]["artifacts"][0] == {"tree": "20" * 32, "bad": both.bad, "good": 0}  # type: ignore[index,call-overload]  # JSON
     assert names in page.markdown(log.entries, done)
+    assert names in bisect_report.text(state, None, color=False)
 
 
 def test_the_rest_is_not_called_unbroken_where_it_fails_less_often() -> None:
