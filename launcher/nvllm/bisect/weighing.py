@@ -15,10 +15,11 @@ from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import NoReturn, TypeAlias, TypeVar
 
-from nvllm.bisect import judge, posterior
+from nvllm.bisect import homogeneity, judge, posterior
 from nvllm.bisect.answer import Done, Line, NextTrial, Purpose, Stopped
 from nvllm.bisect.combinations import PatchSet, halves
-from nvllm.bisect.posterior import BuildSpread, Compared, Rates
+from nvllm.bisect.homogeneity import BuildSpread
+from nvllm.bisect.posterior import Compared, Rates
 from nvllm.bisect.problem import EndName, Problem, SearchEvidence, Verdict
 from nvllm.trials.trial import TrialOutcome
 
@@ -123,7 +124,7 @@ class Search(ABC):
             yield Stopped(f"the failure rate has fallen: {seen}")
         others = self.evidence.trials - bad.trials - good.trials
         # a cause that shows more rarely looks like builds that differ, and is to be searched for
-        if not self.problem.further and posterior.differ(self.rates()) > _SURELY_DIFFER:
+        if not self.problem.further and homogeneity.differ(self.rates()) > _SURELY_DIFFER:
             yield Stopped("this differs from build to build")
         due = (bad.conclusive - pairs) * _BETWEEN_WATCHES <= others - _BETWEEN_WATCHES
         if due or seen.doubtful or (at_the_end and not seen.steady):
@@ -167,7 +168,7 @@ class Search(ABC):
         cause = self.combinations.closed(culprits)
         counts = {self._source(one): (one, self.problem.count(tally)) for one, tally in self.evidence.tallies.items()}
         tried = [(chosen, count) for chosen, count in counts.values() if count.hits + count.misses]
-        return posterior.spread(
+        return homogeneity.spread(
             self._before,
             [count for chosen, count in tried if cause <= chosen],
             [count for chosen, count in tried if not cause <= chosen],

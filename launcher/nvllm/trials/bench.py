@@ -79,7 +79,7 @@ def at_once(count: int, profile: Profile, facts: HostFacts) -> tuple[int, str]:
     return room, f"{available >> 20} MiB are available, and each engine needs {profile.host.memory_available >> 20}"
 
 
-class Artifacts(Protocol):
+class ArtifactsInTurn(Protocol):
     """Several compiles of each set, which its trials load in turn."""
 
     def next(self, chosen: tuple[str, ...], examination: Examination, held_locks: HeldLocks) -> Artifact:
@@ -104,7 +104,7 @@ class EngineBench:
     progress: Progress = field(default_factory=Silent)
     task: str = ""
     purpose: Literal["bisect", "proof", "test"] = "bisect"
-    artifacts: Artifacts | None = None
+    artifacts: ArtifactsInTurn | None = None
     command: str = field(init=False)
     """What the holder of its locks is called."""
     programs: proc.Programs = field(init=False)
