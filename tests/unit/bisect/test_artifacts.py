@@ -16,6 +16,7 @@ from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
 from nvllm.engine.engine import Engine
 from nvllm.image import identity
+from nvllm.patches import seriesfile
 from nvllm.serve.fresh import FreshInstances
 from nvllm.trials import bench, probe
 from nvllm.trials.trial import Built, Trial
@@ -66,7 +67,6 @@ def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> Tr
     monkeypatch.setattr(workload, "SETTINGS", workload.SETTINGS[:1])
     monkeypatch.setattr(identity, "load_build", lambda *_: (build(COMPILED), []))
     monkeypatch.setattr(bench.EngineBench, "ensure_image", lambda *_: "image")
-    monkeypatch.setattr(bench.EngineBench, "_narrowed", lambda _, of: of)
     front.body, front.longest = bless_world.answer(bless_world.TOKENS), 128
     engine = Compiler()
     instances = cast("FreshInstances", StandInInstances(engine, front, places(tmp_path)))
@@ -76,6 +76,8 @@ def made(tmp_path: Path, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> Tr
     program.chmod(0o755)
     test = probe.program(program, (), "", build_only=False)
     trying = bench.EngineBench(project(tmp_path), places(tmp_path), "demo", "eager", test, cast("Engine", engine))
+    monkeypatch.setattr(seriesfile, "load", lambda *_: None)
+    monkeypatch.setattr(bench, "with_own_sentinels", lambda of, *_: of)
     world = Trying(trying, engine)
     trying.artifacts = SetArtifacts(tmp_path / "artifacts", 2, world.tried, places(tmp_path), Silent())
     return world
