@@ -17,7 +17,7 @@ import os
 import random
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from multiprocessing import Pool
 from pathlib import Path
 
@@ -28,8 +28,9 @@ from nvllm.bisect.answer import Done  # noqa: E402
 from nvllm.bisect.posterior import Beta  # noqa: E402
 from nvllm.bisect.report import conclusion  # noqa: E402
 from nvllm.core.refusal import Refused  # noqa: E402
+from nvllm.trials.trial import Trial  # noqa: E402
 from support import bisect_landscapes as landscapes  # noqa: E402
-from support.bisect_landscapes import CHANGES, CORRELATIONS, LANDSCAPES, WEAKER  # noqa: E402
+from support.bisect_landscapes import APART, CHANGES, CORRELATIONS, LANDSCAPES, SEVERAL, WEAKER  # noqa: E402
 from support.bisect_world import World, start  # noqa: E402
 
 DOUBT = 0.2
@@ -46,6 +47,9 @@ ONE_CAUSE = {
     **{f"{one:g}": f"builds differ {one:g}" for one in CORRELATIONS},
     **{one: one for one in CHANGES},
 }
+if "artifact" in {field.name for field in fields(Trial)}:  # versions that know of builds alone have none
+    ONE_CAUSE |= {f"{one:g}, {SEVERAL} artifacts": f"artifacts differ {one:g}" for one in APART}
+    ONE_CAUSE |= {f"{one:g}, {SEVERAL} artifacts alike": f"sets differ {one:g}" for one in APART}
 TWO_CAUSES = {f"{one:g}{end}": f"weaker cause {one:g}" for one in WEAKER for end in ("", ALL)}
 ROWS = {**ONE_CAUSE, **{f"second {name}": landscape for name, landscape in TWO_CAUSES.items()}}
 """The landscape of each row."""
@@ -149,7 +153,7 @@ def table(cases: Iterable[Case], rows: Sequence[str], header: Sequence[str], cau
 
 def tables(paths: Sequence[str]) -> None:
     """Print the tables of all cases in the files PATHS; a case that is in several counts once."""
-    read = [Case(**fields) for path in paths for fields in map(json.loads, Path(path).read_text().splitlines())]
+    read = [Case(**values) for path in paths for values in map(json.loads, Path(path).read_text().splitlines())]
     cases = list({(case.nvllm, case.row, case.number): case for case in read}.values())
     print("12 patches, confidence 0.99, intervals at 95 %")
     many, costs = ("cases", "certified", "of these wrong"), ("trials", "builds")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nvllm.bisect import journal
-from nvllm.bless import rejected
+from nvllm.bless import compiled, rejected
 from nvllm.cache import manifest
 from nvllm.cli import output
 from nvllm.core import fields, lock, spec
@@ -30,6 +30,7 @@ from nvllm.spec import projectfile
 from nvllm.trials import answers
 
 FORMS: tuple[Form[Any], ...] = (
+    compiled.FORM,
     devrecord.FORM,
     digests.FORM,
     gates.FORM,
@@ -41,7 +42,6 @@ FORMS: tuple[Form[Any], ...] = (
     projectfile.FORM,
     proved.FORM,
     answers.FORM_ANSWER,
-    records.FORM_ARTIFACT,
     records.FORM_COMPARISON,
     records.FORM_KERNELS,
     records.FORM_LEG,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from nvllm.bisect.answer import Done
-from nvllm.bisect.combinations import PatchSet
+from nvllm.bisect.combinations import PatchSet, set_hash
 from nvllm.bisect.problem import Mode, Problem, Settings
 from nvllm.core.refusal import Refused
 from nvllm.trials.trial import Trial
@@ -189,6 +190,48 @@ def builds_differ(correlation: float) -> Callable[[random.Random], Case]:
     return make
 
 
+SEVERAL = 3
+"""Artifacts of each set, where a set has several."""
+
+
+def artifacts_differ(correlation: float) -> Callable[[random.Random], Case]:
+    """Return the landscape of `builds_differ`, where a set has SEVERAL artifacts, each with the rate that it draws."""
+
+    def make(rng: random.Random) -> Case:
+        (mode, culprits), (rate, stray) = rng.choice(SHAPES), rng.choice(FLAKY_RATES)
+        carried = free(12)
+        cause = frozenset(rng.sample(carried.order, culprits))
+        drawn: dict[tuple[PatchSet, int], float] = {}
+        tried = Counter[PatchSet]()
+
+        def judge(chosen: PatchSet) -> Trial:
+            artifact = chosen, tried[chosen] % SEVERAL
+            tried[chosen] += 1
+            if artifact not in drawn:
+                drawn[artifact] = drawn_rate(rng, rate if cause <= chosen else stray, correlation)
+            loaded = f"{set_hash(chosen)}-{artifact[1]}"
+            return replace(BAD if rng.random() < drawn[artifact] else GOOD, artifact=loaded)
+
+        return Case(problem(carried, mode, settings=Settings(flaky=True)), judge, cause)
+
+    return make
+
+
+def sets_differ(correlation: float) -> Callable[[random.Random], Case]:
+    """Return the landscape of `builds_differ` where a set has SEVERAL artifacts, and all of a set have its rate."""
+
+    def make(rng: random.Random) -> Case:
+        case, tried = builds_differ(correlation)(rng), Counter[PatchSet]()
+
+        def judge(chosen: PatchSet) -> Trial:
+            tried[chosen] += 1
+            return replace(case.judge(chosen), artifact=f"{set_hash(chosen)}-{tried[chosen] % SEVERAL}")
+
+        return replace(case, judge=judge)
+
+    return make
+
+
 def builds_cannot_differ(rng: random.Random) -> Case:
     """Return a case of equal builds, of a search that knows by fact that they are: all boots run the same bytes."""
     case = builds_differ(0.0)(rng)
@@ -252,6 +295,9 @@ WEAKER = (0.2, 0.35, 0.5, 0.7)
 
 CORRELATIONS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
 
+APART = (0.0, 0.1, 0.4, 1.0)
+"""The correlations where a set has several artifacts."""
+
 CONFIDENCES = (0.80, 0.90, 0.95, 0.99)
 
 LANDSCAPES: Mapping[str, Callable[[random.Random], Case]] = {
@@ -263,6 +309,8 @@ LANDSCAPES: Mapping[str, Callable[[random.Random], Case]] = {
     "drift": drift,
     "builds cannot differ": builds_cannot_differ,
     **{f"builds differ {one:g}": builds_differ(one) for one in CORRELATIONS},
+    **{f"artifacts differ {one:g}": artifacts_differ(one) for one in APART},
+    **{f"sets differ {one:g}": sets_differ(one) for one in APART},
     **{name: changing(name) for name in CHANGES},
     **{f"weaker cause {one:g}": weaker(one) for one in WEAKER},
     **{f"nothing {one:.2f}": nothing(one) for one in CONFIDENCES},

@@ -258,6 +258,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--image": _WHICH,
         "--budget": _LESS,
         "--jobs": "trials at the same time",
+        "--artifacts": "what trials load; each is compiled here, and a trial names the one that it loaded",
         "--max-trials": _LESS,
         "--max-hours": _LESS,
         "--on": "where trials run; each machine computes its own class, and its results are held against it",

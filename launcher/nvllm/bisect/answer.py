@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nvllm.bisect.combinations import PatchSet
-from nvllm.bisect.posterior import BuildSpread
+from nvllm.bisect.homogeneity import BuildSpread
 from nvllm.bisect.problem import Tally, Verdict
 
 Purpose = Literal["end", "search", "certificate", "watch"]

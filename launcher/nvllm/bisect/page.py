@@ -170,7 +170,7 @@ def html(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | 
         replicas=[state.replicas(chosen) for chosen in state.problem.ends.values()],
         refusals=() if refused is None else refused.refusals,
         conclusion="" if done is None else report.conclusion(state.start, done),
-        notes=() if done is None else report.remarks(done),
+        notes=() if done is None else report.remarks(state, done),
     )
 
 
@@ -198,7 +198,9 @@ def markdown(entries: Sequence[JournalEntry], done: Done) -> str:
             ],
         )
     ]
-    parts += ["\n".join(f"- {_cell(one)}" for one in (*report.ends_text(state).splitlines(), *report.remarks(done)))]
+    parts += [
+        "\n".join(f"- {_cell(one)}" for one in (*report.ends_text(state).splitlines(), *report.remarks(state, done)))
+    ]
     outputs = [f"{_cell(one.role)}:\n\n{_fenced(one.output)}" for one in rested if one.output]
     while sum(map(len, outputs)) > _MOST // 2:
         outputs.pop()

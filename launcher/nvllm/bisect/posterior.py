@@ -11,6 +11,11 @@ distribution is Beta(r s, (1 - r) s) for s = (1 - c) / c. The probability of h h
 which is independent of other artifacts but not a product over its own trials: the tenth trial of one artifact says much
 less about the mean than the first trial of the tenth artifact. At c near 1 all trials of an artifact are one sample.
 
+A set may have several artifacts, if its trials load what was compiled several times (`Count.apart`). Then either each
+of them has a rate of its own, or all of a set share one, as where the source of the set and not the compile decides it.
+Both are in the grid, with half of the probability of each c above 0: so neither many trials of one artifact count as
+many artifacts, nor many artifacts of one set as many sets.
+
 Neither the two means nor c are known: they are a triple from a grid, narrowed by the trials of all sets, and every
 probability is a sum over the grid. The prior has 0.85 on c = 0, because sets are built from the same locked bytes by
 one toolchain, and 0.08 on c above 0.1. The trials of a dozen artifacts seldom exclude a c of 0.1, so this prior decides
@@ -22,12 +27,10 @@ of false alarms, because a set with a few of them would then count as one with t
 
 from __future__ import annotations
 
-import bisect
 import functools
 import itertools
 import math
 import operator
-import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -39,13 +42,15 @@ AMORTISED = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Hits and misses."""
+    """Hits and misses of a set. APART has those of each of its artifacts, if it has several."""
 
     hits: int = 0
     misses: int = 0
+    apart: tuple[Count, ...] = ()
 
-    def __add__(self, other: Count) -> Count:
-        return Count(self.hits + other.hits, self.misses + other.misses)
+    @property
+    def artifacts(self) -> tuple[Count, ...]:
+        return self.apart or (self,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +85,15 @@ class Grid:
     """Triples: the mean rate of hits of a set that contains the culprit (HOLDS), that of any OTHER set, and the
     correlation of two trials of one artifact (ALIKE).
 
-    There are few grids, and each equals only itself: so what trials say about all its triples is looked up at once.
+    EACH: the artifacts of one set have rates of their own in a triple, and do not share one. It says nothing where the
+    correlation is 0, and where no set has several. There are few grids, and each equals only itself: so what trials say
+    about all its triples is looked up at once.
     """
 
     holds: tuple[float, ...]
     other: tuple[float, ...]
     alike: tuple[float, ...]
+    each: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +131,10 @@ def _added(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 def known(holds: float, other: float) -> Rates:
     """Return the rates HOLDS and OTHER, known exactly, of artifacts that do not differ: for simulations."""
-    return Rates(Grid((holds,), (other,), (0.0,)), (0.0,))
+    return Rates(Grid((holds,), (other,), (0.0,), (False,)), (0.0,))
 
+
+_LOG_2 = math.log(2)
 
 _SHOWS = (0.04, 0.1, 0.18, 0.26, 0.34, 0.42, 0.5, 0.58, 0.66, 0.74, 0.82, 0.89, 0.94, 0.97, 0.99, 0.998)
 """Failure rates of a set that is bad, before the first trial: all as likely, but those near 1 less: nobody calls them
@@ -160,16 +170,17 @@ def _triples() -> Iterator[tuple[float, float, float, float]]:
 
 
 @functools.cache
-def unknown(*, fix: bool = False, same_bytes: bool = False) -> Rates:
-    """Return the rates before any trial. FIX: a hit is a pass. SAME_BYTES: artifacts cannot differ."""
-    triples = [triple for triple in _triples() if not (same_bytes and triple[2])]
-    holds, other, alike, logs = zip(*triples, strict=True)
+def unknown(*, fix: bool = False, same_bytes: bool = False, several: bool = False) -> Rates:
+    """Return the rates before any trial. FIX: a hit is a pass. SAME_BYTES: artifacts cannot differ. SEVERAL: sets have
+    several artifacts."""
+    triples = [(*triple, False) for triple in _triples() if not (same_bytes and triple[2])]
+    if several:
+        halved = [(bad, good, alike, log - _LOG_2 if alike else log, each) for bad, good, alike, log, each in triples]
+        triples = [*halved, *((*triple[:4], True) for triple in halved if triple[2])]
+    holds, other, alike, logs, each = zip(*triples, strict=True)
     if fix:
         holds, other = (tuple(1 - one for one in rates) for rates in (other, holds))
-    return Rates(Grid(holds, other, alike), logs)
-
-
-_LOG_2 = math.log(2)
+    return Rates(Grid(holds, other, alike, each), logs)
 
 
 def likelihood(rates: Sequence[float], alike: Sequence[float], seen: Count) -> tuple[float, ...]:
@@ -180,14 +191,23 @@ def likelihood(rates: Sequence[float], alike: Sequence[float], seen: Count) -> t
     return tuple(_log_chance(rate, same, seen) for rate, same in zip(rates, alike, strict=True))
 
 
+def _of_set(rates: Sequence[float], grid: Grid, seen: Count) -> tuple[float, ...]:
+    """Return the logarithm of the probability of SEEN, of a set with the mean of RATES, for each triple of GRID."""
+    if not (seen.apart and any(grid.each)):
+        return likelihood(rates, grid.alike, seen)
+    own = _added([likelihood(rates, grid.alike, artifact) for artifact in seen.apart])
+    shared = likelihood(rates, grid.alike, seen)
+    return tuple(one if each else other for one, other, each in zip(own, shared, grid.each, strict=True))
+
+
 @functools.lru_cache(maxsize=16384)
 def _if_holds(grid: Grid, seen: Count) -> tuple[float, ...]:
-    return likelihood(grid.holds, grid.alike, seen)
+    return _of_set(grid.holds, grid, seen)
 
 
 @functools.lru_cache(maxsize=16384)
 def _if_other(grid: Grid, seen: Count) -> tuple[float, ...]:
-    return likelihood(grid.other, grid.alike, seen)
+    return _of_set(grid.other, grid, seen)
 
 
 @functools.lru_cache(maxsize=16384)
@@ -395,16 +415,24 @@ def belief(
 
 @functools.lru_cache(maxsize=16384)
 def _next_hits(grid: Grid, seen: Count) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the chance that the next trial of an artifact with the trials SEEN is a hit, for each triple of GRID:
-    if its set contains the culprit, and if not."""
-    count = seen.hits + seen.misses
-    known_for = [same * count / (1 + same * (count - 1)) if count else 0.0 for same in grid.alike]
-    so_far = seen.hits / count if count else 0.0
+    """Return the chance that the next trial of a set with the trials SEEN is a hit, for each triple of GRID: if it
+    contains the culprit, and if not. The next trial is of the artifact with the fewest."""
+    least = min(seen.artifacts, key=lambda artifact: artifact.hits + artifact.misses)
+    so_far = [_so_far(least if each else seen, same) for each, same in zip(grid.each, grid.alike, strict=True)]
     first, second = (
-        [rate + (so_far - rate) * weight for rate, weight in zip(means, known_for, strict=True)]
+        [rate + (share - rate) * weight for rate, (share, weight) in zip(means, so_far, strict=True)]
         for means in (grid.holds, grid.other)
     )
     return first, second
+
+
+def _so_far(seen: Count, same: float) -> tuple[float, float]:
+    """Return the share of hits of an artifact with the trials SEEN, and its weight beside the mean rate of its set.
+
+    SAME is the correlation of two of its trials.
+    """
+    count = seen.hits + seen.misses
+    return (seen.hits / count, same * count / (1 + same * (count - 1))) if count else (0.0, 0.0)
 
 
 def likely_range(cells: Sequence[tuple[int, int]], weights: Sequence[float], probability: float) -> tuple[int, int]:
@@ -452,127 +480,6 @@ def _divergence(first: float, second: float) -> float:
     if not (least < first < most and least < second < most):  # seldom, and a search spends a third of its time here
         first, second = min(max(first, least), most), min(max(second, least), most)
     return first * math.log(first / second) + (1 - first) * math.log((1 - first) / (1 - second))
-
-
-@dataclass(frozen=True, slots=True)
-class BuildSpread:
-    """How much the artifacts of a search differ, if they have one of two mean rates: with the culprit and without.
-
-    ARTIFACTS were tried TRIALS times. The intraclass correlation of two trials of one artifact is between LOW and
-    HIGH with a probability of 95 %. CHANCE is the probability of one so high that a certificate is worth little. P is
-    the probability of counts as uneven as these, or more, if artifacts with and without the culprit have one rate each.
-    MIXED: some artifact was both good and bad. DIFFERS: the artifacts do differ. BY_FACT: the correlation is 0 because
-    artifacts cannot differ, so that counts which are too uneven have another reason.
-    """
-
-    artifacts: int
-    trials: int
-    low: float
-    high: float
-    chance: float
-    p: float
-    mixed: bool
-    differs: bool
-    by_fact: bool = False
-
-    @property
-    def too_likely(self) -> bool:
-        """Whether artifacts differ, or that is too likely for a certificate."""
-        return self.differs or self.chance > DOUBT
-
-
-DOUBT = 0.2
-"""How probable artifacts that differ may be in a certificate."""
-
-_UNEVEN = 0.01
-"""The p-value of the test of homogeneity from which on artifacts count as different."""
-
-_CLEARLY = 0.1
-"""The correlation above which a certificate would be worth little."""
-
-_LIKELY = 0.5
-"""The probability of such a correlation from which on artifacts count as different."""
-
-_SHUFFLES, _ENOUGH = 600, 20
-"""Shuffles of a test of homogeneity, and those as uneven as the trials after which it ends early (Besag and Clifford,
-"Sequential Monte Carlo p-values", 1991)."""
-
-
-def differ(rates: Rates) -> float:
-    """Return the probability that artifacts differ so much that a certificate would be worth little."""
-    top = max(rates.logs)
-    chances = [math.exp(log - top) for log in rates.logs]
-    return sum(itertools.compress(chances, (alike > _CLEARLY for alike in rates.grid.alike))) / sum(chances)
-
-
-def spread(rates: Rates, holding: Sequence[Count], lacking: Sequence[Count]) -> BuildSpread:
-    """Return how much artifacts differ, of which those HOLDING the culprit and those LACKING it had these trials.
-
-    RATES are those before any trial.
-    """
-    after = rates.after([*map(rates.if_holds, holding), *map(rates.if_other, lacking)])
-    top, chance = max(after.logs), differ(after)
-    chances: dict[float, float] = {}
-    for alike, log in zip(after.grid.alike, after.logs, strict=True):
-        chances[alike] = chances.get(alike, 0.0) + math.exp(log - top)
-    whole, below, kept = sum(chances.values()), 0.0, []
-    for alike, part in sorted(chances.items()):
-        if below < 0.975 * whole and below + part > 0.025 * whole:
-            kept.append(alike)
-        below += part
-    seen = [*holding, *lacking]
-    p = uneven(tuple(sorted(holding, key=_order)), tuple(sorted(lacking, key=_order)))
-    return BuildSpread(
-        len(seen),
-        sum(count.hits + count.misses for count in seen),
-        kept[0],
-        kept[-1],
-        chance,
-        p,
-        any(count.hits and count.misses for count in seen),
-        p < _UNEVEN or chance > _LIKELY,
-        not any(rates.grid.alike),
-    )
-
-
-def _order(count: Count) -> tuple[int, int]:
-    return count.hits, count.misses
-
-
-@functools.lru_cache(maxsize=1024)
-def uneven(*groups: tuple[Count, ...]) -> float:
-    """Return the p-value of the hypothesis that all artifacts of each of GROUPS have the same rate.
-
-    It is that of the likelihood ratio statistic G, summed over the groups, against its distribution if the hits of a
-    group are shuffled over its trials, which needs no large numbers. The shuffles are drawn by a fixed seed.
-    """
-    rng = random.Random(0)  # noqa: S311 - a statistic, which has to be the same on every machine
-    sizes = [[count.hits + count.misses for count in group] for group in groups]
-    most = sum(map(sum, sizes))
-    logs = [0.0, *(number * math.log(number) for number in range(1, 1 + most))]
-    hits = [[count.hits for count in group] for group in groups]
-    observed = sum(itertools.starmap(functools.partial(_explained, logs), zip(hits, sizes, strict=True)))
-    as_uneven = 0
-    for drawn in range(_SHUFFLES):
-        shuffled = [_shuffled(sum(hit), size, rng) for hit, size in zip(hits, sizes, strict=True)]
-        explained = sum(itertools.starmap(functools.partial(_explained, logs), zip(shuffled, sizes, strict=True)))
-        as_uneven += explained >= observed - 1e-9
-        if as_uneven == _ENOUGH:
-            return as_uneven / (1 + drawn)
-    return (1 + as_uneven) / (1 + _SHUFFLES)
-
-
-def _shuffled(hits: int, sizes: Sequence[int], rng: random.Random) -> list[int]:
-    """Return the hits of artifacts with SIZES trials, if all HITS are anywhere among these trials."""
-    hit_at = sorted(rng.sample(range(sum(sizes)), hits))
-    passed = [bisect.bisect_left(hit_at, end) for end in itertools.accumulate(sizes)]
-    return [after - before for before, after in itertools.pairwise([0, *passed])]
-
-
-def _explained(logs: Sequence[float], hits: Sequence[int], sizes: Sequence[int]) -> float:
-    """Return half of G, up to a constant for SIZES: how much better the rate of each artifact explains its HITS than
-    the rate of all. LOGS has n log(n) for each n."""
-    return sum([logs[hit] + logs[size - hit] for hit, size in zip(hits, sizes, strict=True)])
 
 
 SOUND = 0.1

@@ -22,6 +22,9 @@ _FINAL = ("apply", "build", "skipped")
 ATTEMPTS = 3
 """How often a set is tried that fails to boot, or whose probe gives up, before it counts as untestable."""
 
+MORE_CAUSES = 3
+"""How many times the trials a search for all causes of a flaky failure may take."""
+
 _OUTWEIGHS = 3
 """Untestable trials for each conclusive one, from which on a set that was tested before is given up."""
 
@@ -31,7 +34,8 @@ class Tally:
     """The trials of one set, counted. KIND and STAGE are those of the last bad and the last untestable one.
 
     FINAL counts the untestable trials that another trial cannot change: the set does not apply or build, or it was
-    skipped. ORDER has the conclusive trials in their order, `x` for bad and `+` for good.
+    skipped. ORDER has the conclusive trials in their order, `x` for bad and `+` for good, and LOADED the artifact of
+    each, empty for one that compiled for itself.
     """
 
     bad: int = 0
@@ -41,10 +45,13 @@ class Tally:
     stage: TrialStage | None = None
     final: int = 0
     order: str = ""
+    loaded: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.order) != self.conclusive:  # made from counts alone
             object.__setattr__(self, "order", "x" * self.bad + "+" * self.good)
+        if len(self.loaded) != self.conclusive:
+            object.__setattr__(self, "loaded", ("",) * self.conclusive)
         if self.stage in _FINAL and self.untestable and not self.final:
             object.__setattr__(self, "final", 1)
 
@@ -83,6 +90,7 @@ class Tally:
             trial.kind if trial.outcome == "bad" else "",
             trial.stage,
             int(trial.stage in _FINAL),
+            loaded=(trial.artifact,) * (trial.outcome != "untestable"),
         )
 
     def __add__(self, other: Tally) -> Tally:
@@ -94,7 +102,18 @@ class Tally:
             other.stage or self.stage,
             self.final + other.final,
             self.order + other.order,
+            self.loaded + other.loaded,
         )
+
+    @property
+    def artifacts(self) -> Mapping[str, Tally]:
+        """The conclusive trials of each artifact; empty if none was loaded. What compiled for itself is one of them."""
+        if not any(self.loaded):
+            return {}
+        orders = dict.fromkeys(self.loaded, "")
+        for artifact, mark in zip(self.loaded, self.order, strict=True):
+            orders[artifact] += mark
+        return {artifact: Tally(order.count("x"), order.count("+"), order=order) for artifact, order in orders.items()}
 
     def __str__(self) -> str:
         if self.unknown:
@@ -216,10 +235,10 @@ class Problem:
         bad, good = (self.high, self.low) if self.find == "break" else (self.low, self.high)
         return {"bad": bad, "good": good}
 
-    @property
-    def rates_before(self) -> Rates:
-        """The rates of hits before any trial."""
-        return posterior.unknown(fix=self.find == "fix", same_bytes=self.settings.same_bytes)
+    def rates_before(self, evidence: SearchEvidence) -> Rates:
+        """Return the rates of hits before any trial of EVIDENCE."""
+        several = any(any(tally.loaded) for tally in evidence.tallies.values())
+        return posterior.unknown(fix=self.find == "fix", same_bytes=self.settings.same_bytes, several=several)
 
     def effect(self, outcome: TrialOutcome) -> bool:
         """Return whether OUTCOME shows the effect."""
@@ -227,16 +246,18 @@ class Problem:
 
     def count(self, tally: Tally) -> Count:
         """Return TALLY as hits and misses of the effect."""
-        return Count(tally.bad, tally.good) if self.find == "break" else Count(tally.good, tally.bad)
+        apart = tuple(self.count(artifact) for artifact in tally.artifacts.values())
+        return Count(tally.bad, tally.good, apart) if self.find == "break" else Count(tally.good, tally.bad, apart)
 
     @property
     def most_trials(self) -> int:
-        """The trials after which the search ends, with as many again for further causes of a flaky failure."""
-        return self.settings.max_trials * (2 if self.further and self.settings.flaky else 1)
+        """The trials after which the search ends. Several causes of a flaky failure, each at a rate of its own, look
+        like builds that differ, so also the first one takes more trials."""
+        return self.settings.max_trials * (MORE_CAUSES if self.further and self.settings.flaky else 1)
 
-    def reached(self, evidence: SearchEvidence, most: int) -> str:
-        """Return which limit EVIDENCE has reached, MOST trials or the hours of the settings; empty if none."""
-        hours = self.settings.max_hours
+    def reached(self, evidence: SearchEvidence) -> str:
+        """Return which limit EVIDENCE has reached, of trials or hours; empty if none."""
+        most, hours = self.most_trials, self.settings.max_hours
         if evidence.trials >= most:
             return f"the limit of {most} trials is reached (--max-trials)"
         if hours is not None and evidence.spent >= 3600 * hours:

@@ -31,13 +31,13 @@ SCHEMA = "nvllm.journal/2"
 FIRST = "nvllm.journal/1"
 """The format without chained hashes."""
 
-MODEL = 5
+MODEL = 6
 """The number of the model by which a search decides. A change of its decisions raises it.
 
 1: all sets of one verdict fail equally often. 2: builds may differ (`posterior`). 3: the sets of a certificate are
 tried in turn (`judge.in_turn`), and more builds must agree (`Search.confirmed`). 4: a doubt about builds is settled by
 more trials of them, and a steady set search chooses by how many patches are likely needed (`density`). 5: where the
-watch is in doubt, it asks at once for more trials (`judge.watch`).
+watch is in doubt, it asks at once for more trials (`judge.watch`). 6: a search for all causes has one limit of trials.
 """
 
 Withdrawn = Literal["all", "trials", "last", "untestable", "skip"]
@@ -126,7 +126,8 @@ class Tried:
     """CHOSEN was tried, for REASON. RECALLED: the trial came from the cache of trials.
 
     SAID is the end of what the probe or the engine wrote, RUN the run directory of the engine. BY_HAND: the user looked
-    and gave the verdict. TASK is the one that another machine was sent, empty for a trial on this one.
+    and gave the verdict. TASK is the one that another machine was sent, empty for a trial on this one. ARTIFACT is the
+    tree hash of the compile cache that it loaded, empty if it compiled for itself, or nothing.
     """
 
     chosen: Ids
@@ -141,10 +142,13 @@ class Tried:
     run: str = ""
     by_hand: bool = False
     task: str = ""
+    artifact: str = ""
 
     @property
     def trial(self) -> Trial:
-        return Trial(self.outcome, self.kind, self.stage, self.evidence, self.seconds, self.said, self.run)
+        return Trial(
+            self.outcome, self.kind, self.stage, self.evidence, self.seconds, self.said, self.run, self.artifact
+        )
 
 
 @dataclass(frozen=True, slots=True)

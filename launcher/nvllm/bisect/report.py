@@ -33,6 +33,10 @@ _DIFFER = (
     "This differs from build to build: an artifact is to blame, not a patch alone. Sets that all have the answer, or"
     " all lack it, do not fail equally often; the matrix shows which."
 )
+_ARTIFACTS_DIFFER = (
+    "This differs from build to build: an artifact is to blame, not a patch alone. Artifacts that should fail equally"
+    " often do not; the list of them shows which."
+)
 _MAY_DIFFER = (
     "This may differ from build to build: an artifact may be to blame, not a patch alone. More trials of each build, by"
     " a higher --patience, would tell."
@@ -49,6 +53,10 @@ _NEVER_MIXED = (
 _UNEVEN_SETS = (
     "Sets that all have the answer, or all lack it, do not fail equally often, although builds cannot differ: another"
     " patch changes how often it fails."
+)
+_ANEW = (
+    "builds may differ: each boot compiles code and kernels anew, with --on on any of the machines;"
+    " `nvllm bisect run --artifacts N` tells N compiles of a set apart"
 )
 _SAME_BYTES = "all boots of a set run the same bytes (enforce-eager, on the CPU), so builds cannot differ"
 
@@ -134,7 +142,8 @@ def _builds(start: BisectStart, done: Done) -> list[str]:
         return [_NEVER_MIXED]
     if not spread.too_likely:
         return []
-    return [_DIFFER if spread.differs else _MAY_DIFFER, _COMPILES.format(start.image, start.profile)]
+    differ = _ARTIFACTS_DIFFER if spread.artifacts > spread.sets else _DIFFER
+    return [differ if spread.differs else _MAY_DIFFER, _COMPILES.format(start.image, start.profile)]
 
 
 def spread_text(done: Done) -> str:
@@ -142,21 +151,36 @@ def spread_text(done: Done) -> str:
     spread = done.spread
     if spread is None:
         return ""
-    correlation = f"trials of one build are correlated by {spread.low:g} to {spread.high:g} at 95 %"
+    several = spread.artifacts > spread.sets
+    tried = f"{spread.artifacts} artifacts of {spread.sets} builds" if several else f"{spread.artifacts} builds"
+    what = "artifact" if several else "build"
+    correlation = f"trials of one {what} are correlated by {spread.low:g} to {spread.high:g} at 95 %"
     return (
-        f"{spread.artifacts} builds in {spread.trials} trials; {_SAME_BYTES if spread.by_fact else correlation};"
-        f" equal builds would be as uneven with p = {spread.p:.3f}"
+        f"{tried} in {spread.trials} trials; {_SAME_BYTES if spread.by_fact else correlation};"
+        f" equal {what}s would be as uneven with p = {spread.p:.3f}"
     )
 
 
-def same_bytes_text(start: BisectStart) -> str:
-    """Return that builds of a flaky search cannot differ; empty if they may."""
-    return _SAME_BYTES if start.flaky and start.same_bytes else ""
+def varies_text(start: BisectStart) -> str:
+    """Return what differs from boot to boot of one set in a flaky search; empty if the engine is not booted."""
+    if not start.flaky or start.probe.build_only:
+        return ""
+    return _SAME_BYTES if start.same_bytes else _ANEW
 
 
-def remarks(done: Done) -> tuple[str, ...]:
-    """Return the notes of DONE, how much builds differ, and what its certificate takes for granted."""
-    return (*done.notes, *filter(None, (spread_text(done), assumptions(done))))
+def artifacts_text(state: BisectState) -> str:
+    """Return the artifacts, one line for each set that has any; empty if no trial loaded one."""
+    return "\n".join(
+        f"artifacts of {set_hash(chosen)}: "
+        + "; ".join(f"{tree[:12] or 'compiled at boot'} {counted}" for tree, counted in by_tree.items())
+        for chosen, by_tree in ((chosen, counted.artifacts) for chosen, counted in state.tallies.items())
+        if by_tree
+    )
+
+
+def remarks(state: BisectState, done: Done) -> tuple[str, ...]:
+    """Return the notes of DONE, how much builds differ, the artifacts, and what its certificate takes for granted."""
+    return (*done.notes, *filter(None, (spread_text(done), artifacts_text(state), assumptions(done))))
 
 
 def assumptions(done: Done) -> str:
@@ -168,7 +192,9 @@ def assumptions(done: Done) -> str:
             "The certificate takes the failure as steady: a set always fails or never does, in each of its builds. A"
             " failure rate below 1, or another build of a set that behaves otherwise, would break it."
         )
-    independent = "boots" if done.spread is not None and done.spread.by_fact else "builds of different sets"
+    independent = "builds of different sets"
+    if done.spread is not None and (done.spread.by_fact or done.spread.artifacts > done.spread.sets):
+        independent = "boots" if done.spread.by_fact else "artifacts"
     return (
         f"The certificate takes {independent} as independent; the mean failure rate of all sets with the"
         " answer as equal, and that of all without it; and the failure as monotone: a set fails at least as often as"
@@ -318,8 +344,10 @@ def text(state: BisectState, done: Done | None, *, color: bool, width: int | Non
         posterior_text(known(state, done)),
     ]
     parts += filter(None, [corrections_text(state), given_up_text(state)])
-    if done is not None:
-        parts += filter(None, [conclusion(start, done), certificate_text(state, done), *remarks(done)])
+    if done is None:
+        parts += filter(None, [artifacts_text(state)])
+    else:
+        parts += filter(None, [conclusion(start, done), certificate_text(state, done), *remarks(state, done)])
     return "\n\n".join(parts) + "\n"
 
 
@@ -370,7 +398,8 @@ def _spread_data(done: Done) -> Json:
     if spread is None:
         return None
     return {
-        "builds": spread.artifacts,
+        "builds": spread.sets,
+        "artifacts": spread.artifacts,
         "trials": spread.trials,
         "correlation": {"low": spread.low, "high": spread.high, "level": 0.95},
         "same_bytes": spread.by_fact,
@@ -392,6 +421,10 @@ def _set_data(state: BisectState, chosen: PatchSet) -> Json:
     evidence, built = state.evidence, state.builds.get(chosen)
     verdict = search.concluded(state.problem, evidence, chosen)
     tried: list[Json] = [_without_set(one) for one in state.trials[chosen]]
+    loaded: list[Json] = [
+        {"tree": tree, "bad": counted.bad, "good": counted.good}
+        for tree, counted in state.tallies[chosen].artifacts.items()
+    ]
     return {
         "set": set_hash(chosen),
         "patches": list(state.problem.combinations.ordered(chosen)),
@@ -400,6 +433,7 @@ def _set_data(state: BisectState, chosen: PatchSet) -> Json:
         "confidence": verdict.confidence if verdict else None,
         "build": None if built is None else _without_set(built),
         "trials": tried,
+        "artifacts": loaded,
         "replicas": state.replicas(chosen),
     }
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from nvllm.bisect import posterior
+from nvllm.bisect import homogeneity, posterior
 from nvllm.bisect.answer import Done, NextTrial, Stopped
 from nvllm.bisect.combinations import PatchSet
 from nvllm.bisect.minimal import SetSearch
@@ -50,12 +50,9 @@ def propose(problem: Problem, evidence: SearchEvidence) -> NextTrial | Done:
             return answer
         case Stopped(reason):
             return replace(_best(problem, evidence, reason), certified=False)
-        case NextTrial(chosen, _, purpose):
+        case NextTrial(chosen):
             assert problem.combinations.valid(chosen)
-            # the watch is asked for before anything is found, also while a further cause is searched for
-            beyond = search.complete is not None or purpose == "watch"
-            most = problem.most_trials if beyond else problem.settings.max_trials
-            stopped = problem.reached(evidence, most)
+            stopped = problem.reached(evidence)
             return _best(problem, evidence, stopped) if stopped else answer
 
 
@@ -168,7 +165,7 @@ def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
         note = _NOT_CONFIRMED + otherwise
     elif spread.chance > max(_SUSPECT, 1 - search.settings.confidence):
         yield from search.compare_builds()
-        note = _MAY_DIFFER if spread.chance > max(posterior.DOUBT, 1 - search.settings.confidence) else ""
+        note = _MAY_DIFFER if spread.chance > max(homogeneity.DOUBT, 1 - search.settings.confidence) else ""
     return replace(done, spread=spread, certified=not note, notes=(*done.notes, *filter(None, [note])))
 
 

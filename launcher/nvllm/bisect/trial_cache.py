@@ -73,7 +73,7 @@ def _trial(line: bytes) -> Trial | None:
             "seconds": int() | float() as seconds,
             **rest,
         } if (stage is not None) == (outcome == "untestable") and (stage is None or stage in STAGES):
-            lines, run = (str(rest.get(name, "")) for name in ("said", "run"))
-            return Trial(outcome, kind, stage, evidence, float(seconds), lines, run)
+            lines, run, artifact = (str(rest.get(name, "")) for name in ("said", "run", "artifact"))
+            return Trial(outcome, kind, stage, evidence, float(seconds), lines, run, artifact)
         case _:
             return None

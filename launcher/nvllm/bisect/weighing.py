@@ -15,10 +15,11 @@ from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import NoReturn, TypeAlias, TypeVar
 
-from nvllm.bisect import judge, posterior
+from nvllm.bisect import homogeneity, judge, posterior
 from nvllm.bisect.answer import Done, Line, NextTrial, Purpose, Stopped
 from nvllm.bisect.combinations import PatchSet, halves
-from nvllm.bisect.posterior import BuildSpread, Compared, Rates
+from nvllm.bisect.homogeneity import BuildSpread
+from nvllm.bisect.posterior import Compared, Rates
 from nvllm.bisect.problem import EndName, Problem, SearchEvidence, Verdict
 from nvllm.trials.trial import TrialOutcome
 
@@ -96,7 +97,8 @@ class Search(ABC):
         """The probability of each set that was weighed to show the effect: by its own trials, and with others'."""
         self._says: dict[PatchSet | str, Sequence[float]] = {}
         """What the trials of each source say about the rates, and what is LEARNT from all of them."""
-        self._learnt = problem.rates_before
+        self._before = problem.rates_before(evidence)
+        self._learnt = self._before
         self.beyond: Search | None = None
         """The search for further causes, while it goes on."""
 
@@ -122,7 +124,7 @@ class Search(ABC):
             yield Stopped(f"the failure rate has fallen: {seen}")
         others = self.evidence.trials - bad.trials - good.trials
         # a cause that shows more rarely looks like builds that differ, and is to be searched for
-        if not self.problem.further and posterior.differ(self.rates()) > _SURELY_DIFFER:
+        if not self.problem.further and homogeneity.differ(self.rates()) > _SURELY_DIFFER:
             yield Stopped("this differs from build to build")
         due = (bad.conclusive - pairs) * _BETWEEN_WATCHES <= others - _BETWEEN_WATCHES
         if due or seen.doubtful or (at_the_end and not seen.steady):
@@ -166,8 +168,8 @@ class Search(ABC):
         cause = self.combinations.closed(culprits)
         counts = {self._source(one): (one, self.problem.count(tally)) for one, tally in self.evidence.tallies.items()}
         tried = [(chosen, count) for chosen, count in counts.values() if count.hits + count.misses]
-        return posterior.spread(
-            self.problem.rates_before,
+        return homogeneity.spread(
+            self._before,
             [count for chosen, count in tried if cause <= chosen],
             [count for chosen, count in tried if not cause <= chosen],
         )
@@ -242,10 +244,9 @@ class Search(ABC):
         if self.settings.rates is not None:
             return self.settings.rates
         if not self._says:
-            before = self.problem.rates_before
             for chosen in (self.problem.high, self.problem.low, *self.evidence.tallies):
-                self._says.setdefault(self._source(chosen), self._heard(before, chosen))
-            self._learnt = before.after(self._says.values())
+                self._says.setdefault(self._source(chosen), self._heard(self._before, chosen))
+            self._learnt = self._before.after(self._says.values())
         own = {self._source(chosen) for chosen in but}
         return functools.reduce(Rates.but, (self._says[origin] for origin in own if origin in self._says), self._learnt)
 

@@ -13,11 +13,13 @@ import click
 
 from nvllm.bisect import combinations, driver, journal, page, records, replay_check, report, search
 from nvllm.bisect.answer import Done, NextTrial
+from nvllm.bisect.artifacts import SetArtifacts
 from nvllm.bisect.forecast import Forecast
 from nvllm.bisect.inputs import check_unchanged, inputs_now, same_bytes
 from nvllm.bisect.journal import Journal
 from nvllm.bisect.lookahead import MOST_MACHINES
 from nvllm.bisect.records import BisectStart, BisectState, Corrected, End, Kept, Limits, PatchSummary
+from nvllm.cache import staging
 from nvllm.cli import bisect_sets, image_argument, terminal
 from nvllm.cli.bisect_journals import (
     IMAGE,
@@ -48,6 +50,7 @@ from nvllm.patches import seriesfile
 from nvllm.serve import hostclass
 from nvllm.spec.specfile import named_profile
 from nvllm.trials import bench, probe
+from nvllm.trials.artifact import check_kept
 from nvllm.trials.trial import BisectProbe
 
 EXAMPLES = """
@@ -119,7 +122,7 @@ _START = (
         "--max-trials",
         type=click.IntRange(1),
         default=400,
-        help="End with the best answer after so many trials; --all --flaky may take twice as many.",
+        help="End with the best answer after so many trials; --all --flaky may take three times as many.",
     ),
     option("--max-hours", type=FiniteRange(0), default=0.0, help="The same after hours of work; 0: no limit."),
     option("--all", "further", is_flag=True, help="After one cause, search for others without it."),
@@ -192,6 +195,7 @@ def start_command(app: App, image: str, words: tuple[str, ...], given: StartOpti
     path = path_of(app, image)
     with locked(app, image):
         log = journal.create(path, begun, _aside(path) if given.discard else None)
+        staging.discard(path.parent / "artifacts")
     state = log.state
     costs = state.forecast
     data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
@@ -221,6 +225,12 @@ def _probe(given: StartOptions, words: tuple[str, ...]) -> BisectProbe:
     type=click.IntRange(1, MOST_MACHINES),
     help="Trials at the same time.  [default: 1; with --on, one on each machine]",
 )
+@option(
+    "--artifacts",
+    type=click.IntRange(2, 50),
+    metavar="N",
+    help="Compile each set N times; its trials load these in turn.  [default: each trial compiles for itself]",
+)
 @ON
 @option("--registry", metavar="REPO", help="With --on: the repository that images travel through.")
 @option("--max-trials", type=click.IntRange(1), help="Change the limit of trials of this bisect.")
@@ -231,6 +241,7 @@ def run_command(
     image: str | None,
     budget: float | None,
     jobs: int | None,
+    artifacts: int | None,
     addresses: tuple[str, ...],
     registry: str | None,
     max_trials: int | None,
@@ -238,10 +249,13 @@ def run_command(
 ) -> None:
     """Continue the search, from where it stopped, until it is done.
 
-    With --on, images are built here and pushed to REPO, and each trial goes to a machine of this host's class.
+    With --on, images are built here and pushed to REPO, and each trial goes to a machine of this host's class. With
+    --artifacts, trials that load the same compiled code are told from those that load other.
     """
     if bool(addresses) != (registry is not None):
         raise click.UsageError("--on and --registry go together: machines pull what they try")
+    if addresses and artifacts is not None:
+        raise click.UsageError("--artifacts and --on do not go together: artifacts stay on this host")
     if not addresses and (jobs or 1) > replay_check.MOST_JOBS:
         raise click.UsageError(f"--jobs is at most {replay_check.MOST_JOBS} on one host")
     path = load(app, image).path
@@ -267,6 +281,8 @@ def run_command(
             app.offline,
             app.progress,
         )
+        if artifacts is not None:
+            engine_bench.artifacts = _artifacts(app, log, artifacts)
         engine_bench.clear()
         _change_limits(log, max_trials, max_hours)
         if log.state.end is None:
@@ -473,6 +489,26 @@ def _profile_of(app: App, start: BisectStart) -> Profile:
     return named_profile(app.project, build.spec, start.profile)
 
 
+def _artifacts(app: App, log: Journal, count: int) -> SetArtifacts:
+    """Return COUNT artifacts of each set of LOG.
+
+    Raises Refused NV108 for a probe that asks no engine, or starts its own, and NV860 for a profile whose engines leave
+    nothing that another one could load.
+    """
+    start = log.state.start
+    if start.probe.build_only or start.probe.command[0] == f"{probe.BUILTIN}aot-loads":
+        expected, cure = "a probe that asks an engine", f"nvllm bisect run --image {start.image}"
+        raise refuse("NV108", "--artifacts", expected, "one that needs only the image", cure)
+    build, _ = identity.load_build(app.project, start.image, [])
+    check_kept(build.spec, start.profile)
+    app.progress.note(f"trials of a set load {count} compiles of it in turn: nothing else varies from boot to boot")
+
+    def tried(chosen: tuple[str, ...]) -> int:
+        return len(log.state.trials.get(frozenset(chosen), ()))
+
+    return SetArtifacts(log.path.parent / "artifacts", count, tried, app.places, app.progress)
+
+
 def _at_once(app: App, start: BisectStart, asked: int, facts: HostFacts) -> int:
     """Return how many of ASKED trials run at the same time, and say why if it is not all."""
     if start.probe.build_only:
@@ -507,8 +543,8 @@ def _forecast_text(state: BisectState, costs: Forecast) -> str:
     """Return COSTS, what the search of STATE still costs, for people."""
     took = "" if costs.minutes is None else f"; about {costs.minutes:.0f} min"
     most = "" if costs.most_minutes is None else f", and at most {costs.most_minutes:.0f} min"
-    rarer = ", half of them for rarer causes (--all)" if state.start.further and state.start.flaky else ""
-    builds = report.same_bytes_text(state.start)
+    rarer = " (three times --max-trials, for --all)" if state.start.further and state.start.flaky else ""
+    builds = report.varies_text(state.start)
     return (
         f"{len(state.problem.items)} patches; if one of them is the culprit: {costs.builds:.1f} builds "
         f"(at most {costs.most_builds}) and {costs.trials:.1f} trials{took}. "

@@ -44,7 +44,6 @@ from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
 from nvllm.evidence import analysis, arms, circumstances, conclusion, lmeval, page, summary, tworuns
 from nvllm.evidence.arms import Design
-from nvllm.evidence.artifacts import uncached
 from nvllm.evidence.directory import EvidenceDirectory, document
 from nvllm.evidence.load import LoadProbe, LoadThenQuestions
 from nvllm.evidence.records import (
@@ -66,6 +65,7 @@ from nvllm.patches import patchset
 from nvllm.serve.fresh import FreshInstances
 from nvllm.spec.specfile import named_profile
 from nvllm.trials import questions
+from nvllm.trials.artifact import check_kept
 from nvllm.trials.probe import program
 from nvllm.trials.probing import LegProbe, ProgramProbe, QuestionProbe
 
@@ -363,9 +363,7 @@ def _compiles(build: Build, profile: str, count: int, given: Sequence[str]) -> l
         Refusal("NV108", "--artifacts", "arms that differ in what was compiled alone", name, f"leave {name} out")
         for name in given
     )
-    if reason := uncached(build.spec, build.spec.profiles[profile]):
-        cure = "name a profile that compiles, and keeps what it compiles: --profile P"
-        raise refuse("NV860", f"profile {profile}", "an engine that compiles, and keeps it", reason, cure)
+    check_kept(build.spec, profile)
     return circumstances.artifact_arms(build, profile, count)
 
 

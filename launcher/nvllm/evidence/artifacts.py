@@ -1,90 +1,42 @@
-"""Artifacts of a run: compiled once for each compile key, and loaded by every leg that has the key.
+"""Artifacts of a run: compiled once for each compile key, below `<run>/artifacts`, and loaded by every leg that has it.
 
-::
-
-    <run>/artifacts/<compile key>/
-        artifact.json    what it is; written last
-        <tree hash>/     the tree, as a bless stores one
-        bootstrap/       the run directory of the engine that compiled it
-
-They lie in the run, not in the tree store: they are evidence, no blessing names them, and `gc` would not know of them.
-A profile that is blessed loads its blessing, and so does every other leg with the same key.
+They lie in the run, not in the tree store (`bless/compiled.py`). A profile that is blessed loads its blessing, and so
+does every other leg with the same key.
 """
 
 from __future__ import annotations
 
-import contextlib
-import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from nvllm.bless.blessing import Bless, Keeping
-from nvllm.cache import staging
-from nvllm.cache.cachetree import Tree
-from nvllm.cache.pins import Pins
-from nvllm.cache.staging import Staged
+from nvllm.bless.compiled import Compiling
 from nvllm.cache.store import TreeStore
-from nvllm.core import clock
 from nvllm.core.paths import Places
-from nvllm.core.plan import KV_CACHE_SIZES, UNCACHED
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, refuse_any
-from nvllm.core.spec import ImageSpec, Profile
-from nvllm.evidence.directory import EvidenceDirectory
-from nvllm.evidence.records import ARTIFACT_SCHEMA, ArmState, ArtifactRecord, HarnessCheck, LegVerdict
+from nvllm.evidence.directory import CURE, EvidenceDirectory
+from nvllm.evidence.records import ArmState, HarnessCheck, LegVerdict
 from nvllm.host.locks import HeldLocks
-from nvllm.serve import planner, servehash, staged_cache
+from nvllm.serve import servehash
 from nvllm.serve.examination import Examination
-from nvllm.serve.rundir import RunDirectory, private_directory
-from nvllm.serve.startup import EngineStart
+from nvllm.trials.artifact import Artifact, LoadingStart
 
 _LISTED = 5
 """Signs of a compilation that a check lists."""
 
 
-def uncached(spec: ImageSpec, profile: Profile) -> str:
-    """Return why an engine of PROFILE in SPEC leaves nothing that another one could load; empty if it does."""
-    if profile.eager:
-        return "it compiles nothing"
-    if switched := UNCACHED & {*spec.runtime.environment, *profile.environment}:
-        return f"it keeps nothing that it compiles: {min(switched)}"
-    if profile.gpu is not None and not KV_CACHE_SIZES & profile.arguments.keys():
-        return "its kernels are compiled for a number of blocks that each start measures: no kv-cache-memory-bytes"
-    return ""
+def check(loaded: LoadingStart, scratch: Sequence[str] | None) -> HarnessCheck | None:
+    """Return whether the engine of LOADED has its tree and compiled nothing; None if it loads none.
 
-
-@dataclass(frozen=True, slots=True)
-class Artifact:
-    """The TREE in STORE that was compiled for COMPILE_KEY. CURE is what to do if it is no longer as it was."""
-
-    compile_key: str
-    tree: Tree
-    store: TreeStore
-    cure: str
-
-
-@dataclass(frozen=True, slots=True)
-class LegStart:
-    """The START of a leg's engine, and the staged COPY of the tree that it loads; None if it loads none."""
-
-    start: EngineStart
-    copy: Staged | None
-
-    def check(self, scratch: Sequence[str] | None) -> HarnessCheck | None:
-        """Return whether the engine loaded its tree and compiled nothing; None if it loads none.
-
-        SCRATCH are the files that it has written, None if it has ended.
-        """
-        tree = self.start.cache
-        if tree is None or self.copy is None:
-            return None
-        self.start.read_log()
-        signs = [sign for _, sign in staged_cache.reuse(self.start.timeline, list(scratch or ()), tree)]
-        signs += [f"{one.where}: {one.found}" for one in staging.recheck(self.copy, "")]
-        signs += ["no listing of what it wrote"] if scratch is None else []
-        more = f"; and {len(signs) - _LISTED} more" if len(signs) > _LISTED else ""
-        expected = f"the tree {tree.hash[:12]} loaded and unchanged, and nothing compiled"
-        return HarnessCheck("artifact", not signs, expected, "; ".join(signs[:_LISTED]) + more or "so it is")
+    SCRATCH are the files that it has written, None if it has ended.
+    """
+    tree = loaded.start.cache
+    if tree is None or loaded.copy is None:
+        return None
+    signs = loaded.signs(scratch)
+    more = f"; and {len(signs) - _LISTED} more" if len(signs) > _LISTED else ""
+    expected = f"the tree {tree.hash[:12]} loaded and unchanged, and nothing compiled"
+    return HarnessCheck("artifact", not signs, expected, "; ".join(signs[:_LISTED]) + more or "so it is")
 
 
 @dataclass
@@ -120,41 +72,10 @@ class Artifacts:
 
     def _own(self, key: str, number: int, examination: Examination, held_locks: HeldLocks) -> Artifact:
         """Return the compile NUMBER of KEY in the run, which the engine of EXAMINATION makes if it is not there yet."""
-        store, again = TreeStore(self.directory.artifact(key, number)), f"{held_locks.command} --force"
-        record = self.directory.artifact_record(key, number)
-        if record is None:
-            which = f", number {number}" if number else ""
-            self.progress.note(f"compile: {examination.plan.profile}, compile key {key[:12]}{which}")
-            private_directory(store.root.parent)
-            private_directory(store.root)
-            failed = f"ls {shlex.quote(str(store.root))} && {again}; or with --cold, where each leg compiles for itself"
-            with Pins(self.places.pins).pin() as pin:
-                keeping = Keeping(store, store.root, failed)
-                work = Bless(examination, self.places, held_locks, self.progress, pin, keeping=keeping)
-                tree = work.bootstrap(self.progress).tree
-            record = ArtifactRecord(ARTIFACT_SCHEMA, key, examination.plan.profile, tree, clock.now())
-            self.directory.keep_artifact(record, number)
-        self.progress.note(f"artifact: tree {record.tree.hash[:12]}, compiled at {record.created}")
-        return Artifact(key, record.tree, store, again)
-
-    @contextlib.contextmanager
-    def loading(
-        self, artifact: Artifact, examination: Examination, held_locks: HeldLocks, run: RunDirectory
-    ) -> Iterator[LegStart]:
-        """Stage ARTIFACT for the context, and yield the start of an engine that loads it and nothing else, into RUN.
-
-        The caller holds HELD_LOCKS. Raises Refused NV907 if the tree has changed or has gone.
-        """
-        profile, plan = examination.profile, examination.plan
-        assert examination.engine is not None  # without an engine the examination was refused
-        copy = artifact.store.stage(artifact.tree, staged_cache.directory(self.places, plan.instance), artifact.cure)
-        with staging.discarding(copy.path.parent):
-            plan = planner.mounting(planner.loading(plan, artifact.tree, profile.kernels.missing), copy.path)
-            start = EngineStart(
-                examination.engine, plan, examination.models, run, held_locks, self.progress, artifact.tree
-            )
-            start.memory_floor = profile.campaign.memory_floor
-            yield LegStart(start, copy)
+        again = f"{held_locks.command} --force"
+        otherwise = "or with --cold, where each leg compiles for itself"
+        work = Compiling(examination, self.places, held_locks, self.progress, again, otherwise, CURE)
+        return work.artifact(self.directory.artifact(key, number), number)
 
 
 def _others(

@@ -15,6 +15,7 @@ import statistics
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
+from nvllm.bless import compiled
 from nvllm.evidence import comparison, deciding, intervals
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.deciding import CORRECT
@@ -31,11 +32,6 @@ from nvllm.evidence.records import (
 )
 
 _LOSS = "loss"
-
-
-def directory_of(compile_key: str, artifact: int) -> str:
-    """Return the name of the directory of the compile with the number ARTIFACT; 0 if the key has only one."""
-    return f"{compile_key}-{artifact}" if artifact else compile_key
 
 
 def noted(
@@ -139,7 +135,7 @@ def _result(arm: ArmLegs, artifact: int, bad: Collection[str]) -> ArtifactResult
     return ArtifactResult(
         arm=arm.name,
         tree=_tree(arm),
-        kept=f"artifacts/{directory_of(key, artifact)}/{_tree(arm)}" if key else "",
+        kept=f"artifacts/{compiled.directory_of(key, artifact)}/{_tree(arm)}" if key else "",
         right=tuple(verdict.correct for verdict, _ in arm.valid),
         asked=max((verdict.asked for verdict, _ in arm.valid), default=0),
         outputs=len(arm.sampled),

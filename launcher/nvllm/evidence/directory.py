@@ -9,7 +9,7 @@
         perq.jsonl                     every answer
         verdict.json                   written last: a leg with a verdict is complete
         evaluation/                    the run directory of a second engine, if another one is asked the questions
-    artifacts/<compile key>/           what legs load, see `artifacts.py`; <compile key>-<n>/ if there are several
+    artifacts/<compile key>/           what legs load, see `bless/compiled.py`; <compile key>-<n>/ if there are several
     arms/<arm>/trace/, trace-2/ ...    the legs under a profiler, if there are any: kernels.json, trace.json.gz
     comparison.json, ANALYSIS.md, summary.md, report.html       once every leg is complete
 """
@@ -18,25 +18,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
-from nvllm.cache import cachetree, staging
+from nvllm.bless import compiled
+from nvllm.bless.compiled import ArtifactRecord
+from nvllm.cache import staging
 from nvllm.core import canonical, documents, durable, reading
 from nvllm.core.canonical import Json
 from nvllm.core.fields import Form
 from nvllm.core.refusal import Refusal, refuse, refuse_any
-from nvllm.evidence import compiles
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.records import (
-    FORM_ARTIFACT,
     FORM_COMPARISON,
     FORM_KERNELS,
     FORM_LEG,
     FORM_RUN,
-    ArtifactRecord,
     Comparison,
     HostState,
     KernelTable,
@@ -52,7 +51,6 @@ T = TypeVar("T")
 
 _MANIFEST = "runner_manifest.json"
 _FILES = frozenset({_MANIFEST, "arms", "artifacts", "comparison.json", "ANALYSIS.md", "summary.md", "report.html"})
-_ARTIFACT = "artifact.json"
 EVALUATION = "evaluation"
 """Below a leg, the run directory of a second engine, which was asked the questions."""
 _LONGEST = 255
@@ -118,7 +116,7 @@ class EvidenceDirectory:
         manifest = self._read(self.path / _MANIFEST, FORM_RUN)
         where, expected = f"{self.path / _MANIFEST}: .arms", "names of arms, which are names of directories"
         refuse_any(
-            Refusal("NV853", where, expected, ascii(one.name)[:200], _CURE)
+            Refusal("NV853", where, expected, ascii(one.name)[:200], CURE)
             for one in manifest.arms
             if "/" in one.name or one.name.startswith(".") or len(one.name.encode()) > _LONGEST
         )
@@ -139,19 +137,11 @@ class EvidenceDirectory:
 
     def artifact(self, compile_key: str, number: int = 0) -> Path:
         """Return the directory of what was compiled for COMPILE_KEY, the compile NUMBER if there are several."""
-        return self.path / "artifacts" / compiles.directory_of(compile_key, number)
+        return self.path / "artifacts" / compiled.directory_of(compile_key, number)
 
     def artifact_record(self, compile_key: str, number: int = 0) -> ArtifactRecord | None:
         """Return what was compiled for COMPILE_KEY, None if nothing was. Raises Refused NV853 for another's file."""
-        path = self.artifact(compile_key, number) / _ARTIFACT
-        if not path.exists():
-            return None
-        return documents.parse(FORM_ARTIFACT, self._bytes(path), _wrong_tree, code="NV853", label=str(path), cure=_CURE)
-
-    def keep_artifact(self, record: ArtifactRecord, number: int = 0) -> None:
-        """Write RECORD, once its tree is there. Raises Refused NV920 if that fails."""
-        path = self.artifact(record.compile_key, number) / _ARTIFACT
-        durable.replace(path, documents.encode(FORM_ARTIFACT, record), 0o600, code="NV920")
+        return compiled.record(self.artifact(compile_key, number), CURE)
 
     def keep(self, leg: Path, name: str, text: str) -> None:
         """Write TEXT as the file NAME of LEG. Raises Refused NV920 if that fails."""
@@ -245,22 +235,14 @@ class EvidenceDirectory:
         try:
             return reading.content(path, reading.LOG)
         except OSError as error:
-            raise refuse(
-                "NV853", str(path), "a file of an evidence run", error.strerror or str(error), _CURE
-            ) from error
+            raise refuse("NV853", str(path), "a file of an evidence run", error.strerror or str(error), CURE) from error
 
     def _structured(self, where: str, data: bytes, form: Form[T]) -> T:
-        return documents.parse(form, data, lambda _: (), code="NV853", label=where, cure=_CURE)
+        return documents.parse(form, data, lambda _: (), code="NV853", label=where, cure=CURE)
 
 
 _OTHER = "name another directory: --output DIR"
-_CURE = "name the directory of a run, as `nvllm ablate` printed it"
-
-
-def _wrong_tree(record: ArtifactRecord) -> Iterator[tuple[str, str, str]]:
-    """Yield what is wrong with the tree of RECORD that a schema cannot find."""
-    for path, problem in cachetree.problems(record.tree):
-        yield f".tree: {path!r}", "a path below the top, once, in order, in a directory of the tree", problem
+CURE = "name the directory of a run, as `nvllm ablate` printed it"
 
 
 def document(form: Form[T], value: T) -> dict[str, Json]:

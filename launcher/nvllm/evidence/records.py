@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
-from nvllm.cache.cachetree import Tree
 from nvllm.core.fields import Count, Form, Positive, Rule, Seconds, Sha256, Word
 from nvllm.trials.answers import ProbeState
 
@@ -14,7 +13,6 @@ RUN_SCHEMA = "nvllm.evidence-run/1"
 LEG_SCHEMA = "nvllm.evidence-leg/1"
 COMPARISON_SCHEMA = "nvllm.evidence-comparison/1"
 KERNELS_SCHEMA = "nvllm.evidence-kernels/1"
-ARTIFACT_SCHEMA = "nvllm.evidence-artifact/1"
 
 Kind: TypeAlias = Literal["ablate", "bench", "eval", "sweep"]
 Outcome: TypeAlias = Literal["passed", "failed", "invalid"]
@@ -216,18 +214,6 @@ class LegVerdict:
     def in_engine(self) -> int:
         """The number of its engine in the arm."""
         return self.engine or self.run
-
-
-@dataclass(frozen=True, slots=True)
-class ArtifactRecord:
-    """artifact.json: what legs with COMPILE_KEY load, the TREE beside it, and the PROFILE that compiled it."""
-
-    schema: Annotated[str, Rule(choices=(ARTIFACT_SCHEMA,))]
-    compile_key: Sha256
-    profile: Word
-    tree: Tree
-    created: Word
-    """UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,5 +470,4 @@ class Comparison:
 FORM_RUN = Form("evidence-run", RUN_SCHEMA, "What an evidence run is: runner_manifest.json", RunManifest)
 FORM_LEG = Form("evidence-leg", LEG_SCHEMA, "The verdict of one leg: verdict.json", LegVerdict)
 FORM_COMPARISON = Form("evidence-comparison", COMPARISON_SCHEMA, "The comparison of arms: comparison.json", Comparison)
-FORM_ARTIFACT = Form("evidence-artifact", ARTIFACT_SCHEMA, "What was compiled once: artifact.json", ArtifactRecord)
 FORM_KERNELS = Form("evidence-kernels", KERNELS_SCHEMA, "The kernels of a trace: kernels.json", KernelTable)

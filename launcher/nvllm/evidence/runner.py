@@ -21,7 +21,7 @@ from nvllm.core.plan import LaunchPlan
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refused, refuse
 from nvllm.evidence import analysis, arms, artifacts, conclusion, harness, looks, page, summary, trace
-from nvllm.evidence.artifacts import Artifact, Artifacts, LegStart
+from nvllm.evidence.artifacts import Artifacts
 from nvllm.evidence.directory import EVALUATION, EvidenceDirectory
 from nvllm.evidence.harness import LegObserved
 from nvllm.evidence.load import LoadProbe, LoadThenQuestions
@@ -45,6 +45,7 @@ from nvllm.serve.startup import EngineStart
 from nvllm.serve.supervisor import Supervisor
 from nvllm.trials import probing
 from nvllm.trials.answers import Answered
+from nvllm.trials.artifact import Artifact, LoadingStart, loading, uncached
 from nvllm.trials.probing import Asked, LegProbe
 
 _OF_THE_START: Collection[Blame | None] = frozenset({"gate", "engine", "cache"})
@@ -230,14 +231,14 @@ class Runner:
         # Under the profiler it has a serve hash of its own, which nothing was blessed for: it loads what ARM loads.
         with self._start(build, arm, directory, Depth.UNBLESSED) as leg, leg.start.running("the trace is taken"):
             traced = trace.take(leg.start, load, arm.name, run, steps)
-            loaded = leg.check(self._looked(leg.start)[1])
+            loaded = artifacts.check(leg, self._looked(leg.start)[1])
         if loaded is not None and not loaded.holds:
             cure = f"less {shlex.quote(str(leg.start.run.log))}"
             raise refuse("NV854", f"trace {run} of arm {arm.name}", loaded.expected, loaded.found, cure)
         self.directory.keep_trace(traced.table, traced.trace)
 
     @contextlib.contextmanager
-    def _start(self, build: Build, arm: ArmState, leg: Path, depth: Depth) -> Iterator[LegStart]:
+    def _start(self, build: Build, arm: ArmState, leg: Path, depth: Depth) -> Iterator[LoadingStart]:
         """Examine the profile of ARM in BUILD to DEPTH, hold its locks, and yield the start of its engine, into LEG."""
         blessed = build.spec.profiles[arm.profile].blessed
         places, directory = self.instances.places, RunDirectory(leg)
@@ -245,12 +246,12 @@ class Runner:
             examination, taken = stack.enter_context(self.instances.examined(build, arm.profile, depth))
             examination = replace(examination, plan=planner.running_in(examination.plan, directory.mounted))
             if blessed and examination.manifest is None:
-                loading = self._artifacts.loading(self._loaded[arm], examination, taken, directory)
-                yield stack.enter_context(loading)
+                loaded = self._loaded[arm]
+                yield stack.enter_context(loading(loaded, examination, places, taken, self.progress, directory))
                 return
             cache = stack.enter_context(staged_cache.staged(examination, places))
             start = Supervisor(examination, places, taken, self.progress, cache, directory)
-            yield LegStart(start, None if cache is None else cache.staged)
+            yield LoadingStart(start, None if cache is None else cache.staged)
 
     def _armed(self, arm: ArmState) -> Build:
         """Return the build with the sentinels of ARM, whose profile is blessed if its legs load something.
@@ -261,11 +262,11 @@ class Runner:
         profile = self.build.spec.profiles[arm.profile]
         if self.manifest.kind == "ablate":
             profile = replace(profile, sentinels=arm.present, dev=True, blessed=False)
-        if not self.manifest.cold and not artifacts.uncached(self.build.spec, profile):
+        if not self.manifest.cold and not uncached(self.build.spec, profile):
             profile = replace(profile, blessed=True)
         return fresh.with_profile(self.build, arm.profile, profile)
 
-    def _asked(self, of_leg: LegStart, part: LegPart, runs: range) -> list[LegResult]:
+    def _asked(self, of_leg: LoadingStart, part: LegPart, runs: range) -> list[LegResult]:
         """Start the engine, and ask the probe in each of RUNS. The log of the checks is that of all of them."""
         start, seen = of_leg.start, list[tuple[Asked, LegObserved, int | None]]()
         with start.running("the leg is over"):
@@ -287,7 +288,7 @@ class Runner:
         ]
 
     def _asked_once(
-        self, of_leg: LegStart, probe: LegProbe, leg: Path, run: int, baseline: float | None
+        self, of_leg: LoadingStart, probe: LegProbe, leg: Path, run: int, baseline: float | None
     ) -> tuple[Asked, LegObserved, int | None]:
         """Ask PROBE in RUN, and look at what has to hold then. Return the answers, that, and the peak memory.
 
@@ -301,7 +302,7 @@ class Runner:
         rest = _at_rest(plan.port, before)
         self._snapshot(plan, leg, "after")
         listing, scratch, memory = self._looked(start)
-        artifact = None if self.manifest.cold else of_leg.check(scratch)
+        artifact = None if self.manifest.cold else artifacts.check(of_leg, scratch)
         names = None if listing is None else [PurePosixPath(one).name for one in listing]
         return asked, LegObserved("", names, before, rest, artifact), memory
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from nvllm.core import canonical, proc, reading
 from nvllm.core.canonical import Json
@@ -33,8 +33,10 @@ from nvllm.patches.series import Series
 from nvllm.serve import fresh, health, supervisor
 from nvllm.serve.examination import Depth, Examination
 from nvllm.serve.fresh import FreshInstances
+from nvllm.serve.rundir import RunDirectory
 from nvllm.sources.store import Store
 from nvllm.trials import aot_load, probe
+from nvllm.trials.artifact import Artifact, LoadingStart, loading
 from nvllm.trials.trial import BisectProbe, Built, Trial, TrialResult, TrialStage, evidenced
 
 _STAGE_OF: Mapping[Blame | None, TrialStage] = {
@@ -42,6 +44,7 @@ _STAGE_OF: Mapping[Blame | None, TrialStage] = {
     "image": "build",
     "gate": "boot",
     "engine": "boot",
+    "compile": "boot",
 }
 """The stage of refusals that a set of patches can cause. Any other is the host's fault and stops the bisect."""
 
@@ -52,6 +55,9 @@ ENGINE_VARIABLES = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TL
 
 _KEPT_LINES, _KEPT_CHARACTERS = 12, 1500
 """How much of what a probe wrote is kept."""
+
+_COMPILED_AGAIN = "compiled again"
+"""The kind of a trial whose engine compiled although it loads an artifact."""
 
 _OTHER_PROMPT = "an entirely different question"
 
@@ -73,11 +79,19 @@ def at_once(count: int, profile: Profile, facts: HostFacts) -> tuple[int, str]:
     return room, f"{available >> 20} MiB are available, and each engine needs {profile.host.memory_available >> 20}"
 
 
+class ArtifactsInTurn(Protocol):
+    """Several compiles of each set, which its trials load in turn."""
+
+    def next(self, chosen: tuple[str, ...], examination: Examination, held_locks: HeldLocks) -> Artifact:
+        """Return what the next trial of CHOSEN loads, which the engine of EXAMINATION compiles if it is not there."""
+
+
 @dataclass
 class EngineBench:
     """Builds sets of patches of IMAGE and tries them with the probe TEST, each trial on its own port.
 
     A worker tries them for the TASK that another machine sent. What the bench starts is named after its PURPOSE.
+    Without ARTIFACTS, each engine whose profile compiles does so for itself.
     """
 
     project: Project
@@ -90,6 +104,7 @@ class EngineBench:
     progress: Progress = field(default_factory=Silent)
     task: str = ""
     purpose: Literal["bisect", "proof", "test"] = "bisect"
+    artifacts: ArtifactsInTurn | None = None
     command: str = field(init=False)
     """What the holder of its locks is called."""
     programs: proc.Programs = field(init=False)
@@ -161,7 +176,8 @@ class EngineBench:
             if name == f"{probe.BUILTIN}aot-loads":
                 with self._examined(build) as (examination, _):
                     return aot_load.trial(self.engine, examination.plan, self.places, began)
-            with self._served(build) as running:
+            with self._loading(build, built.chosen) as loaded:
+                running = loaded.start
                 if boots:
                     result = TrialResult(Trial("good", seconds=time.monotonic() - began))
                 elif name.startswith(probe.BUILTIN):
@@ -169,12 +185,27 @@ class EngineBench:
                 else:
                     environment["NVLLM_ADDRESS"] = f"http://127.0.0.1:{running.plan.port}"
                     result = run_probe(self.test, environment, running.run.log, began, self.programs)
-                return replace(result, trial=replace(result.trial, run=str(running.run.path)))
+                return replace(result, trial=self._with_artifact(loaded, result.trial))
         except Refused as refused:
             result = blamed(refused, time.monotonic() - began)
-            if boots and result.trial.stage == "boot":  # an engine that does not start is the failure itself
+            compiled = all(refusal.blame != "compile" for refusal in refused.refusals)
+            if boots and compiled and result.trial.stage == "boot":  # an engine that does not start is the failure
                 return replace(result, trial=replace(result.trial, outcome="bad", stage=None))
             return result
+
+    def _with_artifact(self, loaded: LoadingStart, trial: Trial) -> Trial:
+        """Return TRIAL of the engine of LOADED, with its run and artifact; untestable if it compiled all the same."""
+        start = loaded.start
+        trial = replace(trial, run=str(start.run.path))
+        if start.cache is None:
+            return trial
+        scratch = self.engine.scratch_files(start.container, start.plan.command.interpreter)
+        # An engine that has ended cannot be looked into: how it ended is the probe's verdict.
+        signs = [] if scratch is None else loaded.signs(scratch)
+        if signs:
+            text = last_lines("\n".join(signs))
+            trial = replace(trial, outcome="untestable", kind=_COMPILED_AGAIN, stage="boot", said=text)
+        return replace(trial, artifact=start.cache.hash)
 
     def ensure_image(self, build: Build) -> str:
         """Build the image of BUILD where it is missing, and return the id by which the engine knows it."""
@@ -211,6 +242,25 @@ class EngineBench:
     def _narrowed(self, build: Build) -> Build:
         directory = self.project.series(build.spec.patches.series)
         return with_own_sentinels(build, self.profile, seriesfile.load(directory, self.project.show(directory)))
+
+    @contextlib.contextmanager
+    def _loading(self, build: Build, chosen: tuple[str, ...]) -> Iterator[LoadingStart]:
+        """Serve BUILD, of the set CHOSEN, until the context ends; with an artifact, if ARTIFACTS has one for it."""
+        if self.artifacts is None:
+            with self._served(build) as running:
+                yield LoadingStart(running, None)
+            return
+        narrowed = self._narrowed(build)
+        profile = replace(narrowed.spec.profiles[self.profile], blessed=True)  # so that it is planned to load a cache
+        narrowed = fresh.with_profile(narrowed, self.profile, profile)
+        with self._instances.examined(narrowed, self.profile, Depth.UNBLESSED) as (examination, taken):
+            artifact = self.artifacts.next(chosen, examination, taken)
+            run = RunDirectory(self.places.run(examination.plan.instance))
+            with (
+                loading(artifact, examination, self.places, taken, Silent(), run) as loaded,
+                loaded.start.running("the trial is over"),
+            ):
+                yield loaded
 
     @contextlib.contextmanager
     def _served(self, build: Build) -> Iterator[supervisor.Supervisor]:

@@ -20,8 +20,8 @@ class Trial:
     """One image, tried once. KIND names the failure of a bad trial, STAGE is where an untestable one stopped.
 
     EVIDENCE is the sha256 of what the trial wrote (empty: nothing); SECONDS is how long it took. SAID is the end of
-    what it wrote, for people, and RUN its run directory. Raises ValueError unless exactly the untestable trials have a
-    stage.
+    what it wrote, for people, and RUN its run directory. ARTIFACT is the hash of the compile cache that it loaded;
+    empty if it compiled for itself, or nothing. Raises ValueError unless exactly the untestable trials have a stage.
     """
 
     outcome: TrialOutcome
@@ -31,6 +31,7 @@ class Trial:
     seconds: float = 0.0
     said: str = ""
     run: str = ""
+    artifact: str = ""
 
     def __post_init__(self) -> None:
         if (self.outcome == "untestable") != (self.stage is not None):

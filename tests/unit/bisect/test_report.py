@@ -7,21 +7,23 @@ import itertools
 import json
 import random
 import re
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from nvllm.bisect import records
+from nvllm.bisect import page, records
 from nvllm.bisect import report as bisect_report
 from nvllm.bisect.answer import Done
+from nvllm.bisect.combinations import set_hash
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
 from nvllm.bisect.problem import Mode, Tally, Verdict
 from nvllm.bisect.records import BisectStart, BisectState, Tried
 from nvllm.core import canonical
 from nvllm.trials.trial import Built, Trial
-from support.bisect_world import BAD, SimulatedBench, all_of, free, sometimes, start
+from support.bisect_world import BAD, GOOD, SimulatedBench, all_of, free, sometimes, start
 from support.rows import each_row
 
 
@@ -112,6 +114,7 @@ def test_the_data_is_json(finished: tuple[Log, Done]) -> None:
         "said": "",
         "by_hand": False,
         "task": "",
+        "artifact": "",
     }
     assert bisect_report.data(Log(log.entries[:3]).state, None)
 
@@ -150,6 +153,34 @@ def test_what_is_not_certified_is_not_said_to_be_proved() -> None:
     never = replace(done, spread=replace(done.spread, mixed=False), certified=False)
     assert "No build was both good and bad" in bisect_report.conclusion(first, never)
     assert "not proved that all are needed" in bisect_report.conclusion(replace(first, mode="set"), doubtful)
+
+
+def test_artifacts_are_named_with_their_trials() -> None:
+    """Of each set that has the patch, the first of two artifacts fails and the other never does."""
+    tried = Counter[frozenset[str]]()
+
+    def judge(chosen: frozenset[str]) -> Trial:
+        number = tried[chosen] % 2
+        tried[chosen] += 1
+        return replace(BAD if "p01" in chosen and not number else GOOD, artifact=f"{len(chosen)}{number}" * 32)
+
+    log = Log.of(start(free(2), "ordered", flaky=True))
+    done = drive(log, SimulatedBench(judge))
+    assert isinstance(done, Done)
+    assert (done.stopped, done.certified, done.culprits) == ("this differs from build to build", False, ("p01",))
+    state = log.state
+    text = bisect_report.text(state, done, color=False)
+    assert "an artifact is to blame, not a patch alone. Artifacts that should fail equally often do not" in text
+    assert "nvllm ablate cpu --profile tiny-eager --artifacts 5 --probe FILE" in text
+    both = state.tallies[frozenset({"p01", "p02"})]
+    names = f"202020202020 bad {both.bad} of {both.bad}; 212121212121 good {both.good} of {both.good}"
+    assert f"artifacts of {set_hash(['p01', 'p02'])}: {names}" in text
+    assert "6 artifacts of 3 builds in" in text
+    data = bisect_report.data(state, done)
+    assert data["found"]["builds"] | {"artifacts": 6, "builds": 3, "differ": True} == data["found"]["builds"]  # type: ignore[index,call-overload,operator]  # JSON
+    assert data["sets"][0]["artifacts"][0] == {"tree": "20" * 32, "bad": both.bad, "good": 0}  # type: ignore[index,call-overload]  # JSON
+    assert names in page.markdown(log.entries, done)
+    assert names in bisect_report.text(state, None, color=False)
 
 
 def test_the_rest_is_not_called_unbroken_where_it_fails_less_often() -> None:
@@ -207,8 +238,8 @@ def test_boots_of_the_same_bytes_are_said_to_be() -> None:
     assert done.spread is not None
     sentence = "all boots of a set run the same bytes (enforce-eager, on the CPU), so builds cannot differ"
     assert sentence in bisect_report.spread_text(done)
-    assert bisect_report.same_bytes_text(begun) == sentence
-    assert not bisect_report.same_bytes_text(replace(begun, flaky=False))
+    assert bisect_report.varies_text(begun) == sentence
+    assert not bisect_report.varies_text(replace(begun, flaky=False))
     assert "takes boots as independent" in bisect_report.assumptions(done)
     assert bisect_report.data(log.state, done)["found"]["builds"]["same_bytes"] is True  # type: ignore[index,call-overload]  # JSON
     uneven = replace(done, spread=replace(done.spread, differs=True), certified=False)

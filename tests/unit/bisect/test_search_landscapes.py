@@ -112,6 +112,17 @@ def test_nothing_is_certified_if_each_build_always_fails_or_never_does() -> None
         assert one.done is None or (one.done.spread is not None and not one.done.spread.mixed) or one.done.stopped
 
 
+@pytest.mark.thorough
+def test_an_artifact_is_to_blame_where_each_always_fails_or_never_does() -> None:
+    """Three artifacts of each set: unlike one, they tell a set of which some fail from a failure that is flaky."""
+    differing = 0
+    for one in campaigns("artifacts differ 1", 4):
+        assert not one.certified
+        differing += one.done is not None and one.done.spread is not None and one.done.spread.differs
+        assert one.done is None or one.done.spread is None or one.done.spread.artifacts > one.done.spread.sets
+    assert differing >= 2
+
+
 def test_nothing_is_certified_where_everything_without_it_fails_too() -> None:
     """Either a second cause or builds that differ: trials of these builds cannot tell."""
     rng = random.Random(5)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from nvllm.bisect import journal
+from nvllm.bisect.artifacts import SetArtifacts
 from nvllm.bisect.records import Corrected
 from nvllm.cli.main import main
 from nvllm.core.paths import Project, places
@@ -28,6 +29,8 @@ from support.plansamples import project, shorten_series, write_lock
 
 
 class Bench(SimulatedBench):
+    artifacts: SetArtifacts | None = None
+
     def clear(self) -> None:
         pass
 
@@ -182,6 +185,32 @@ def test_a_budget_leaves_the_search_to_be_gone_on_with(
     assert main(["bisect", "status"]) == 0
     assert "  second  0.500\n" in capsys.readouterr().out
     assert answer(capsys, "bisect", "run")["found"]["culprits"] == ["first"]
+
+
+def test_artifacts_are_asked_for_where_engines_of_this_host_compile(
+    probe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start, asked = ["bisect", "start", "demo", "--discard"], ["bisect", "run", "--artifacts", "2"]
+    by_probe = ["--test", str(probe)]
+    for test, code in (
+        ([*by_probe, "--build-only"], "NV108"),
+        (["--test-builtin", "aot-loads"], "NV108"),
+        (by_probe, "NV860"),
+    ):
+        answer(capsys, *start, *test)
+        bench = with_judge(monkeypatch, all_of(frozenset({"first"})))
+        assert codes(capsys, *asked) == [code]
+        assert bench.tries == []
+    assert codes(capsys, *asked, "--on", "ray://head", "--registry", "r.example/x") == ["NV108"]
+    spec = Path("images/demo.yaml")
+    spec.write_text(spec.read_text().replace("enforce-eager: true", "enforce-eager: false"))
+    anew = "builds may differ: each boot compiles code and kernels anew, with --on on any of the machines; `nvllm"
+    assert anew in text(capsys, *start, *by_probe, "--flaky")
+    answer(capsys, *start, *by_probe)
+    assert answer(capsys, *asked)["found"]["culprits"] == ["first"]
+    assert bench.artifacts is not None
+    assert (bench.artifacts.count, bench.artifacts.directory) == (2, bisects(tmp_path) / "demo/artifacts")
+    assert bench.artifacts.tried(("first", "second")) == len([one for one in bench.tries if len(one) == 2])
 
 
 def test_bad_input_is_refused(probe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

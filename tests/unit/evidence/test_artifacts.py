@@ -13,10 +13,11 @@ from nvllm.core import workload
 from nvllm.core.plan import CACHE
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import Profile
-from nvllm.evidence import alike, artifacts, conclusion
+from nvllm.evidence import alike, conclusion
 from nvllm.evidence.arms import Arm, name
 from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.records import ArmState, Comparison, LegPhase, LegVerdict
+from nvllm.trials.artifact import uncached
 from support import evidence_samples
 from support.evidence_world import COMPILED, World, artifact_world
 from support.plansamples import FrontEnd
@@ -150,8 +151,8 @@ def test_profiles_with_other_arguments_compile_for_themselves(made: World) -> No
 def test_what_leaves_nothing_to_load() -> None:
     of = COMPILED.profiles["eager"]
     without = replace(of, environment={"VLLM_DISABLE_COMPILE_CACHE": "1"})
-    assert artifacts.uncached(COMPILED, of) == ""
-    assert artifacts.uncached(COMPILED, without) == "it keeps nothing that it compiles: VLLM_DISABLE_COMPILE_CACHE"
+    assert uncached(COMPILED, of) == ""
+    assert uncached(COMPILED, without) == "it keeps nothing that it compiles: VLLM_DISABLE_COMPILE_CACHE"
 
 
 def test_a_finding_says_whether_its_arms_ran_the_same_code(made: World) -> None:
