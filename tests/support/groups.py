@@ -13,6 +13,7 @@ IMAGES = (
     "e2e/test_bench.py",
     "e2e/test_bisect.py",
     "e2e/test_bisect_artifacts.py",
+    "e2e/test_bisect_artifacts_served.py",
     "e2e/test_bisect_edges.py",
     "e2e/test_bisect_landscapes.py",
     "e2e/test_build.py",

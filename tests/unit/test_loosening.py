@@ -222,7 +222,14 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "--proved-by": "a text of the series",
         "--id": "what the patch is called",
     },
-    "patch prove": {"--profile": _WHICH, "--again": "runs more tests", "--each": "runs more tests", "--dry-run": _LESS},
+    "patch prove": {
+        "--profile": _WHICH,
+        "--again": "runs more tests",
+        "--each": "runs more tests",
+        "--dry-run": _LESS,
+        "--on": "where tests run; what a machine answers is held against what it was sent",
+        "--registry": "what images and tests travel through; a machine pulls both by digest",
+    },
     "patch replace": {"--from-pr": _CHANGE, "--series": _WHICH},
     "patch refresh": {"--against": _WHICH, "--series": _WHICH},
     "dev finish": {"--dry-run": _LESS},
@@ -230,6 +237,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "dev test": {"--profile": _WHICH},
     "port": {
         "--to": _WHICH,
+        "--from-series": _WHICH,
         "--commit": "a pin of the series; it is checked against what the source records",
         "--conflicts": "where a person's merges are read; the patches are shown, and committed",
         "--dry-run": _LESS,

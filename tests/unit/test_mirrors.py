@@ -47,6 +47,7 @@ ELSEWHERE = {
     "evidence/records": "unit/evidence/test_directory.py",
     "fleet/leftovers": "unit/fleet/test_worker.py",
     "fleet/task_runner": "unit/fleet/test_worker.py",
+    "fleet/testfiles": "unit/fleet/test_proofs.py",
     "fleet/cluster": "fleet/test_trials.py",
     "api": "unit/test_library.py",
     "bisect/answer": "unit/bisect/test_search.py",

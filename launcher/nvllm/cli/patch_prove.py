@@ -229,7 +229,7 @@ def _elsewhere(
     registry: Repository,
 ) -> None:
     """Have the machines of CARRIER run JOBS, and record what each did as soon as it is known."""
-    cure = f"nvllm patch prove {spec.name}, here alone; or add a machine: docs/fleet.md"
+    cure = "start it on a host of their class, or add a machine: docs/fleet.md"
     pool = MachinePool(carrier, hostclass.host_class(facts), app.progress, cure)
     app.progress.note(f"machines of class {pool.host}: {len(pool.fitting())}")
     prover = ProofMachines(pool, image_builder(app), registry, spec.name, profile)
