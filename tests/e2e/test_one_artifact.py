@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from docker import DockerClient
 
+from nvllm.bless import compiled
 from nvllm.evidence.directory import EvidenceDirectory
 from support import question_samples
 from support.engine_world import IMAGE, Done, World, Worlds
@@ -36,7 +37,7 @@ def test_two_arms_load_what_one_engine_compiled(worlds: Worlds, docker_client: D
     legs = [verdict(output, arm) for arm in ("none", "mamba-block-ids")]
     (key,) = {one["compile_key"] for one in legs}
     (tree,) = {one["tree"] for one in legs}
-    record = EvidenceDirectory(output).artifact_record(key)
+    record = compiled.record(EvidenceDirectory(output).artifact(key), "")
     assert record is not None
     assert record.tree.hash == tree
     logs = [(output / "arms" / one["arm"] / "run-1" / "engine.log").read_text() for one in legs]

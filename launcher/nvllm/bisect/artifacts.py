@@ -22,6 +22,11 @@ from nvllm.trials.artifact import Artifact
 _OTHERWISE = "or without --artifacts, where each trial compiles for itself"
 
 
+def artifacts_of(journal: Path) -> Path:
+    """Return where the artifacts of the bisect with the file JOURNAL are."""
+    return journal.parent / "artifacts"
+
+
 @dataclass(frozen=True, slots=True)
 class SetArtifacts:
     """COUNT artifacts of each set, below DIRECTORY. TRIED returns how many trials a set has."""

@@ -62,12 +62,15 @@ def record(directory: Path, cure: str) -> ArtifactRecord | None:
     path = directory / _RECORD
     if not path.exists():
         return None
+    return documents.parse(FORM, content(path, cure), _wrong_tree, code="NV853", label=str(path), cure=cure)
+
+
+def content(path: Path, cure: str) -> bytes:
+    """Return the content of PATH, a file of evidence. Raises Refused NV853 with CURE if it cannot be read."""
     try:
-        data = reading.content(path, reading.LOG)
+        return reading.content(path, reading.LOG)
     except OSError as error:
-        expected, problem = "a file of an evidence run", error.strerror or str(error)
-        raise refuse("NV853", str(path), expected, problem, cure) from error
-    return documents.parse(FORM, data, _wrong_tree, code="NV853", label=str(path), cure=cure)
+        raise refuse("NV853", str(path), "a file of an evidence run", error.strerror or str(error), cure) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import click
 
 from nvllm.bisect import combinations, driver, journal, page, records, replay_check, report, search
 from nvllm.bisect.answer import Done, NextTrial
-from nvllm.bisect.artifacts import SetArtifacts
+from nvllm.bisect.artifacts import SetArtifacts, artifacts_of
 from nvllm.bisect.forecast import Forecast
 from nvllm.bisect.inputs import check_unchanged, inputs_now, same_bytes
 from nvllm.bisect.journal import Journal
@@ -195,7 +195,7 @@ def start_command(app: App, image: str, words: tuple[str, ...], given: StartOpti
     path = path_of(app, image)
     with locked(app, image):
         log = journal.create(path, begun, _aside(path) if given.discard else None)
-        staging.discard(path.parent / "artifacts")
+        staging.discard(artifacts_of(path))
     state = log.state
     costs = state.forecast
     data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
@@ -506,7 +506,7 @@ def _artifacts(app: App, log: Journal, count: int) -> SetArtifacts:
     def tried(chosen: tuple[str, ...]) -> int:
         return len(log.state.trials.get(frozenset(chosen), ()))
 
-    return SetArtifacts(log.path.parent / "artifacts", count, tried, app.places, app.progress)
+    return SetArtifacts(artifacts_of(log.path), count, tried, app.places, app.progress)
 
 
 def _at_once(app: App, start: BisectStart, asked: int, facts: HostFacts) -> int:

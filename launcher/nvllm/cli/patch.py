@@ -136,7 +136,7 @@ def check_command(app: App, image: str | None, every: bool, against: str | None,
         series = seriesfile.of(app.project, spec.patches.series)
         refuse_any(seriesfile.other_commit(series, spec.vllm.commit, f"patches/{series.base}"))
         tree, version = _source(app, series, patchcheck.paths_read(series), against)
-        diffs = seriesfile.diffs(app.project.series(series.base), series.patches, f"patches/{series.base}")
+        diffs = seriesfile.diffs_of(app.project, series.base, series.patches)
         report = patchcheck.report(series, diffs, spec.patches.enable, tree, version)
         reports.append((spec.name, report, _beside(app, series, version)))
     data: list[Json] = [
@@ -157,7 +157,7 @@ def _check_upstream(app: App, spec: ImageSpec, upstream: Sequence[str]) -> None:
     """Compare patches of the series of SPEC with their pull requests, as UPSTREAM has them."""
     series = seriesfile.of(app.project, spec.patches.series)
     label = f"patches/{series.base}"
-    diffs = seriesfile.diffs(app.project.series(series.base), series.patches, label)
+    diffs = seriesfile.diffs_of(app.project, series.base, series.patches)
     taken = {one.upstream.reference: one for one in series.patches if one.id in diffs and one.upstream.reference}
     asked = [each for where in upstream for each in ([*_urls(taken.values())] if where == "each" else [where])]
     sources = Sources(None, os.environ)  # for all, since it asks pip for its configuration
@@ -366,7 +366,7 @@ def _fitted(app: App, series: Series, enabled: Collection[str], changes: Sequenc
     if tree is None:
         return pullrequest.whole(None, changes, "--from-pr"), False
     below = [one for one in series.patches if one.id in enabled]
-    diffs = seriesfile.diffs(app.project.series(series.base), below, f"patches/{series.base}")
+    diffs = seriesfile.diffs_of(app.project, series.base, below)
     changed = Overlay(tree, patching.apply_all(tree, [diffs[one.id] for one in below if one.id in diffs]))
     return pullrequest.whole(changed, imported.exact(changed, changes, series.version), "--from-pr"), True
 
@@ -389,7 +389,7 @@ def _refuse_conflicts(app: App, series: Series, enabled: Collection[str], change
     if tree is None:
         return
     below = [one for one in series.patches if one.id in enabled and one.status == "carried"]
-    diffs = seriesfile.diffs(app.project.series(series.base), below, f"patches/{series.base}")
+    diffs = seriesfile.diffs_of(app.project, series.base, below)
     own = Patch(change.id, "carried", change.summary, Upstream("none"), touches=change.diff.paths)
     chosen, label = [*below, own], f"{app.project.show(app.project.spec(image))}: .patches.enable"
     problems = together.conflicts(series, chosen, {**diffs, change.id: change.diff}, tree, label)

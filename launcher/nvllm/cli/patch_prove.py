@@ -257,8 +257,7 @@ def _here(
     bench = EngineBench(
         app.project, app.places, image, profile, judge, docker, app.offline, app.progress, purpose="proof"
     )
-    directory = app.project.series(series.base)
-    diffs = seriesfile.diffs(directory, series.patches, app.project.show(directory))
+    diffs = seriesfile.diffs_of(app.project, series.base, series.patches)
     prover = ProofBench(app.project, spec, series, diffs, bench, facts, app.project.root)
     waiting = [one for one in removals if one.to_run]
     bench.clear()

@@ -171,7 +171,7 @@ def port(
     spec = specfile.of(app.project, image)
     series = _series(app, spec, base)
     directory = app.project.series(series.base)
-    diffs = seriesfile.diffs(directory, series.patches, app.project.show(directory))
+    diffs = seriesfile.diffs_of(app.project, series.base, series.patches)
     old = source.texts(source_archive(app, series.version), suffixes(series))
     job = _Job(app, series, diffs, old, spec.patches.enable)
     if to == EACH:

@@ -130,17 +130,8 @@ class Programs:
         token = secrets.token_hex(16)
         with self._noted(token):
             try:
-                with self._started(argv, env, token, stderr, cwd) as process:
-                    try:
-                        yield process
-                    except BaseException:
-                        try:
-                            _signal_group(process.pid, signal.SIGTERM)
-                            with contextlib.suppress(subprocess.TimeoutExpired):
-                                process.wait(_LAST_WORDS)
-                        finally:
-                            _signal_group(process.pid, signal.SIGKILL)
-                        raise
+                with self._started(argv, env, token, stderr, cwd) as process, _ending_its_group(process):
+                    yield process
             except BaseException:
                 _kill_marked(token)  # an interrupt may come before the start of a program returns it
                 raise
@@ -239,6 +230,21 @@ def _kill_marked(token: str) -> int:
                 os.kill(int(path.parent.name), signal.SIGKILL)
                 killed += 1
     return killed
+
+
+@contextlib.contextmanager
+def _ending_its_group(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """After an exception in the context, no process of the group of PROCESS is left running."""
+    try:
+        yield
+    except BaseException:
+        try:
+            _signal_group(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LAST_WORDS)
+        finally:
+            _signal_group(process.pid, signal.SIGKILL)
+        raise
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

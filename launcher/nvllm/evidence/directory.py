@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from nvllm.bless import compiled
-from nvllm.bless.compiled import ArtifactRecord
 from nvllm.cache import staging
 from nvllm.core import canonical, documents, durable, reading
 from nvllm.core.canonical import Json
@@ -139,17 +138,13 @@ class EvidenceDirectory:
         """Return the directory of what was compiled for COMPILE_KEY, the compile NUMBER if there are several."""
         return self.path / "artifacts" / compiled.directory_of(compile_key, number)
 
-    def artifact_record(self, compile_key: str, number: int = 0) -> ArtifactRecord | None:
-        """Return what was compiled for COMPILE_KEY, None if nothing was. Raises Refused NV853 for another's file."""
-        return compiled.record(self.artifact(compile_key, number), CURE)
-
     def keep(self, leg: Path, name: str, text: str) -> None:
         """Write TEXT as the file NAME of LEG. Raises Refused NV920 if that fails."""
         durable.replace(leg / name, text.encode(), 0o600, code="NV920")
 
     def log(self, leg: Path) -> str:
         """Return the engine's log of LEG. Raises Refused NV853 if it cannot be read."""
-        return self._bytes(leg / "engine.log").decode("utf-8", "replace")
+        return compiled.content(leg / "engine.log", CURE).decode("utf-8", "replace")
 
     def series(self) -> dict[str, tuple[MemorySample, ...]]:
         """Return the series of memory of every leg that has one, by arm and run. Raises Refused NV853."""
@@ -167,7 +162,7 @@ class EvidenceDirectory:
         path = leg / rundir.MEMORY
         if not path.exists():
             return ()
-        *lines, _ = self._bytes(path).split(b"\n")  # a run that was killed may have left a part of a line
+        *lines, _ = compiled.content(path, CURE).split(b"\n")  # a run that was killed may have left a part of a line
         return tuple(
             self._structured(f"{path}:{number}", line, memoryseries.FORM) for number, line in enumerate(lines, 1)
         )
@@ -225,17 +220,11 @@ class EvidenceDirectory:
         durable.replace(self.path / name, text.encode(), 0o600, code="NV920")
 
     def _answers(self, path: Path) -> tuple[Answered, ...]:
-        lines = self._bytes(path).splitlines()
+        lines = compiled.content(path, CURE).splitlines()
         return tuple(self._structured(f"{path}:{number}", line, FORM_ANSWER) for number, line in enumerate(lines, 1))
 
     def _read(self, path: Path, form: Form[T]) -> T:
-        return self._structured(str(path), self._bytes(path), form)
-
-    def _bytes(self, path: Path) -> bytes:
-        try:
-            return reading.content(path, reading.LOG)
-        except OSError as error:
-            raise refuse("NV853", str(path), "a file of an evidence run", error.strerror or str(error), CURE) from error
+        return self._structured(str(path), compiled.content(path, CURE), form)
 
     def _structured(self, where: str, data: bytes, form: Form[T]) -> T:
         return documents.parse(form, data, lambda _: (), code="NV853", label=where, cure=CURE)

@@ -18,7 +18,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,6 @@ from nvllm.cache.pins import Pin, Pins
 from nvllm.cache.store import TreeStore
 from nvllm.core import archives, canonical, durable, reading
 from nvllm.core.archives import ArchiveName
-from nvllm.core.canonical import Json
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import Places, ensure
 from nvllm.core.progress import Progress
@@ -46,7 +45,6 @@ from nvllm.sources.store import Store
 ARTIFACT = "application/vnd.nvllm.blessing.v1"
 _MANIFEST = "application/vnd.nvllm.bless-manifest.v1+json"
 _SIGNATURE = "application/vnd.nvllm.ssh-signature.v1"
-_EMPTY = "application/vnd.oci.empty.v1+json"
 _SIGNATURE_BYTES = 64 << 10
 _AHEAD = 1000
 """By how much the version of a signed blessing may exceed the next one here: this host may have missed some."""
@@ -105,8 +103,9 @@ def push_blessing(
     documents = [(_MANIFEST, written)]
     if signed.is_file():
         documents.append((_SIGNATURE, reading.unlinked(signed, _SIGNATURE_BYTES)))
-    sent += repository.push_blobs([Blob.of(b"{}"), *(Blob.of(data) for _, data in documents)])
-    repository.push_referrer(_artifact(documents, subject), subject.digest, ARTIFACT)
+    sent += repository.push_blobs([Blob.of(oci.EMPTY), *(Blob.of(data) for _, data in documents)])
+    layers = [Descriptor(kind, sha256(data), len(data)) for kind, data in documents]
+    repository.push_referrer(oci.artifact(ARTIFACT, layers, subject), subject.digest, ARTIFACT)
     # The tag comes last: who finds the cache by it finds its manifest too.
     repository.push_manifest(tag_of(manifest.serve_hash), image)
     return PushedBlessing(manifest.label, manifest.version, tag_of(manifest.serve_hash), subject.digest, sent)
@@ -181,20 +180,6 @@ def _manifest(notes: Mapping[str, str], layer: Layer, config: bytes) -> bytes:
             "config": Descriptor(oci.CONFIG, sha256(config), len(config)).document(),
             "layers": [Descriptor(LAYER, layer.diff_id, layer.size).document()],
             "annotations": dict(notes),
-        }
-    )
-
-
-def _artifact(documents: Sequence[tuple[str, bytes]], subject: Descriptor) -> bytes:
-    layers: Json = [Descriptor(kind, sha256(data), len(data)).document() for kind, data in documents]
-    return canonical.encode(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "artifactType": ARTIFACT,
-            "config": Descriptor(_EMPTY, sha256(b"{}"), 2).document(),
-            "layers": layers,
-            "subject": subject.document(),
         }
     )
 

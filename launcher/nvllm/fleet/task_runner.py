@@ -83,10 +83,9 @@ class TaskRunner:
         spec = specfile.of(self.project, task.image)
         specfile.named_profile(self.project, spec, task.profile)
         series = seriesfile.of(self.project, spec.patches.series)
-        directory = self.project.series(series.base)
-        label = self.project.show(directory)
+        label = self.project.show(self.project.series(series.base))
         chosen = Sets(edit.carried(series, task.patch, label), task.without.chosen, task.whole.chosen)
-        diffs = seriesfile.diffs(directory, series.patches, label)
+        diffs = seriesfile.diffs_of(self.project, series.base, series.patches)
         bench = self._bench(task, probe.builtin("boots"))  # it judges nothing: the tests do
         with tempfile.TemporaryDirectory(prefix="nvllm-task-", ignore_cleanup_errors=True) as name:
             root = Path(name)

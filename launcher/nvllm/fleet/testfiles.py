@@ -16,20 +16,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvllm.core import archives, canonical, durable, reading
+from nvllm.core import archives, durable, reading
 from nvllm.core.archives import ArchiveName
 from nvllm.core.lock import LockedFile
 from nvllm.core.paths import Places
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import refuse
 from nvllm.fleet.registry import Blob, BlobSource, Repository
-from nvllm.layers import tarlayer
-from nvllm.layers.oci import LAYER, MANIFEST, Descriptor, sha256
+from nvllm.layers import oci, tarlayer
+from nvllm.layers.oci import LAYER, Descriptor
 from nvllm.sources import fetch
 from nvllm.sources.store import Store
 
 ARTIFACT = "application/vnd.nvllm.tests.v1"
-_EMPTY = "application/vnd.oci.empty.v1+json"
 SETTINGS = ("conftest.py", "pyproject.toml", "pytest.ini", "setup.cfg", "tox.ini")
 """What pytest reads at the top of a project."""
 
@@ -71,16 +70,8 @@ def push(root: Path, nodes: Sequence[str], repository: Repository, progress: Pro
     with tempfile.TemporaryDirectory(prefix="nvllm-tests-") as scratch:
         # No time: the same files are the same archive, whoever sends them and whenever.
         layer = tarlayer.write("tests", entries, epoch=0, path=Path(scratch, "tests.tar"), progress=progress)
-        repository.push_blobs([Blob(layer.diff_id, layer.size, layer.path), Blob.of(b"{}")])
-    manifest = canonical.encode(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "artifactType": ARTIFACT,
-            "config": Descriptor(_EMPTY, sha256(b"{}"), 2).document(),
-            "layers": [Descriptor(LAYER, layer.diff_id, layer.size).document()],
-        }
-    )
+        repository.push_blobs([Blob(layer.diff_id, layer.size, layer.path), Blob.of(oci.EMPTY)])
+    manifest = oci.artifact(ARTIFACT, [Descriptor(LAYER, layer.diff_id, layer.size)])
     repository.push_manifest(f"tests-{layer.diff_id.removeprefix('sha256:')}", manifest)  # what none names may go
     return PushedTests(layer.diff_id, layer.size)
 

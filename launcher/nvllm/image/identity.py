@@ -100,8 +100,7 @@ class Build:
 
     def diffs(self, project: Project) -> tuple[Diff, ...]:
         """Return the diffs of the patch set of PROJECT, in order. Raises Refused as `seriesfile.diffs` does."""
-        directory = project.series(self.spec.patches.series)
-        by_id = seriesfile.diffs(directory, self.patches, project.show(directory))
+        by_id = seriesfile.diffs_of(project, self.spec.patches.series, self.patches)
         return tuple(by_id[patch.id] for patch in self.patches)
 
 

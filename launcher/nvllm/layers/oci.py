@@ -126,6 +126,25 @@ LAYOUT = canonical.encode({"imageLayoutVersion": "1.0.0"})
 """The content of the file ``oci-layout``."""
 
 
+EMPTY = b"{}"
+"""The configuration of an artifact, a blob that has to be there."""
+
+
+def artifact(kind: str, layers: Sequence[Descriptor], subject: Descriptor | None = None) -> bytes:
+    """Return the manifest of an artifact of KIND, which is no image, made of LAYERS; about SUBJECT, if there is one."""
+    config = Descriptor("application/vnd.oci.empty.v1+json", sha256(EMPTY), len(EMPTY))
+    return canonical.encode(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": kind,
+            "config": config.document(),
+            "layers": [layer.document() for layer in layers],
+            **({} if subject is None else {"subject": subject.document()}),
+        }
+    )
+
+
 def sha256(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 

@@ -132,9 +132,9 @@ def check_set(inputs: LockInputs, archive: LockedFile, store: Store) -> None:
     spec, project = inputs.spec, inputs.project
     if not spec.patches.enable or not store.has(archive.sha256):
         return
-    directory, where = project.series(spec.patches.series), f"{project.show(project.spec(spec.name))}: .patches.enable"
+    where = f"{project.show(project.spec(spec.name))}: .patches.enable"
     chosen = patchset.choose(inputs.series, spec.patches.enable, where=where)
-    diffs = seriesfile.diffs(directory, chosen, project.show(directory))
+    diffs = seriesfile.diffs_of(project, spec.patches.series, chosen)
     tree = source.archive(store.path(archive.sha256), {path for patch in chosen for path in patch.touches})
     refuse_any(together.conflicts(inputs.series, chosen, diffs, tree, where))
 

@@ -113,6 +113,12 @@ def diffs(directory: Path, patches: Collection[Patch], label: str) -> dict[str, 
     return parsed
 
 
+def diffs_of(project: Project, base: str, patches: Collection[Patch]) -> dict[str, Diff]:
+    """Return the diffs of the carried ones of PATCHES of the series BASE of PROJECT, as `diffs` does."""
+    directory = project.series(base)
+    return diffs(directory, patches, project.show(directory))
+
+
 def native(patch: Patch) -> bool:
     """Return whether PATCH changes code that is compiled, so that the published wheel cannot be used."""
     return any(path.startswith(NATIVE) or path in BUILD_FILES for path in patch.touches)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.bless import compiled
 from nvllm.core import workload
 from nvllm.core.plan import CACHE
 from nvllm.core.refusal import Refused
@@ -54,7 +55,7 @@ def test_every_arm_loads_what_was_compiled_once(made: World) -> None:
     compared = made.runner.run()
     legs = [verdict(made, arm) for arm in ARMS]
     (key,) = {one.compile_key for one in legs}
-    record = made.directory.artifact_record(key)
+    record = compiled.record(made.directory.artifact(key), "")
     assert record is not None
     assert (outcomes(compared), len(made.engine.benches)) == (["passed"] * 4, 1)
     assert {one.tree for one in legs} == {record.tree.hash}
