@@ -19,7 +19,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import Any
 
 from gpu import machine, project, serving
 from gpu.machine import Place
-from gpu.project import GDN, IMAGE, TINY, Ground
+from gpu.project import BILLIONS, GDN, IMAGE, TINY, Ground
 from gpu.torturing import SEED
 from nvllm.image.identity import Build
 from torture import campaign
@@ -217,21 +217,33 @@ def raise_loopback() -> None:
         fcntl.ioctl(asking, 0x8914, struct.pack("16sh14x", b"lo", 1))
 
 
-def prepare(bench: Bench) -> Build:
-    """Write project, models and state of BENCH, and return the build of its image."""
+def prepare(bench: Bench, models: Sequence[str] = (GDN,)) -> Build:
+    """Write project, MODELS and state of BENCH, and return the build of its image."""
     ground = bench.ground
-    gdn_model = ground.home / "models" / GDN
-    for place in (gdn_model, ground.engine / "bin", ground.project, ground.places.models):
+    made = {name: ground.home / "models" / name for name in models}
+    for place in (*made.values(), ground.engine / "bin", ground.project, ground.places.models):
         place.mkdir(parents=True)
     toolkit = ground.engine / "bin/nvidia-ctk"
     toolkit.write_text(f"#!/bin/sh\necho 'No toolkit, but gpu.blessing; version {TOOLKIT}'\n", encoding="utf-8")
     toolkit.chmod(0o755)
-    subprocess.run([sys.executable, "-m", "gpu.models", GDN, str(gdn_model)], env=bench.env, check=True)
-    build = project.write(ground, gdn_model)
-    gdn_model.rename(ground.places.models / GDN)
+    for name, place in made.items():
+        make_model(bench, name, place)
+    build = project.write(ground, made)
+    for name, place in made.items():
+        place.rename(ground.places.models / name)
     bench.keep("ground", {"build": build.build_hash})
     bench.nvllm("model", "model", "make", IMAGE, TINY)
     return build
+
+
+def make_model(bench: Bench, name: str, place: Path) -> None:
+    """Write the model NAME into PLACE. The code that draws a large one is in a package that only an image has."""
+    if name != BILLIONS:
+        subprocess.run([sys.executable, "-m", "gpu.models", name, str(place)], env=bench.env, check=True)
+        return
+    env = {**bench.env, "PYTHONPATH": f"{bench.env['PYTHONPATH']}:{bench.ground.place.root / 'site'}"}
+    argv = [sys.executable, "-m", "gpu.large_model", str(place)]
+    subprocess.run(argv, env=env, stdout=subprocess.DEVNULL, check=True)
 
 
 @contextlib.contextmanager
@@ -250,8 +262,11 @@ def engine(bench: Bench) -> Iterator[None]:
         process.wait(30)
 
 
-def run(argv: list[str], cases: Mapping[str, Callable[[Bench], object]]) -> None:
-    """Run the one of CASES that ARGV names, on the place, in the scratch and with the trials that it names too."""
+def run(argv: list[str], cases: Mapping[str, Callable[[Bench], object]], *models: str) -> None:
+    """Run the one of CASES that ARGV names, on the place, in the scratch and with the trials that it names too.
+
+    MODELS are those of its project besides the one that nvllm makes; one if none is named.
+    """
     place, scratch, case, *trials = argv
     at = Path(scratch)
     bench = Bench(
@@ -260,7 +275,7 @@ def run(argv: list[str], cases: Mapping[str, Callable[[Bench], object]]) -> None
         lambda found: print(json.dumps({case: found}), flush=True),
     )
     raise_loopback()
-    project.lay(bench.ground, prepare(bench))
+    project.lay(bench.ground, prepare(bench, models or (GDN,)))
     with engine(bench):
         cases[case](bench)
 

@@ -194,11 +194,63 @@ def shapes(results: Results) -> Iterator[str]:
     """No bless of a profile with other bounds is rejected; what it blessed lacks no kernel, whatever is asked."""
     for case, steps in results.get("shapes", {"no case": {}}).items():
         yield from _blessed_by(case, steps, "bless")
-        yield from _served_by(case, steps, "serve")
-        served = steps.get("serve", {})
-        if missing := served.get("missing"):
-            yield f"{case}: lacked {missing}"
-        yield from (f"{case}: {wrong}" for wrong in served.get("wrong", []))
+        yield from _kept_up(case, steps)
+
+
+def repeats(results: Results) -> Iterator[str]:
+    """No bless of a profile, each from nothing, is rejected; what the last one blessed lacks no kernel."""
+    for case, steps in results.get("repeats", {"no case": {}}).items():
+        blesses = [step for step in steps if step.startswith("bless ")]
+        for step in blesses or ["bless 1"]:
+            yield from _blessed_by(case, steps, step)
+        if "serve" in steps:
+            yield from _kept_up(case, steps)
+
+
+def sized(results: Results) -> Iterator[str]:
+    """A model of 1.7 billion weights is blessed and served, and lacks no kernel, whatever is asked."""
+    steps = results.get("sized", {}).get("blessed", {})
+    yield from _blessed_by("blessed", steps, "bless")
+    yield from _kept_up("blessed", {"serve": steps.get("serve", {}) | {"wrong": steps.get("drawn", {}).get("wrong")}})
+
+
+def preempted(results: Results) -> Iterator[str]:
+    """Requests that its KV cache has no room for are preempted, computed again, and answered in full."""
+    steps = results.get("sized", {}).get("blessed", {})
+    counts = [steps.get(step, {}).get("metrics", {}).get("preempted", 0) for step in ("pressed", "pressed again")]
+    if not 0 < counts[0] < counts[1]:
+        yield f"preempted after each pressure: {counts}"
+    for step in ("pressed", "pressed again"):
+        if [*steps.get(step, {}).get("answers", {})] != ["whole"]:
+            yield f"{step}: answers {steps.get(step, {}).get('answers')}"
+
+
+GROWN = 1.02
+"""How much more memory a process may have after the drawn requests and a second pressure than after the first one."""
+
+
+def flat(results: Results) -> Iterator[str]:
+    """After all that no request holds a block of the KV cache, and no process has grown by more than 2 %."""
+    steps = results.get("sized", {}).get("blessed", {})
+    for step in ("ready", "pressed", "drawn", "pressed again"):
+        metrics = steps.get(step, {}).get("metrics", {})
+        if any(metrics.get(name) != 0 for name in ("kv in use", "running", "waiting")):
+            yield f"{step}: {metrics}"
+    memory = [steps.get(step, {}).get("memory", {"processes": {}, "gpu": 0}) for step in ("pressed", "pressed again")]
+    first, last = memory
+    sizes = [(name, first["processes"].get(name, 0), size) for name, size in last["processes"].items()]
+    for name, before, after in (*sizes, ("GPU", first["gpu"], last["gpu"])):
+        if not 0 < after <= GROWN * before:
+            yield f"{name}: {before} MiB, then {after}"
+
+
+def _kept_up(case: str, steps: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the serve of CASE in STEPS, whose server was asked requests that are drawn."""
+    yield from _served_by(case, steps, "serve")
+    served = steps.get("serve", {})
+    if missing := served.get("missing"):
+        yield f"{case}: lacked {missing}"
+    yield from (f"{case}: {wrong}" for wrong in served.get("wrong") or ())
 
 
 def extension(results: Results) -> Iterator[str]:
@@ -430,6 +482,8 @@ PARTS: Mapping[str, tuple[Check, ...]] = {
     "serving": (blessed, survives, covered),
     "blessing": (by_nvllm, unseen, tampered, extension, gated_delta_net),
     "shapes": (shapes,),
+    "repeats": (repeats,),
+    "sized": (sized, preempted, flat),
     "benching": (traced, series_kernel),
     "campaigns": (one_artifact, five_artifacts, per_token, equal_legs, slower_step),
     "torture": (torture,),

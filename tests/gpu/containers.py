@@ -38,6 +38,9 @@ BLESSED = "tiny-blessed"
 LOWERED = 256 << 20
 """Bytes of memory that a container is left with, less than an engine holds."""
 
+BLESSING = 900.0
+"""Seconds for a bless of five trials."""
+
 LOOKS = 0.5
 
 
@@ -211,8 +214,8 @@ class Lane:
             raise FailedStepError(f"left after the stop: {left}")
         return {}
 
-    def bless(self, trials: str) -> Seen:
-        if not self.bench.bless("bless", BLESSED, "--unsafe-trials", trials):
+    def bless(self) -> Seen:
+        if not self.bench.bless("bless", BLESSED, *self.bench.trials):
             raise FailedStepError(f"refused: {self.bench.found['bless'].get('refusals')}")
         return dict(self.bench.found["bless"])
 
@@ -357,8 +360,8 @@ def driver() -> list[str]:
     return [str(path.parent if path.name.startswith("lib") else path) for path in found[:1]]
 
 
-def lane(place: Place, at: Path, engine: Engine, steps: Steps, leave_out: Sequence[str]) -> Lane:
-    """Return the lane of ENGINE, whose files are below AT; what its commands print goes into STEPS too."""
+def lane(place: Place, at: Path, engine: Engine, steps: Steps, asked: argparse.Namespace) -> Lane:
+    """Return the lane of ENGINE, whose files are below AT, as ASKED; what its commands print goes into STEPS too."""
     commands: dict[str, Any] = {}
     steps.results["commands"] = commands
 
@@ -366,9 +369,10 @@ def lane(place: Place, at: Path, engine: Engine, steps: Steps, leave_out: Sequen
         commands.update(found)
         steps.save()
 
-    bench = Bench(Ground(place, at / "project", at / "home", at / "engine"), (), say)
+    trials = ("--unsafe-trials", asked.trials) if asked.trials else ()
+    bench = Bench(Ground(place, at / "project", at / "home", at / "engine"), trials, say)
     steps.bench = bench
-    return Lane(engine, bench, steps, leave_out)
+    return Lane(engine, bench, steps, asked.leave_out)
 
 
 PYTHON = "/opt/venv/bin/python"
@@ -386,7 +390,7 @@ def prepared(lane: Lane, specification: Seen) -> None:
         steps.step("image's files", 120, lambda: writing.result(120))
 
 
-def on_docker(lane: Lane, trials: str, look: str, meanwhile: Callable[[], None]) -> None:
+def on_docker(lane: Lane, look: str, meanwhile: Callable[[], None]) -> None:
     """Try all of nvllm on Docker; MEANWHILE is called when the engine has less to do."""
     step, needs = lane.steps.step, ("image",)
     step("image", 240, lane.load, ("engine", "image's files"))
@@ -402,7 +406,7 @@ def on_docker(lane: Lane, trials: str, look: str, meanwhile: Callable[[], None])
     if step(eager, 150, lambda: lane.serve(EAGER), needs):
         step(f"stop {EAGER}", 40, lambda: lane.stop(EAGER), (eager,))
     meanwhile()
-    step("bless", 300, lambda: lane.bless(trials), needs)
+    step("bless", BLESSING, lane.bless, needs)
     step("flipped bit", 40, lane.flipped, ("bless",))
     step("removed kernel", 30, lane.removed, ("bless",))
     blessed = f"serve {BLESSED}"
@@ -418,6 +422,10 @@ def on_podman(lane: Lane) -> None:
     step("doctor", 60, lane.doctor, ("image",))
     step(eager, 120, lambda: lane.serve(EAGER), ("image",))
     step(f"stop {EAGER}", 40, lambda: lane.stop(EAGER), (eager,))
+    step("bless", BLESSING, lane.bless, ("image",))
+    blessed = f"serve {BLESSED}"
+    step(blessed, 120, lambda: lane.serve(BLESSED), ("bless",))
+    step(f"stop {BLESSED}", 40, lambda: lane.stop(BLESSED), (blessed,))
 
 
 def memory(lane: Lane) -> None:
@@ -444,7 +452,7 @@ def run(asked: argparse.Namespace) -> int:
     began = time.monotonic()
     lock, results = (
         threading.RLock(),
-        {"run": {"commit": asked.commit, "machine": asked.machine, "trials": asked.trials}},
+        {"run": {"commit": asked.commit, "machine": asked.machine, "trials": asked.trials or "those of nvllm"}},
     )
     results["run"] |= {"date": time.strftime("%Y-%m-%d", time.gmtime()), "python": sys.version.split()[0]}
 
@@ -471,7 +479,7 @@ def run(asked: argparse.Namespace) -> int:
         (at / product.lower()).mkdir()
         engine = Engine(product, place.root / "engines", visible, at / product.lower() / "engine/engine.sock")
         engine.socket.parent.mkdir()
-        lanes[product] = lane(place, at / product.lower(), engine, steps(product), asked.leave_out)
+        lanes[product] = lane(place, at / product.lower(), engine, steps(product), asked)
     docker, podman = lanes["Docker"], lanes["Podman"]
     with ending([*lanes.values()]), ThreadPoolExecutor(2) as pool:
         compiling = pool.submit(compiled, place)
@@ -487,7 +495,7 @@ def run(asked: argparse.Namespace) -> int:
             if "Podman" in asked.engines:
                 podman.loading = pool.submit(other)
 
-        on_docker(docker, asked.trials, asked.look, meanwhile)
+        on_docker(docker, asked.look, meanwhile)
         if "Podman" in asked.engines:
             on_podman(podman)
         memory(docker)
@@ -528,8 +536,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="where to keep what was seen")
     parser.add_argument("--commit", default="not recorded", help="what is run, as `git rev-parse HEAD` says it")
     parser.add_argument("--machine", default=f"{os.cpu_count()} processors", help="what it runs on, in words")
-    parser.add_argument("--trials", default="1", help="of the bless (default 1)")
-    parser.add_argument("--seconds", type=float, default=1200.0, help="of the whole run (default 1200)")
+    parser.add_argument("--trials", metavar="N", help="of a bless (default: those of nvllm)")
+    parser.add_argument("--seconds", type=float, default=2400.0, help="of the whole run (default 2400)")
     parser.add_argument("--engines", nargs="+", choices=engines.PRODUCTS, default=engines.PRODUCTS)
     parser.add_argument("--driver", nargs="*", metavar="DIR", help="the driver's directories, if not where it is found")
     parser.add_argument("--leave-out", nargs="*", default=[], metavar="PATTERN", help="of the machine, for tar")

@@ -39,12 +39,18 @@ TREES = "/opt/trees"
 """Where the image has the packages that `lay.py` laid out."""
 
 TINY, GDN = "tiny-lfm2", "qwen3-next"
+BILLIONS, CONTEXT = "qwen3-next-1.7b", 4096
+"""The model of `large_model.py`, and the most tokens that it knows places of."""
+LARGE, LARGE_EAGER = "large-blessed", "large-eager"
+"""Its profiles; a project has them only if it has the model."""
 GENERAL = {"max-model-len": 128, "gpu-memory-utilization": 0.1}
 EAGER, SWITCHED_OFF = "tiny-eager", "tiny-switched-off"
 """What a bench compares: eager, and the same with every switch off."""
 
 FORKED = "tiny-forked"
 """sm120's `tiny-blessed`, whose API server forks the engine; otherwise it starts a program that imports vLLM again."""
+FORKED_512, FORKED_CHUNKED = "tiny-512-forked", "tiny-chunked-forked"
+"""Two profiles with other bounds, started so."""
 COMPILED, EAGER_FOUR = "tiny-compiled", "tiny-eager-four"
 """What campaigns compare: sm120's own profile of that name, for one request at once, and an eager one for four."""
 STEPS_OF_20_MS, STEPS_OF_21_MS = "tiny-20-ms", "tiny-21-ms"
@@ -52,6 +58,23 @@ STEPS_OF_20_MS, STEPS_OF_21_MS = "tiny-20-ms", "tiny-21-ms"
 
 FORK = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
 """Saves an import of vLLM in each start: the API server forks the engine."""
+OF_512 = {**GENERAL, "max-model-len": 512, "max-num-seqs": 16, "kv-cache-memory-bytes": 64 << 20}
+CHUNKED = {
+    **GENERAL,
+    "max-model-len": 512,
+    "max-num-seqs": 64,
+    "max-num-batched-tokens": 128,
+    "kv-cache-memory-bytes": 512 << 20,
+}
+OF_LARGE = {
+    "max-model-len": CONTEXT,
+    "max-num-seqs": 64,
+    "max-num-batched-tokens": 2048,
+    "gpu-memory-utilization": 0.2,
+    "kv-cache-memory-bytes": 7 << 28,
+    "additional-config.gdn_prefill_backend": "triton",
+}
+"""Prompts in parts, and a KV cache in which 64 requests have room until they have some 550 tokens."""
 TAKEN = {**GENERAL, "max-num-seqs": 2, "kv-cache-memory-bytes": 64 << 20, "enforce-eager": True}
 PROFILES: Mapping[str, Mapping[str, Any]] = {
     # A profile for development can also be served by few trials.
@@ -67,21 +90,11 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
             "additional-config.gdn_prefill_backend": "triton",
         },
     },
-    "tiny-512": {
-        "dev": True,
-        "arguments": {**GENERAL, "max-model-len": 512, "max-num-seqs": 16, "kv-cache-memory-bytes": 64 << 20},
-    },
+    "tiny-512": {"dev": True, "arguments": OF_512},
     FORKED: {"dev": True, "environment": FORK},
-    "tiny-chunked": {
-        "dev": True,
-        "arguments": {
-            **GENERAL,
-            "max-model-len": 512,
-            "max-num-seqs": 64,
-            "max-num-batched-tokens": 128,
-            "kv-cache-memory-bytes": 512 << 20,
-        },
-    },
+    FORKED_512: {"dev": True, "arguments": OF_512, "environment": FORK},
+    "tiny-chunked": {"dev": True, "arguments": CHUNKED},
+    FORKED_CHUNKED: {"dev": True, "arguments": CHUNKED, "environment": FORK},
     EAGER: {"blessed": False, "arguments": TAKEN},
     SWITCHED_OFF: {"blessed": False, "arguments": TAKEN, "sentinels": []},
     COMPILED: {
@@ -93,6 +106,13 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
     EAGER_FOUR: {"blessed": False, "arguments": {**TAKEN, "max-num-seqs": 4}},
     STEPS_OF_20_MS: {"blessed": False, "arguments": TAKEN, "environment": {**FORK, "NVLLM_TEST_SHARE": "0"}},
     STEPS_OF_21_MS: {"blessed": False, "arguments": TAKEN, "environment": {**FORK, "NVLLM_TEST_SHARE": "0.05"}},
+    LARGE: {"dev": True, "model": BILLIONS, "arguments": OF_LARGE, "environment": FORK},
+    LARGE_EAGER: {
+        "blessed": False,
+        "model": BILLIONS,
+        "arguments": {**OF_LARGE, "enforce-eager": True},
+        "environment": FORK,
+    },
 }
 """The profiles of the image: what differs from tiny-blessed of sm120."""
 
@@ -115,18 +135,19 @@ class Ground:
         return Places(self.home / "cache", self.home / "state")
 
 
-def spec(gdn: str) -> dict[str, Any]:
-    """Return the spec of the image, as YAML has it. GDN is the hash of the model of that name."""
+def spec(trees: Mapping[str, str]) -> dict[str, Any]:
+    """Return the spec of the image, as YAML has it. TREES are the hashes of models that are directories, by name."""
     source = Path(nvllm.__file__).parents[2] / f"images/{OF}.yaml"
     whole: dict[str, Any] = copy.deepcopy(yaml.safe_load(source.read_text(encoding="utf-8")))
     tiny, models = whole["profiles"]["tiny-blessed"], whole["models"]
+    profiles = {name: {**copy.deepcopy(tiny), "gpu": NEED, **more} for name, more in PROFILES.items()}
     whole |= {
         "name": IMAGE,
         "description": "Image sm120 for compute capability 9.0, for tests",
         "platforms": ["linux/amd64"],
         "targets": ["sm_90a"],
-        "models": {TINY: models[TINY], GDN: {"kind": "directory", "tree": gdn}},
-        "profiles": {name: {**copy.deepcopy(tiny), "gpu": NEED, **more} for name, more in PROFILES.items()},
+        "models": {TINY: models[TINY]} | {name: {"kind": "directory", "tree": tree} for name, tree in trees.items()},
+        "profiles": {name: profile for name, profile in profiles.items() if profile["model"] in {TINY, *trees}},
     }
     whole["base"]["python"] = python()
     whole["runtime"]["environment"] |= LOCAL
@@ -138,22 +159,23 @@ def python() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def write(ground: Ground, gdn: Path) -> Build:
-    """Write project, image and build record into GROUND, and return the build. GDN is where the model of `GDN` is."""
+def write(ground: Ground, models: Mapping[str, Path]) -> Build:
+    """Write project, image and build record into GROUND, and return the build. MODELS are directories, by name."""
     repository = Path(nvllm.__file__).parents[2]
     project = Project(ground.project)
     for name in ("images", "manifests", "patches"):
         (ground.project / name).mkdir(parents=True)
     shutil.copytree(repository / "patches/v0.21.0", ground.project / "patches/v0.21.0")
-    tree, files = modeltree.tree_of(gdn)
-    project.spec(IMAGE).write_text(yaml.safe_dump(spec(tree), sort_keys=False), encoding="utf-8")
+    directories = {name: LockedModel("directory", *modeltree.tree_of(path)) for name, path in models.items()}
+    trees = {name: model.tree for name, model in directories.items()}
+    project.spec(IMAGE).write_text(yaml.safe_dump(spec(trees), sort_keys=False), encoding="utf-8")
     old = lockdoc.read(repository / f"manifests/{OF}.lock.json", f"manifests/{OF}.lock.json")
     lock = replace(
         old,
         image=IMAGE,
         inputs=specfile.inputs(specfile.of(project, IMAGE), project.platform),
         base=replace(old.base, python=python()),
-        models={TINY: old.models[TINY], GDN: LockedModel("directory", tree, files)},
+        models={TINY: old.models[TINY], **directories},
     )
     lockdoc.write(project.lock(IMAGE), lock)
     build, stale = identity.load_build(project, IMAGE, None)

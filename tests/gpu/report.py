@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.gpu.table import markdown
@@ -199,6 +199,69 @@ def traces(benching: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [markdown(arms), *parts]
 
 
+def repeats(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the lines of the table of the blesses of FOUND, a line for each profile."""
+    head = [
+        "profile",
+        "blesses",
+        "rejected",
+        "seconds of a bless",
+        "files",
+        "variants",
+        "trees",
+        "last round with news",
+    ]
+    lines = [[*head, "compiled in a trial", "steps that never met", "drawn: answered", "missing later"]]
+    profiles: dict[str, list[Mapping[str, Any]]] = {}
+    for case, steps in found.items():
+        profiles.setdefault(case.rpartition(": ")[0], []).append(steps)
+    for profile, cases in profiles.items():
+        blesses = [step for steps in cases for name, step in steps.items() if name.startswith("bless ")]
+        made = [step["manifest"] for step in blesses if "manifest" in step]
+        served = [steps["serve"] for steps in cases if "drawn" in steps.get("serve", {})]
+        compiled = sum(trial["compiles"] for manifest in made for trial in manifest["trials"])
+        rounds = [max(at for at, new in enumerate(each["coverage"]["new"], 1) if new) for each in made]
+        lines.append(
+            [
+                profile,
+                str(len(blesses)),
+                str(len(blesses) - len(made)),
+                _range([step["seconds"] for step in blesses]),
+                _range([each["files"] for each in made]),
+                _range([sum(kernel["variants"] for kernel in each["coverage"]["kernels"]) for each in made]),
+                str(len({each["tree_hash"] for each in made})),
+                _range(rounds),
+                str(compiled),
+                _range([len(each["coverage"].get("unmet", [])) for each in made]),
+                ", ".join(f"{each['drawn'].get('200', 0)} of {sum(each['drawn'].values())}" for each in served),
+                str(sum(sum(each.get("missing", {}).values()) for each in served)) if served else "",
+            ]
+        )
+    return lines
+
+
+def _range(values: Sequence[float]) -> str:
+    """Return the least and the most of VALUES as text."""
+    least, most = (f"{end(values):.0f}" for end in (min, max)) if values else ("", "")
+    return least if least == most else f"{least} to {most}"
+
+
+def pressures(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the lines of the table of what the large model's server had in use after each step of FOUND."""
+    lines = [["after", "answers", "seconds", "preempted so far", "KV cache in use", "GPU, MiB", "processes, MiB"]]
+    steps = found.get("blessed", {})
+    for step in ("ready", "pressed", "drawn", "pressed again"):
+        seen = steps.get(step, {})
+        if "metrics" in seen:
+            answered = {**seen.get("answers", {}), **seen.get("drawn", {})}
+            answers = ", ".join(f"{count} {name}" for name, count in answered.items())
+            metrics, memory = seen["metrics"], seen["memory"]
+            figures = [f"{metrics['preempted']:.0f}", f"{100 * metrics['kv in use']:.1f} %", str(memory["gpu"])]
+            sizes = ", ".join(map(str, memory["processes"].values()))
+            lines.append([step, answers, str(seen.get("seconds", "")), *figures, sizes])
+    return lines
+
+
 def _came_to(one: Mapping[str, Any]) -> list[str]:
     """Return what a command came to: refusals, and what its starts took and needed."""
     codes = ", ".join(dict.fromkeys(each["code"] for each in one.get("refusals", []))) or f"status {one['status']}"
@@ -243,13 +306,13 @@ def tortured(servers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     return lines
 
 
-def comparisons(campaigns: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the tables of the comparisons: what each came to, its arms, its findings, and its traces."""
+def comparisons(campaigns: Mapping[str, Mapping[str, Any]], cases: Sequence[str]) -> list[str]:
+    """Return the tables of the CASES of CAMPAIGNS: what each came to, its arms, its findings, and its traces."""
     ended = [["case", "command", "seconds", "came to"]]
     arms = [["case", "arm", "outcome", "runs", "outputs", "correct", "tokens/s", "trees"]]
     findings = list[str]()
     kernels = [["case", "arm", "traces", "kernels", "calls", "GPU ms", "tokens", "GPU ms a token"]]
-    for case in checks.CAMPAIGNS:
+    for case in cases:
         steps = campaigns.get(case, {})
         step = steps.get("campaign", {})
         codes = ", ".join(dict.fromkeys(each["code"] for each in step.get("refusals", [])))
@@ -303,26 +366,41 @@ def document(found: Mapping[str, Any]) -> str:
 
 def tables(found: Mapping[str, Any]) -> list[str]:
     """Return the tables of the parts of FOUND, each after its heading."""
-    asked, parts = found["run"]["parts"], list[str]()
-    if "probes" in asked:
-        parts += ["### States in a recycled block", markdown(held(found))]
-    if "serving" in asked:
-        parts += ["### Blessed, and served from a read-only cache", markdown(servers(found.get("serving", {})))]
-    if "blessing" in asked:
-        parts += ["### By nvllm itself", markdown(commands(found.get("blessing", {})))]
-    if "shapes" in found:
-        parts += ["### Profiles with other bounds", markdown(commands(found["shapes"]))]
-        parts += ["### Phases of a blessed start", markdown(phases(found["shapes"]))]
-    if "benching" in found:
-        parts += ["### Traces of a bench", *traces(found["benching"])]
-    if "campaigns" in found:
-        parts += ["### Comparisons", *comparisons(found["campaigns"])]
-    if "torture" in found:
-        parts += ["### Torture", markdown(tortured(found["torture"]))]
-    if "throughput" in found:
-        parts += ["### Throughput", *throughput(found["throughput"])]
-    if "loads" in found:
-        parts += ["### Throughput of the series against stock", markdown(loads(found["loads"]))]
-    if "allowed" in found:
-        parts += ["### Beside a request that may get two tokens", markdown(beside(found["allowed"]))]
-    return parts
+    whole = {part: table for part, table in TABLES.items() if part in found["run"]["parts"]}
+    return [text for part, table in whole.items() if part in found or part in EARLY for text in table(found)]
+
+
+EARLY = frozenset({"probes", "serving", "blessing"})
+"""Parts whose tables say what is missing of a run that broke off."""
+
+
+def _sized(found: Mapping[str, Any]) -> list[str]:
+    """Return the tables of the large model in FOUND."""
+    cases = found["sized"]
+    tables_of = (markdown(commands(cases)), markdown(pressures(cases)), *comparisons(cases, ("ablated",)))
+    return ["### A model of 1.7 billion weights", *tables_of]
+
+
+TABLES: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
+    "probes": lambda found: ["### States in a recycled block", markdown(held(found))],
+    "serving": lambda found: [
+        "### Blessed, and served from a read-only cache",
+        markdown(servers(found.get("serving", {}))),
+    ],
+    "blessing": lambda found: ["### By nvllm itself", markdown(commands(found.get("blessing", {})))],
+    "shapes": lambda found: [
+        "### Profiles with other bounds",
+        markdown(commands(found["shapes"])),
+        "### Phases of a blessed start",
+        markdown(phases(found["shapes"])),
+    ],
+    "repeats": lambda found: ["### Blessed again and again", markdown(repeats(found["repeats"]))],
+    "sized": _sized,
+    "benching": lambda found: ["### Traces of a bench", *traces(found["benching"])],
+    "campaigns": lambda found: ["### Comparisons", *comparisons(found["campaigns"], [*checks.CAMPAIGNS])],
+    "torture": lambda found: ["### Torture", markdown(tortured(found["torture"]))],
+    "throughput": lambda found: ["### Throughput", *throughput(found["throughput"])],
+    "loads": lambda found: ["### Throughput of the series against stock", markdown(loads(found["loads"]))],
+    "allowed": lambda found: ["### Beside a request that may get two tokens", markdown(beside(found["allowed"]))],
+}
+"""The tables of each part of a run."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpu import checks, machine, report, serving
+from gpu import checks, machine, repeats, report, serving
 from gpu.machine import IN_PROCESS, SENTINELS, Place, Process
 
 ROUNDS = 100
@@ -304,6 +304,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--campaigns", nargs="*", choices=CAMPAIGNS, default=CAMPAIGNS, help="of campaigns")
     found.add_argument("--cards", type=int, default=1, help="GPUs that campaigns share out (default 1)")
     found.add_argument("--trials", nargs=1, default=(), metavar="N", help="of a bless (default: those of nvllm)")
+    found.add_argument("--seconds", type=int, default=14400, help="of repeats (default 14400)")
     found.add_argument("--requests", type=int, default=1200, help="drawn for torture, for each server (default 1200)")
     found.add_argument("--loads", nargs="*", choices=LOADS, default=LOADS, help="of loads")
     found.add_argument("--rounds", type=int, default=ROUNDS, help=f"of throughput (default {ROUNDS})")
@@ -318,6 +319,9 @@ SHAPES = ("128 tokens and 2", "128 tokens and 2, forked", "512 tokens and 16", "
 
 BENCHES = ("traced, switched off",)
 """The cases of benching.py, which needs what `nvllm` needs."""
+
+SIZED = ("blessed", "ablated")
+"""The cases of sized.py, which needs what `nvllm` needs, and room for 1.7 billion weights."""
 
 CAMPAIGNS = (
     "four arms, one artifact",
@@ -343,6 +347,8 @@ PARTS = (
     "serving",
     "blessing",
     "shapes",
+    "repeats",
+    "sized",
     "benching",
     "campaigns",
     "torture",
@@ -377,28 +383,32 @@ def main(argv: Sequence[str]) -> int:
 
 def run_parts(chosen: argparse.Namespace, place: Place, scratch: Path, model: Path, save: Save) -> None:
     """Run the parts that are CHOSEN, one after the other."""
-    if "probes" in chosen.only:
-        arms = {n: replace(arm, arguments=(str(model),)) if arm.script == RECYCLE else arm for n, arm in ARMS.items()}
-        probes(place, scratch, arms, save)
-    if "serving" in chosen.only:
-        served(place, scratch / "serving", chosen.cases, save)
-    if "blessing" in chosen.only:
-        by_nvllm(place, scratch / "blessing", "blessing", chosen.blessings, chosen.trials, save)
-    if "shapes" in chosen.only:
-        by_nvllm(place, scratch / "shapes", "shapes", SHAPES, chosen.trials, save)
-    if "benching" in chosen.only:
-        by_nvllm(place, scratch / "benching", "benching", chosen.benches, (), save)
-    if "campaigns" in chosen.only:
-        by_nvllm(place, scratch / "campaigns", "campaigns", chosen.campaigns, (), save, chosen.cards)
-    if "torture" in chosen.only:
-        tortured(place, scratch / "torture", chosen.requests, save)
-    if "throughput" in chosen.only:
+
+    def by_command(part: str, cases: Sequence[str], words: Sequence[str] = (), cards: int = 1) -> Callable[[], None]:
+        return lambda: by_nvllm(place, scratch / part, part, cases, words, save, cards)
+
+    def one_engine() -> None:
         (scratch / "throughput").mkdir()
         throughput(place, scratch / "throughput", chosen.rounds, "9B", save)
-    if "loads" in chosen.only:
-        every_load(place, scratch / "loads", chosen.rounds, chosen.loads, save)
-    if "allowed" in chosen.only:
-        beside(place, scratch / "allowed", model, save)
+
+    arms = {n: replace(arm, arguments=(str(model),)) if arm.script == RECYCLE else arm for n, arm in ARMS.items()}
+    runs: Mapping[str, Callable[[], None]] = {
+        "probes": lambda: probes(place, scratch, arms, save),
+        "serving": lambda: served(place, scratch / "serving", chosen.cases, save),
+        "blessing": by_command("blessing", chosen.blessings, chosen.trials),
+        "shapes": by_command("shapes", SHAPES, chosen.trials),
+        "repeats": by_command("repeats", [*repeats.cases()], (str(chosen.seconds),)),
+        "sized": by_command("sized", SIZED, chosen.trials),
+        "benching": by_command("benching", chosen.benches),
+        "campaigns": by_command("campaigns", chosen.campaigns, (), chosen.cards),
+        "torture": lambda: tortured(place, scratch / "torture", chosen.requests, save),
+        "throughput": one_engine,
+        "loads": lambda: every_load(place, scratch / "loads", chosen.rounds, chosen.loads, save),
+        "allowed": lambda: beside(place, scratch / "allowed", model, save),
+    }
+    for part in PARTS:
+        if part in chosen.only:
+            runs[part]()
 
 
 if __name__ == "__main__":

@@ -138,9 +138,14 @@ class Server:
 
 
 def ask(
-    port: int, prompt: Sequence[int], answer: int = 8, settings: Answer | None = None, model: str = "model"
+    port: int,
+    prompt: Sequence[int],
+    answer: int = 8,
+    settings: Answer | None = None,
+    model: str = "model",
+    seconds: float = ASKED,
 ) -> Answer:
-    """Return the ANSWER tokens after PROMPT of the MODEL on PORT, or what went wrong."""
+    """Return the ANSWER tokens after PROMPT of the MODEL on PORT within SECONDS, or what went wrong."""
     greedy = {"temperature": 0, "return_token_ids": True}
     question = {"model": model, "prompt": list(prompt), "max_tokens": answer, "ignore_eos": True}
     request = urllib.request.Request(
@@ -149,7 +154,7 @@ def ask(
         headers={"Content-Type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=ASKED) as found:
+        with urllib.request.urlopen(request, timeout=seconds) as found:
             return {"status": 200, "tokens": json.load(found)["choices"][0].get("token_ids", [])}
     except urllib.error.HTTPError as error:
         return {"status": error.code, "failed": error.read().decode(errors="replace")[:300]}

@@ -151,6 +151,32 @@ def compared() -> dict[str, Any]:
     }
 
 
+def again() -> dict[str, Any]:
+    """What two blesses of a profile came to, and a server with the last cache."""
+    steps = by_nvllm()["blessed"]
+    bless, serve = steps["bless"], {**steps["serve"], "drawn": {"200": 3, "400": 9}, "wrong": []}
+    manifest = {**bless["manifest"], "tree_hash": "a" * 64}
+    return {"bless 1": {**bless, "manifest": manifest}, "bless 2": {**bless, "manifest": manifest}, "serve": serve}
+
+
+def large() -> dict[str, Any]:
+    """What the large model's bless and server came to."""
+    steps = by_nvllm()["blessed"]
+    idle = {"kv in use": 0.0, "running": 0.0, "waiting": 0.0}
+
+    def seen(preempted: float, **more: Any) -> dict[str, Any]:
+        memory = {"processes": {"VLLM::EngineCore": 3000}, "gpu": 9000}
+        return {"metrics": {**idle, "preempted": preempted}, "memory": memory, **more}
+
+    return {
+        **{step: steps[step] for step in ("bless", "serve")},
+        "ready": seen(0),
+        "pressed": seen(20, answers={"whole": 64}, seconds=30.0),
+        "drawn": seen(20, drawn={"200": 300, "400": 700}, wrong=[]),
+        "pressed again": seen(40, answers={"whole": 64}, seconds=30.0),
+    }
+
+
 def right() -> dict[str, Any]:
     """Results of a run in which all is well."""
     answers = {str(length): {"tokens": [1]} for length in (1, 16)}
@@ -176,6 +202,8 @@ def right() -> dict[str, Any]:
         },
         "blessing": by_nvllm(),
         "shapes": {"128 tokens and 2": {step: by_nvllm()["blessed"][step] for step in ("bless", "serve")}},
+        "repeats": {"128 tokens and 2: 1": again()},
+        "sized": {"blessed": large(), "ablated": {}},
         "benching": {"traced, switched off": {"bench": bench()}},
         "campaigns": compared(),
         "torture": {"eager": tortured(), "blessed": {**tortured(), "cache unchanged": True}},
@@ -466,6 +494,35 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "a shape whose bless is rejected": (
         lambda r: r["shapes"]["128 tokens and 2"]["bless"].update(status=1, refusals=[]),
         "shapes: 128 tokens and 2, bless: exit status 1",
+    ),
+    "one bless of many that is rejected": (
+        lambda r: r["repeats"]["128 tokens and 2: 1"]["bless 2"].update(status=3, refusals=[]),
+        "repeats: 128 tokens and 2: 1, bless 2: exit status 3",
+    ),
+    "a cache of many that lacks a kernel": (
+        lambda r: r["repeats"]["128 tokens and 2: 1"]["serve"].update(missing={"chunk": 1}),
+        "repeats: 128 tokens and 2: 1: lacked {'chunk': 1}",
+    ),
+    "no bless of many": (lambda r: r.pop("repeats"), "repeats: no case, bless 1: did not end"),
+    "a large model that fails on a drawn request": (
+        lambda r: r["sized"]["blessed"]["drawn"].update(wrong=["POST /: HTTP 500"]),
+        "sized: blessed: POST /: HTTP 500",
+    ),
+    "a pressure under which nothing was preempted": (
+        lambda r: r["sized"]["blessed"]["pressed again"]["metrics"].update(preempted=20),
+        "preempted: preempted after each pressure: [20, 20]",
+    ),
+    "a preempted request without its answer": (
+        lambda r: r["sized"]["blessed"]["pressed"].update(answers={"whole": 63, "short": 1}),
+        "preempted: pressed: answers {'whole': 63, 'short': 1}",
+    ),
+    "a block that nobody gave back": (
+        lambda r: r["sized"]["blessed"]["drawn"].update(metrics={"kv in use": 0.1, "running": 0.0, "waiting": 0.0}),
+        "flat: drawn: {'kv in use': 0.1",
+    ),
+    "a process that grew": (
+        lambda r: r["sized"]["blessed"]["pressed again"]["memory"]["processes"].update({"VLLM::EngineCore": 3100}),
+        "flat: VLLM::EngineCore: 3000 MiB, then 3100",
     ),
     "a request that gets another one's tokens": (
         lambda r: r["allowed"]["patched"]["result"]["plain"]["swapped"].update(tokens=[10]),
