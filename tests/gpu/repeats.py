@@ -58,7 +58,7 @@ def brief(manifest: Mapping[str, Any]) -> dict[str, Any]:
 def cases(until: float = 0.0) -> Mapping[str, Callable[[Bench], None]]:
     """Return the cases by name, which end by UNTIL on the monotonic clock."""
     return {
-        f"{bounds}: {number}": partial(repeated, profile, count, number == 1, until=until)
+        f"{bounds}, case {number}": partial(repeated, profile, count, number == 1, until=until)
         for bounds, (profile, counts) in BLESSES.items()
         for number, count in enumerate(counts, start=1)
     }

@@ -214,7 +214,7 @@ def repeats(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     lines = [[*head, "compiled in a trial", "steps that never met", "drawn: answered", "missing later"]]
     profiles: dict[str, list[Mapping[str, Any]]] = {}
     for case, steps in found.items():
-        profiles.setdefault(case.rpartition(": ")[0], []).append(steps)
+        profiles.setdefault(case.rpartition(", case ")[0], []).append(steps)
     for profile, cases in profiles.items():
         blesses = [step for steps in cases for name, step in steps.items() if name.startswith("bless ")]
         made = [step["manifest"] for step in blesses if "manifest" in step]

@@ -202,7 +202,7 @@ def right() -> dict[str, Any]:
         },
         "blessing": by_nvllm(),
         "shapes": {"128 tokens and 2": {step: by_nvllm()["blessed"][step] for step in ("bless", "serve")}},
-        "repeats": {"128 tokens and 2: 1": again()},
+        "repeats": {"128 tokens and 2, case 1": again()},
         "sized": {"blessed": large(), "ablated": {}},
         "benching": {"traced, switched off": {"bench": bench()}},
         "campaigns": compared(),
@@ -496,12 +496,12 @@ BROKEN: dict[str, tuple[Break, str]] = {
         "shapes: 128 tokens and 2, bless: exit status 1",
     ),
     "one bless of many that is rejected": (
-        lambda r: r["repeats"]["128 tokens and 2: 1"]["bless 2"].update(status=3, refusals=[]),
-        "repeats: 128 tokens and 2: 1, bless 2: exit status 3",
+        lambda r: r["repeats"]["128 tokens and 2, case 1"]["bless 2"].update(status=3, refusals=[]),
+        "repeats: 128 tokens and 2, case 1, bless 2: exit status 3",
     ),
     "a cache of many that lacks a kernel": (
-        lambda r: r["repeats"]["128 tokens and 2: 1"]["serve"].update(missing={"chunk": 1}),
-        "repeats: 128 tokens and 2: 1: lacked {'chunk': 1}",
+        lambda r: r["repeats"]["128 tokens and 2, case 1"]["serve"].update(missing={"chunk": 1}),
+        "repeats: 128 tokens and 2, case 1: lacked {'chunk': 1}",
     ),
     "no bless of many": (lambda r: r.pop("repeats"), "repeats: no case, bless 1: did not end"),
     "a large model that fails on a drawn request": (
