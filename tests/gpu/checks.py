@@ -319,7 +319,7 @@ def _blessed_by(case: str, steps: Results, step: str) -> Iterator[str]:
     if not (one["manifest"]["coverage"] or {}).get("kernels"):
         yield f"{case}, {step}: the manifest names no kernel"
     for trial in one["manifest"]["trials"]:
-        if not trial["loaded"] or trial["saved"] or trial["compiles"] or not trial["unchanged"]:
+        if not trial["loaded"] or trial.get("saved") or trial["compiles"] or not trial["unchanged"]:
             yield f"{case}, {step}: trial {trial['number']} is no good one"
 
 
