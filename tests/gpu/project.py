@@ -39,7 +39,7 @@ TREES = "/opt/trees"
 """Where the image has the packages that `lay.py` laid out."""
 
 TINY, GDN = "tiny-lfm2", "qwen3-next"
-BILLIONS, CONTEXT = "qwen3-next-1.7b", 4096
+BILLIONS, CONTEXT = "qwen3-next-large", 4096
 """The model of `large_model.py`, and the most tokens that it knows places of."""
 LARGE, LARGE_EAGER = "large-blessed", "large-eager"
 """Its profiles; a project has them only if it has the model."""

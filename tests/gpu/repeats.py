@@ -46,7 +46,10 @@ def repeated(profile: str, times: int, serves: bool, bench: Bench, until: float)
 def brief(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return of a MANIFEST's summary what one of twenty is looked at for."""
     cold, coverage = manifest["cold"], manifest["coverage"]
-    trials = [{key: each[key] for key in ("compiles", "loaded", "phases", "saved", "unchanged")} for each in manifest["trials"]]
+    trials = [
+        {key: each[key] for key in ("compiles", "loaded", "phases", "saved", "unchanged")}
+        for each in manifest["trials"]
+    ]
     return {
         **{key: manifest[key] for key in ("version", "files", "tree_hash")},
         "cold": {key: cold[key] for key in ("kernels", "phases")},

@@ -209,7 +209,7 @@ def repeats(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
         "files",
         "variants",
         "trees",
-        "last round with news",
+        "last round with a new kernel",
     ]
     lines = [[*head, "compiled in a trial", "steps that never met", "drawn: answered", "missing later"]]
     profiles: dict[str, list[Mapping[str, Any]]] = {}
