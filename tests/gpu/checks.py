@@ -226,17 +226,20 @@ def preempted(results: Results) -> Iterator[str]:
 
 
 GROWN = 1.02
-"""How much more memory a process may have after the drawn requests and a second pressure than after the first one."""
+"""How much more memory a process may have after the second pressure than after the drawn requests before it.
+
+The first drawn requests make the engine larger once, by 7 % on an H100: the grammars that they name are compiled.
+"""
 
 
 def flat(results: Results) -> Iterator[str]:
-    """After all that no request holds a block of the KV cache, and no process has grown by more than 2 %."""
+    """After each of these no request holds a block of the KV cache; the last one made no process 2 % larger."""
     steps = results.get("sized", {}).get("blessed", {})
     for step in ("ready", "pressed", "drawn", "pressed again"):
         metrics = steps.get(step, {}).get("metrics", {})
         if any(metrics.get(name) != 0 for name in ("kv in use", "running", "waiting")):
             yield f"{step}: {metrics}"
-    memory = [steps.get(step, {}).get("memory", {"processes": {}, "gpu": 0}) for step in ("pressed", "pressed again")]
+    memory = [steps.get(step, {}).get("memory", {"processes": {}, "gpu": 0}) for step in ("drawn", "pressed again")]
     first, last = memory
     sizes = [(name, first["processes"].get(name, 0), size) for name, size in last["processes"].items()]
     for name, before, after in (*sizes, ("GPU", first["gpu"], last["gpu"])):

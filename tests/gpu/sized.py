@@ -3,7 +3,7 @@
 It stands on what `blessing.py` stands on. The model (`large_model.py`) is written on the machine. Served from its
 blessed cache it gets more requests at once than its KV cache has room for, so that some are preempted; then 1,000
 that are drawn from the schema of its server; then the same pressure again. After that no kernel may be missing, the KV
-cache must be empty, and memory as it was after the first pressure.
+cache must be empty, and memory as it was before the last pressure.
 """
 
 from __future__ import annotations
