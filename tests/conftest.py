@@ -23,6 +23,7 @@ from support.engine_world import (  # noqa: F401 - fixtures
     tiny_model,
     worlds,
 )
+from support.layersamples import compiled_once  # noqa: F401 - a fixture
 from support.loopback import site  # noqa: F401 - a fixture
 from support.plansamples import front  # noqa: F401 - a fixture
 
