@@ -23,10 +23,13 @@ from nvllm.layers.wheelmetadata import BundledPart, WheelMetadata
 from nvllm.patches.series import Upstream
 from nvllm.spec import specfile
 from support import locks
+from support.rows import samples
 from support.specs import GOOD, SHOWN
 
 ROOT = Path(__file__).parents[3]
-LOCKED = (("cpu", "linux/amd64"), ("sm120", "linux/amd64"), ("sm120", "linux/arm64"), ("sm120-v033", "linux/amd64"))
+LOCKED = samples(
+    [("cpu", "linux/amd64")], [("sm120", "linux/amd64"), ("sm120", "linux/arm64"), ("sm120-v033", "linux/amd64")]
+)
 SPEC = specfile.parse(GOOD, SHOWN)
 MERGED = replace(locks.patch("key"), upstream=Upstream("merged", "vllm-project/vllm#12", "0.29.0"))
 BUILD = Build(SPEC, locks.GOOD, (locks.patch("guard"), MERGED))
