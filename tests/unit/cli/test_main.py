@@ -490,7 +490,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 
 @given(st.lists(st.sampled_from(OPTIONS + WORDS) | TEXT, max_size=6))
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_line_makes_a_traceback(argv: list[str]) -> None:
     # All lines share one world: it is an empty project and has no engine, so whatever they ask for hurts nothing.
     out, err, nothing = io.StringIO(), io.StringIO(), io.TextIOWrapper(io.BytesIO())

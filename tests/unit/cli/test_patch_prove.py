@@ -154,6 +154,7 @@ def test_what_proves_nothing_is_named(project: Path, capsys: pytest.CaptureFixtu
     ]
 
 
+@pytest.mark.thorough
 def test_a_proof_that_is_not_in_the_project_is_left_out_unless_its_patch_is_named(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

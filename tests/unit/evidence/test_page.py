@@ -130,6 +130,7 @@ def test_a_load_has_the_percentiles_of_every_leg() -> None:
     assert "Seconds of an answer" not in text
 
 
+@pytest.mark.thorough
 @pytest.mark.drawn
 @each_row(("arms", "runs"), [(1, 1), (21, 5)])
 def test_a_run_of_any_size_has_a_page_of_bounded_size(arms: int, runs: int) -> None:

@@ -145,6 +145,7 @@ def fleet(
                 worker.end()
 
 
+@pytest.mark.thorough
 def test_patches_are_proved_at_once_on_machines_without_their_tests(fleet: Fleet, tmp_path: Path) -> None:
     fleet.add(tmp_path, "one")
     fleet.add(tmp_path, "two")

@@ -135,7 +135,7 @@ _TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), m
 _PARTS = st.lists(st.builds(BundledPart, _TEXT, st.none() | _TEXT, st.none() | _TEXT), max_size=4, unique=True)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(parts=_PARTS, said=st.none() | _TEXT, names=st.lists(_TEXT, max_size=3, unique=True))
 def test_whatever_a_wheel_says_the_document_is_valid(
     parts: list[BundledPart], said: str | None, names: list[str]
