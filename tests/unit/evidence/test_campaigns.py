@@ -21,7 +21,7 @@ from support import question_samples
 from support.campaign_world import KINDS, Campaign, campaign
 from support.gate_samples import DAY, HERE, record
 from support.plansamples import FrontEnd, edit
-from support.rows import samples
+from support.rows import longer, samples
 
 GIB = 2**30
 
@@ -205,8 +205,7 @@ def test_the_watchdog_ends_a_campaign_which_goes_on_with_the_command_of_the_cure
     assert first.read_bytes() == before
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["ablate", "sweep"])
+@longer("kind", ["ablate"], ["sweep"])
 def test_a_run_that_ends_at_any_write_goes_on(made: Campaign, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each round ends one write later than the round before: every write of a run is the last one once."""
     write = durable.replace
