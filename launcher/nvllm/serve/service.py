@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -214,5 +213,5 @@ def _given_up(
         f"instance {examination.plan.instance}",
         f"at most {rules.attempts} restarts within {rules.within} s, the profile's restart",
         "\n".join([f"{len(recent)} deaths:", *listed, "the last lines of the last one:", *recent[-1].lines]),
-        shlex.join(["less", str(run.log)]),
+        run.log_cure,
     )
