@@ -129,8 +129,8 @@ class EngineStart:
         self._state("starting")  # before the container: if nvllm is killed in between, `status` knows of the start
         try:
             self.container = self._create()
-            self.held_locks.annotate(self.container)
-            self._state("starting")
+            self.held_locks.annotate(self.container)  # whoever meets a lock is told which container it is held for
+            self._state("starting")  # again, with the id of its container: `status` and `stop` name it
             self._say("started", container=self.container)
             self._reader.start()
             generation = self._wait()
