@@ -166,7 +166,7 @@ def test_intervals_of_paired_shares_hold_what_is_true() -> None:
     ] == []
 
 
-@longer("largest", [50], [200])
+@longer("largest", [30], [200])
 def test_intervals_of_paired_shares_hold_what_is_true_for_any_number_of_questions(largest: int) -> None:
     counts = [count for count in (5, 6, 7, 8, 10, 12, 15, 25, 30, 50, 100, 200) if count <= largest]
     assert [(count, row) for count in counts for row in coverage(count, deciding.LEVEL)] == []
