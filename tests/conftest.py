@@ -23,6 +23,7 @@ from support.engine_world import (  # noqa: F401 - fixtures
     tiny_model,
     worlds,
 )
+from support.layersamples import compiled_once  # noqa: F401 - a fixture
 from support.loopback import site  # noqa: F401 - a fixture
 from support.plansamples import front  # noqa: F401 - a fixture
 
@@ -101,6 +102,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     plots.svg = _SVG if "drawn" in markers else _undrawn
 
 
+_busy: dict[str, tuple[float, str]] = {}
+"""The seconds that the tests of each worker took, and the file that it ran last."""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add REPORT to the figures of its worker, which only a process that has workers knows."""
+    node = vars(report).get("node")
+    if node is not None:
+        seconds, _ = _busy.get(node.gateway.id, (0.0, ""))
+        _busy[node.gateway.id] = (seconds + report.duration, report.nodeid.partition("::")[0])
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Return what `--dist loadfile` shares the tests out with; any other way is xdist's own."""
@@ -116,5 +129,10 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say on what the tests ran: what holds on one class of processors is not shown for another."""
+    """Say on what the tests ran: what holds on one class of processors is not shown for another.
+
+    Say too whether the workers had as much to do; `support/groups.py` decides what one of them gets.
+    """
     terminalreporter.write_line(processors.summary())
+    for worker, (seconds, file) in sorted(_busy.items()):
+        terminalreporter.write_line(f"{worker}: {seconds:.0f} s of tests, {file} last")

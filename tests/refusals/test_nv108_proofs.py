@@ -10,6 +10,7 @@ import pytest
 from nvllm.cli.main import main
 from nvllm.core.refusal import Refusal
 from nvllm.patches import proofs
+from support.rows import samples
 from support.series_samples import SOURCE, changed, series_directory, write, write_tree
 
 TESTS = """\
@@ -45,22 +46,23 @@ def refused(root: Path, *nodes: str) -> list[Refusal]:
     return found
 
 
-@pytest.mark.parametrize("node", ["test_sizes", "test_sizes[small]", "TestAll::test_within", "TestAll"])
+@pytest.mark.parametrize("node", samples(["test_sizes[small]", "TestAll::test_within"], ["test_sizes", "TestAll"]))
 def test_what_pytest_collects_is_a_proof(root: Path, node: str) -> None:
     assert refused(root, f"{FILE}::{node}") == []
 
 
 @pytest.mark.parametrize(
     ("node", "found"),
-    [
-        (f"{FILE}::test_none", "not found: "),
-        (f"{FILE}::test_sizes[huge]", "not found: "),
-        (f"{FILE}::TestAll::test_none", "not found: "),
-        ("tests/test_none.py::test_one", "no file tests/test_none.py"),
-        ("tests/test_broken.py::test_one", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
-        (FILE, "not FILE::TEST"),
-        (f"--rootdir=/::{FILE}", "not FILE::TEST"),
-    ],
+    samples(
+        [
+            (f"{FILE}::test_sizes[huge]", "not found: "),
+            ("tests/test_none.py::test_one", "no file tests/test_none.py"),
+            ("tests/test_broken.py::test_one", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+            (FILE, "not FILE::TEST"),
+            (f"--rootdir=/::{FILE}", "not FILE::TEST"),
+        ],
+        [(f"{FILE}::test_none", "not found: "), (f"{FILE}::TestAll::test_none", "not found: ")],
+    ),
 )
 def test_what_it_does_not_collect_is_none(root: Path, node: str, found: str) -> None:
     (refusal,) = refused(root, node)

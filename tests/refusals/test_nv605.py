@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.spec import Access
+from nvllm.serve.rundir import RunDirectory
 from nvllm.serve.startup import answers_without_key
 from support.plansamples import PLAN, FrontEnd, front_end
 
-LOG = Path("/runs/engine.log")
+RUN = RunDirectory(Path("/runs"))
 
 
 @pytest.fixture
@@ -27,12 +28,12 @@ def front() -> Iterator[FrontEnd]:
 def test_an_engine_that_lists_its_models_to_everybody(front: FrontEnd) -> None:
     front.longest = 128
     plan = replace(PLAN, port=front.port)
-    assert answers_without_key(plan, LOG) == []
-    (refusal,) = answers_without_key(replace(plan, access=Access("/srv/key")), LOG)
+    assert answers_without_key(plan, RUN) == []
+    (refusal,) = answers_without_key(replace(plan, access=Access("/srv/key")), RUN)
     assert (refusal.code, refusal.expected) == ("NV605", "HTTP 401 without the API key")
     assert (refusal.found, refusal.cure) == ("HTTP 200", "less /runs/engine.log")
 
 
 def test_whatever_is_no_refusal_is_not_believed(front: FrontEnd) -> None:
-    (refusal,) = answers_without_key(replace(PLAN, port=front.port, access=Access("/srv/key")), LOG)
+    (refusal,) = answers_without_key(replace(PLAN, port=front.port, access=Access("/srv/key")), RUN)
     assert refusal.found == "HTTP 404"

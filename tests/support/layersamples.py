@@ -8,6 +8,7 @@ import hashlib
 import io
 import lzma
 import os
+import pickle
 import subprocess
 import sys
 import tarfile
@@ -17,12 +18,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
+
 import nvllm
 from nvllm.core.canonical import sha256_file
 from nvllm.core.lock import LockedDeb, LockedDebianBase, LockedFile, LockedWheel
 from nvllm.core.progress import Progress, Silent, Task, Unit
 from nvllm.image.builder import LayerBuilder
 from nvllm.image.identity import Build
+from nvllm.layers.bytecode import Interpreter
 from nvllm.layers.cache import LayerCache
 from nvllm.patches import unified
 from nvllm.patches.unified import Diff
@@ -35,7 +39,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 PACKERS: Mapping[str, Callable[[bytes], bytes]] = {
     "": bytes,
-    ".xz": lzma.compress,
+    ".xz": lambda data: lzma.compress(data, preset=0),  # the default takes 15 ms to lay out its memory
     ".gz": lambda data: gzip.compress(data, mtime=0),
 }
 
@@ -192,6 +196,32 @@ def child(code: str, *arguments: str | Path, around: Surroundings | None = None)
 
 
 # A whole small image
+
+
+_ARCHIVES: dict[bytes, bytes] = {}
+"""Archives of bytecode, by all that decides them."""
+
+
+@pytest.fixture
+def compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start an interpreter for each archive of bytecode once in this process: it takes longer than what is tested.
+
+    It is not for tests of how bytecode is made, or of two builds whose bytes must be the same.
+    """
+    real = Interpreter.compile
+
+    def compiled(self: Interpreter, archive: Path | None, files: Mapping[str, str], out: Path) -> None:
+        members = dict(files) if archive is not None else [*files]
+        sources = [archive] if archive is not None else [Path(path) for path in files.values()]
+        about = (self.python, self.loader().read_bytes(), members, [path.read_bytes() for path in sources])
+        key = hashlib.sha256(pickle.dumps(about)).digest()
+        if key in _ARCHIVES:
+            out.write_bytes(_ARCHIVES[key])
+            return
+        real(self, archive, files, out)
+        _ARCHIVES[key] = out.read_bytes()
+
+    monkeypatch.setattr(Interpreter, "compile", compiled)
 
 
 class Telling(Silent):

@@ -42,6 +42,14 @@ def each_row(names: str | Sequence[str], rows: Iterable[Any]) -> Callable[[Test]
     return walking
 
 
+def samples(unit: Iterable[Any], thorough: Iterable[Any]) -> list[Any]:
+    """Return the rows of a table: those of UNIT for `make unit`, and those of THOROUGH, which are alike, not."""
+    marked = [
+        pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=pytest.mark.thorough) for row in thorough
+    ]
+    return [*unit, *marked]
+
+
 def longer(names: str | Sequence[str], thorough: Iterable[Any], long: Iterable[Any]) -> pytest.MarkDecorator:
     """Collect a simulation for each row: those of THOROUGH in `make test`, those of LONG in `make test-long`."""
     several = not isinstance(names, str)

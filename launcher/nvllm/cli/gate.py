@@ -21,7 +21,7 @@ from nvllm.host.gates import FORM, GateName, GateRecord
 from nvllm.host.locks import Key
 from nvllm.host.memory_gate import MemoryLimits
 from nvllm.host.memtester import Memtester
-from nvllm.host.thermal_gate import ThermalLimits, ThermalSources
+from nvllm.host.thermal_gate import ThermalLimits
 
 EXAMPLES = """
 Examples:
@@ -166,8 +166,7 @@ def _memory(app: App, limits: MemoryLimits) -> Kept:
 
 
 def _thermal(app: App, limits: ThermalLimits) -> Kept:
-    sources = ThermalSources()
-    return _kept(app, "thermal", lambda host, results: thermal_gate.run(limits, host, sources, results, app.progress))
+    return _kept(app, "thermal", lambda host, results: thermal_gate.run(limits, host, results, app.progress))
 
 
 def _disk(app: App, limits: DiskLimits) -> Kept:

@@ -8,7 +8,6 @@ with a verdict is not run again.
 from __future__ import annotations
 
 import contextlib
-import shlex
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -233,7 +232,7 @@ class Runner:
             traced = trace.take(leg.start, load, arm.name, run, steps)
             loaded = artifacts.check(leg, self._looked(leg.start)[1])
         if loaded is not None and not loaded.holds:
-            cure = f"less {shlex.quote(str(leg.start.run.log))}"
+            cure = leg.start.run.log_cure
             raise refuse("NV854", f"trace {run} of arm {arm.name}", loaded.expected, loaded.found, cure)
         self.directory.keep_trace(traced.table, traced.trace)
 

@@ -7,7 +7,6 @@ comes from a leg with a trace, because the profiler slows the engine down; the k
 from __future__ import annotations
 
 import base64
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,7 +91,7 @@ def take(start: EngineStart, load: LoadProbe, arm: str, run: int, steps: int) ->
             return read(output, Taken(arm, run, small.requests, steps, answer.tokens, tree))
         except (ValueError, KeyError, TypeError) as error:
             problem = f"{error!r}"
-    cure = f"less {shlex.quote(str(start.run.log))}"
+    cure = start.run.log_cure
     raise refuse("NV858", f"arm {arm}", "a trace of PyTorch's profiler with kernels or operators", problem, cure)
 
 

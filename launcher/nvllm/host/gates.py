@@ -206,13 +206,13 @@ def outcome(checks: Sequence[GateCheck]) -> GateOutcome:
 
 def problems(record: GateRecord) -> list[Refusal]:
     """Return NV517 for each failed check of RECORD, and NV518 for each that could not be made."""
-    kind, where = _KINDS[record.gate], f"{record.gate} gate"
     bands = [one.name.removeprefix("band ") for one in record.checks if one.name.startswith("band ")]
     again = f"nvllm gate {record.gate} --bands {','.join(bands)}" if bands else f"nvllm gate {record.gate}"
-    codes = {"failed": ("NV517", kind.faulty), "not measured": ("NV518", kind.unmeasured)}
+    codes = {"failed": ("NV517", _FAULTY[record.gate]), "not measured": ("NV518", _UNMEASURED[record.gate])}
     unpassed = ((check, *codes[check.state]) for check in record.checks if check.state in codes)
     return [
-        Refusal(code, f"{where}: {one.name}", one.limit, one.found, f"{cure}: {again}") for one, code, cure in unpassed
+        Refusal(code, f"{record.gate} gate: {check.name}", check.limit, check.found, f"{cure}: {again}")
+        for check, code, cure in unpassed
     ]
 
 
@@ -311,36 +311,32 @@ def _difference(recorded: Machine, here: Machine) -> str:
     return "; ".join(f"{name} {before}, here {now}" for name, before, now in pairs if before != now)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A gate: what to do about a FAULTY check, and about one that is UNMEASURED; and what a pass does not show."""
-
-    faulty: str
-    unmeasured: str
-    not_shown: str
-
-
 _FASTER = "set NVLLM_HOME to a directory on a faster disk, and measure it"
-_KINDS: Mapping[GateName, _Kind] = {
-    "memory": _Kind(
-        "replace faulty memory, or stop what makes the host swap, and test it again",
-        "stop what uses memory, and test it again",
-        "that other pages are sound: the kernel chose these, and the next run gets others.",
-    ),
-    "thermal": _Kind(
-        "cool the machine, or update what is too old, and look again",
-        "install driver and nvidia-ml-py, and look again",
-        "that clocks hold under load: it looked for some seconds, whatever the GPU did then. Not every driver tells "
-        "that heat slows a clock down; on a GB10 the reasons are not reliable. Compare tokens/s of first and last "
-        "runs.",
-    ),
-    "disk": _Kind(_FASTER, _FASTER, "how fast the disk is while an engine loads from it."),
+_FAULTY: Mapping[GateName, str] = {
+    "memory": "replace faulty memory, or stop what makes the host swap, and test it again",
+    "thermal": "cool the machine, or update what is too old, and look again",
+    "disk": _FASTER,
 }
+"""What to do about a check that failed."""
+_UNMEASURED: Mapping[GateName, str] = {
+    "memory": "stop what uses memory, and test it again",
+    "thermal": "install driver and nvidia-ml-py, and look again",
+    "disk": _FASTER,
+}
+"""What to do about a check that could not be made."""
+_NOT_SHOWN: Mapping[GateName, str] = {
+    "memory": "that other pages are sound: the kernel chose these, and the next run gets others.",
+    "thermal": "that clocks hold under load: it looked for some seconds, whatever the GPU did then. Not every driver "
+    "tells that heat slows a clock down; on a GB10 the reasons are not reliable. Compare tokens/s of first and last "
+    "runs.",
+    "disk": "how fast the disk is while an engine loads from it.",
+}
+"""What a pass does not show."""
 
 
 def not_shown(record: GateRecord) -> str:
     """Return what a run that passed, as RECORD has it, does not show; empty for any other."""
-    return _KINDS[record.gate].not_shown if record.outcome == "passed" else ""
+    return _NOT_SHOWN[record.gate] if record.outcome == "passed" else ""
 
 
 def summary(record: GateRecord) -> str:

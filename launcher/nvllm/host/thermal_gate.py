@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nvllm.core import extras
@@ -34,17 +34,7 @@ class ThermalLimits:
     host: int
 
 
-@dataclass(frozen=True, slots=True)
-class ThermalSources:
-    """Where the gate reads: the one edge to NVML, and the one to the kernel's sensors."""
-
-    gpus: Callable[[], NvmlReading | NvmlProblem] = nvml.read
-    host: Callable[[], Mapping[str, float]] = sensors.temperatures
-
-
-def run(
-    limits: ThermalLimits, facts: HostFacts, sources: ThermalSources, results: Measured, progress: Progress
-) -> None:
+def run(limits: ThermalLimits, facts: HostFacts, results: Measured, progress: Progress) -> None:
     """Look at the GPUs and the sensors of the host of FACTS, and add what was found to RESULTS."""
     results.limits = {"gpu-temperature": limits.gpu, "host-temperature": limits.host}
     gpus: dict[str, list[GpuReading]] = {}
@@ -55,11 +45,11 @@ def run(
             if number:
                 time.sleep(PAUSE)
             if not isinstance(reading, NvmlProblem):
-                reading = sources.gpus()
+                reading = nvml.read()
             if isinstance(reading, NvmlReading):
                 for gpu in reading.gpus:
                     gpus.setdefault(gpu.uuid, []).append(gpu)
-            for name, degrees in sources.host().items():
+            for name, degrees in sensors.temperatures().items():
                 hottest[name] = max(hottest.get(name, degrees), degrees)
             task.advance(1)
     if isinstance(reading, NvmlProblem):

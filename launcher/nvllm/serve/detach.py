@@ -108,4 +108,4 @@ def show_lines(written: BinaryIO, progress: Progress) -> None:
     """Show the whole lines that are new in WRITTEN."""
     while (line := written.readline()).endswith(b"\n"):
         progress.note(line.decode("utf-8", "replace").rstrip("\n"))
-    written.seek(-len(line), os.SEEK_CUR)
+    written.seek(-len(line), os.SEEK_CUR)  # what has no end yet is read again, whole

@@ -34,7 +34,7 @@ from nvllm.serve import access
 T = TypeVar("T")
 
 _OK = 200
-_COMPLETIONS = "v1/completions"
+COMPLETIONS = "v1/completions"
 
 _TIMEOUT = 5.0
 """Seconds that a page of the engine may take."""
@@ -186,7 +186,7 @@ def complete(
         "ignore_eos": True,  # whoever asks counts the tokens; a model may end its answer at the first
     }
     with _answering(NotReady(f"no generation within {timeout:.0f} s", final=True), final=False):
-        reply = answer("POST", plan.port, _COMPLETIONS, {**question, **settings}, timeout, access.header(plan.access))
+        reply = answer("POST", plan.port, COMPLETIONS, {**question, **settings}, timeout, access.header(plan.access))
     if reply.status != _OK:
         raise NotReady(f"HTTP {reply.status}: {reply.text[:200]}", final=True)
     try:
@@ -202,7 +202,7 @@ def ask(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float) -> tuple[i
     """
     question = {"model": plan.request_name, **fields}
     with _answering(_too_late(timeout), final=True):
-        reply = answer("POST", plan.port, _COMPLETIONS, question, timeout, access.header(plan.access))
+        reply = answer("POST", plan.port, COMPLETIONS, question, timeout, access.header(plan.access))
     return reply.status, reply.text
 
 
@@ -218,7 +218,7 @@ def stream(plan: LaunchPlan, fields: Mapping[str, Json], timeout: float, more: C
     or if the engine ends the answer with an error.
     """
     question: dict[str, Json] = {"model": plan.request_name, **fields, "stream": True}
-    address = url(LOOPBACK, plan.port, _COMPLETIONS)
+    address = url(LOOPBACK, plan.port, COMPLETIONS)
     with (
         _answering(_too_late(timeout), final=True),
         _exchange("POST", address, question, timeout, access.header(plan.access)) as (status, chunks),

@@ -109,6 +109,11 @@ class RunDirectory:
         return self.path / "engine.log"
 
     @property
+    def log_cure(self) -> str:
+        """The command that shows what the engine wrote, the cure of what only its log explains."""
+        return shlex.join(["less", str(self.log)])
+
+    @property
     def older_log(self) -> Path:
         return self.path / "engine.log.1"
 

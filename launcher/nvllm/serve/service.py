@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -73,6 +72,7 @@ def run(service: ServiceRequest, examination: Examination, announce: Callable[[S
     """
     instance, left = examination.plan.instance, examination.orphan
     with supervisor.hold_locks(examination, service.places, service.command) as held_locks:
+        # Behind the locks, which refuse first: a serve that does not start takes no name from another project.
         owners.claim(service.project, service.places, instance)
         if left is not None and examination.engine is not None:
             service.progress.note(f"ORPHAN {instance}: nobody supervises container {left.container[:12]}; it is ended")
@@ -137,6 +137,7 @@ def _one_engine(
     with staged_cache.staged(examination, service.places) as cache:
         running = Supervisor(examination, service.places, held_locks, service.progress, cache, deaths=deaths)
         if cache is not None:
+            # From here on an older blessing of this serve hash is refused, also one that somebody put back (NV906).
             Blessings.of_project(service.project, service.places).versions.saw(cache.manifest)
             service.progress.note(f"BLESSED {cache.manifest.label} v{cache.manifest.version}: {_evidence(cache)}")
 
@@ -214,5 +215,5 @@ def _given_up(
         f"instance {examination.plan.instance}",
         f"at most {rules.attempts} restarts within {rules.within} s, the profile's restart",
         "\n".join([f"{len(recent)} deaths:", *listed, "the last lines of the last one:", *recent[-1].lines]),
-        shlex.join(["less", str(run.log)]),
+        run.log_cure,
     )

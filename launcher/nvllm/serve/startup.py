@@ -9,7 +9,6 @@ import contextlib
 import os
 import queue
 import re
-import shlex
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,8 +67,8 @@ def labels(plan: LaunchPlan, run: Path) -> dict[str, str]:
     }
 
 
-def answers_without_key(plan: LaunchPlan, log: Path) -> list[Refusal]:
-    """Return NV605 if the engine of PLAN, whose log is LOG, needs a key and answers a request without one.
+def answers_without_key(plan: LaunchPlan, run: RunDirectory) -> list[Refusal]:
+    """Return NV605 if the engine of PLAN, whose run directory is RUN, needs a key and answers a request without one.
 
     What asks for the key is a part of vLLM's HTTP server. A setting of vLLM may start another server in its place.
     """
@@ -79,7 +78,7 @@ def answers_without_key(plan: LaunchPlan, log: Path) -> list[Refusal]:
     if answer == health.REFUSED:
         return []
     where, expected = health.url(LOOPBACK, plan.port, "v1/models"), f"{health.REFUSED} without the API key"
-    return [Refusal("NV605", where, expected, answer, shlex.join(["less", str(log)]))]
+    return [Refusal("NV605", where, expected, answer, run.log_cure)]
 
 
 @dataclass(eq=False)
@@ -130,12 +129,12 @@ class EngineStart:
         self._state("starting")  # before the container: if nvllm is killed in between, `status` knows of the start
         try:
             self.container = self._create()
-            self.held_locks.annotate(self.container)
-            self._state("starting")
+            self.held_locks.annotate(self.container)  # whoever meets a lock is told which container it is held for
+            self._state("starting")  # again, with the id of its container: `status` and `stop` name it
             self._say("started", container=self.container)
             self._reader.start()
             generation = self._wait()
-            refuse_any(answers_without_key(self.plan, self.run.log))
+            refuse_any(answers_without_key(self.plan, self.run))
             self._accept()
             missed = len(self.timeline.missed)
             self._say("ready", tokens=generation.tokens, seconds=generation.seconds, kernels_missed=missed)
@@ -336,9 +335,9 @@ class EngineStart:
             return generation
 
     def _not_ready(self, problem: str) -> Refusal:
-        where = f"http://127.0.0.1:{self.plan.port}/v1/completions"
+        where = health.url(LOOPBACK, self.plan.port, health.COMPLETIONS)
         expected = f"{self.plan.probe.max_tokens} generated tokens"
-        return Refusal("NV704", where, expected, problem, shlex.join(["less", str(self.run.log)]))
+        return Refusal("NV704", where, expected, problem, self.run.log_cure)
 
     def _died(self, state: ContainerState | None) -> Refusal:
         self._note_others(state)
@@ -358,14 +357,14 @@ class EngineStart:
             f"container {self.plan.instance}",
             "an engine that runs",
             f"{cause}{LAST_LINES}\n{last_lines}",
-            shlex.join(["less", str(self.run.log)]),
+            self.run.log_cure,
         )
 
     def _too_late(self) -> Refusal:
         seen = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in self.timeline.phases) or "nothing"
-        cure = shlex.join(["less", str(self.run.log)])
+        where, reached = f"container {self.plan.instance}", f"it got as far as: {seen}"
         expected = f"ready within {self.plan.limits.start_timeout} s, the profile's limits.start-timeout"
-        return Refusal("NV702", f"container {self.plan.instance}", expected, f"it got as far as: {seen}", cure)
+        return Refusal("NV702", where, expected, reached, self.run.log_cure)
 
     # The log of the engine
 

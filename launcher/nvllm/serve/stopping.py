@@ -63,7 +63,7 @@ def end_orphan(engine: Engine, places: Places, instance: str, left: Orphan) -> N
 
     Raises Refused NV920 if its state cannot be written.
     """
-    engine.stop(left.container, STOP_PATIENCE + (left.state.drain if left.state is not None else 0))
+    engine.stop(left.container, _patience(left.state))
     _record(RunDirectory(places.run(instance)), "ended by the next serve; its supervisor was gone")
 
 
@@ -119,9 +119,14 @@ def unended(engine: Engine, places: Places) -> tuple[str, ...]:
 def _end(engine: Engine, containers: Mapping[str, ContainerFact], instance: str, state: InstanceState | None) -> str:
     """Stop the container of INSTANCE, if it has one, and return its id, or the one that its STATE names."""
     if instance in containers:
-        engine.stop(containers[instance].id, STOP_PATIENCE + (state.drain if state is not None else 0))
+        engine.stop(containers[instance].id, _patience(state))
         return containers[instance].id
     return state.container if state is not None else ""
+
+
+def _patience(state: InstanceState | None) -> int:
+    """Return the seconds from the request to stop to the kill of an engine with STATE: its requests may finish."""
+    return STOP_PATIENCE + (state.drain if state is not None else 0)
 
 
 def _record(run: RunDirectory, reason: str) -> None:

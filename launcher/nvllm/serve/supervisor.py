@@ -235,7 +235,7 @@ class Supervisor(EngineStart):
             problem = f"requests are running, but made no progress for {stuck:.0f} s"
             where = health.url(LOOPBACK, self.plan.port, "metrics")
             expected = f"tokens generated within {patience} s while requests run"
-            raise refuse("NV913", where, expected, problem, shlex.join(["less", str(self.run.log)]))
+            raise refuse("NV913", where, expected, problem, self.run.log_cure)
         seconds, problem = max(
             (stuck, "requests are running, but have made no progress"), (self._stalls.silent, "it has answered nothing")
         )
@@ -249,7 +249,7 @@ class Supervisor(EngineStart):
         plan = self.plan
         state = self.engine.state(self.container)
         own = state.address if state is not None else None
-        cure = shlex.join(["less", str(self.run.log)])
+        cure = self.run.log_cure
         if own is None:
             beside = "the container has no address of its own"
         else:

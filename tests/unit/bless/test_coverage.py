@@ -33,9 +33,13 @@ REQUEST = BlessRequest(boots=2, unsafe=True)
 @pytest.fixture
 def kernels(made: World, front: FrontEnd, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
     """The kernels of a bless on a GPU, where no prompt is longer than 32 tokens."""
-    monkeypatch.setattr(coverage, "LOG_DELAY", 0.05)
-    every = workload.joint_steps
-    monkeypatch.setattr(workload, "joint_steps", lambda of, number: every(of, number)[:2])
+    steps, joint_steps = workload.steps, workload.joint_steps
+    # Of a round every length, and the sampling settings, which come last: `test_workload.py` has all of it.
+    monkeypatch.setattr(
+        workload, "steps", lambda of, number: (*steps(of, number)[: len(workload.lengths(of))], *steps(of, number)[-6:])
+    )
+    monkeypatch.setattr(workload, "joint_steps", lambda of, number: joint_steps(of, number)[:2])
+    monkeypatch.setattr(coverage, "LOG_DELAY", 0.02)
     front.longest = 32
     found = bless_world.on_a_gpu(made.found)
     made.found, made.work = found, Bless(found, made.places, made.work.held_locks, Silent(), made.pin)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -22,9 +23,15 @@ def drawn(found: Manifest) -> str:
     return page.html(found, "in force")
 
 
+@cache
+def with_plot() -> str:
+    """Return the page of a blessing; only for tests that are marked `drawn`."""
+    return drawn(bless(TREE))
+
+
 @pytest.mark.drawn
 def test_the_page_is_whole_and_loads_nothing() -> None:
-    text = drawn(bless(TREE))
+    text = with_plot()
     assert not re.search(r"(src=|url\(|@import|<script|<link)", text)
     assert "Blessing of demo, eager" in text
     assert "5 of 5 fresh boots were good: at least 54 % of boots are, at 95 % confidence." in text
@@ -47,7 +54,7 @@ def test_the_checks_of_every_trial() -> None:
 
 @pytest.mark.drawn
 def test_what_is_plotted_is_in_a_table() -> None:
-    text = drawn(bless(TREE))
+    text = with_plot()
     plotted = re.findall(r"<title>(\w+): ([0-9.]+) s</title>", text)
     rows = table(text, "starts")
     assert rows[0] == ["start", "compile, s", "server, s", "processor, s"]

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.cli import gate as gate_command
 from nvllm.cli.main import main
-from nvllm.host import facts, gate_records, locks
+from nvllm.host import facts, gate_records, locks, nvml, sensors
 from nvllm.host.locks import Holder, Key
 from nvllm.host.nvml import NvmlProblem
-from nvllm.host.thermal_gate import ThermalSources
 from support.gate_samples import OK, put_memtester
 from support.plansamples import places
 
@@ -96,9 +94,8 @@ def test_two_of_a_kind_would_measure_each_other(tmp_path: Path, capsys: pytest.C
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host without GPU, driver and sensors."""
     monkeypatch.setattr(facts, "nvidia_gpus", lambda _: ((), None))
-    monkeypatch.setattr(
-        gate_command, "ThermalSources", lambda: ThermalSources(lambda: NvmlProblem("no driver", "none"), dict)
-    )
+    monkeypatch.setattr(nvml, "read", lambda: NvmlProblem("no driver", "none"))
+    monkeypatch.setattr(sensors, "temperatures", dict)
 
 
 @pytest.mark.usefixtures("bare")
@@ -114,8 +111,8 @@ def test_what_is_absent_is_not_measured_and_not_passed(capsys: pytest.CaptureFix
 def test_what_a_pass_does_not_show_is_printed_with_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cool = ThermalSources(lambda: NvmlProblem("no driver", "none"), lambda: {"zone": 40.0})
-    monkeypatch.setattr(gate_command, "ThermalSources", lambda: cool)
+    monkeypatch.setattr(nvml, "read", lambda: NvmlProblem("no driver", "none"))
+    monkeypatch.setattr(sensors, "temperatures", lambda: {"zone": 40.0})
     monkeypatch.setattr(facts, "nvidia_gpus", lambda _: ((), None))
     assert main(["gate", "thermal", "--seconds", "0"]) == 0
     assert "  This does not show that clocks hold under load:" in capsys.readouterr().out

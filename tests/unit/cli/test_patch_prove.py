@@ -82,6 +82,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_tree(tmp_path / "after", changed(one=(b"one 20\n", b"one twenty\n")))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NVLLM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
 
     def built(self: EngineBench, chosen: tuple[str, ...]) -> Built:
         return Built(chosen, "", "0" * 64, f"sha256:image-of-{'-'.join(chosen)}", 0.0)
@@ -153,6 +154,7 @@ def test_what_proves_nothing_is_named(project: Path, capsys: pytest.CaptureFixtu
     ]
 
 
+@pytest.mark.thorough
 def test_a_proof_that_is_not_in_the_project_is_left_out_unless_its_patch_is_named(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

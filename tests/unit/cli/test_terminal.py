@@ -224,13 +224,13 @@ progress = terminal.progress(os.environ, quiet=False, color={color})
 with progress.task("fetch [wheels]", 1_000_000, "B") as task:
     task.advance(250_000)
     progress.note("a [note]")
-    time.sleep(0.6)
+    time.sleep({seconds})
     task.advance(750_000)
 """
 
 
 def test_work_of_some_length_is_drawn_on_a_terminal() -> None:
-    written = on_a_terminal(WORK.format(after=0.1, color=False), {"NO_COLOR": "1"})
+    written = on_a_terminal(WORK.format(after=0.1, color=False, seconds=0.6), {"NO_COLOR": "1"})
     assert "fetch [wheels]" in written
     assert "250 kB of 1.0 MB" in written
     assert "a [note]" in written
@@ -239,13 +239,13 @@ def test_work_of_some_length_is_drawn_on_a_terminal() -> None:
 
 
 def test_short_work_is_not_drawn_on_a_terminal() -> None:
-    written = on_a_terminal(WORK.format(after=2.0, color=True), {})
+    written = on_a_terminal(WORK.format(after=2.0, color=True, seconds=0.1), {})
     assert "wheels" not in written
     assert "a [note]" in written
 
 
 def test_a_dumb_terminal_gets_lines() -> None:
-    written = on_a_terminal(WORK.format(after=0.1, color=False), {"TERM": "dumb"})
+    written = on_a_terminal(WORK.format(after=0.1, color=False, seconds=0.2), {"TERM": "dumb"})
     assert "\x1b" not in written
     assert "fetch [wheels]: done" in written
 

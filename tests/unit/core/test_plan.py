@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nvllm.core import canonical
@@ -47,7 +47,6 @@ plans = st.builds(
 )
 
 
-@settings(max_examples=30)
 @given(plans)
 def test_a_plan_that_is_written_and_read_is_the_same_plan(plan: LaunchPlan) -> None:
     assert decode(json.loads(canonical.pretty(encode(plan)))) == plan

@@ -21,7 +21,7 @@ def kind(number: int) -> str:
     return "one" if number == 1 else "divisible" if number % workload.DIVISOR == 0 else "other"
 
 
-@settings(max_examples=60)
+@settings(max_examples=15)
 @given(bounds, st.integers(0, 50))
 def test_the_engine_takes_every_request(of: Bounds, number: int) -> None:
     for step in workload.steps(of, number):
@@ -43,7 +43,7 @@ def test_every_length_that_triton_tells_apart_is_asked_in_each_range(of: Bounds)
         low *= 2
 
 
-@settings(max_examples=60)
+@settings(max_examples=15)
 @given(bounds, st.integers(0, 50))
 def test_a_round_has_what_it_says(of: Bounds, number: int) -> None:
     found = workload.steps(of, number)
@@ -57,7 +57,7 @@ def test_a_round_has_what_it_says(of: Bounds, number: int) -> None:
     assert len(set(prompts)) < len(prompts)  # a prompt that was asked before
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(bounds, st.integers(0, 50))
 def test_a_round_is_the_same_each_time_and_the_next_one_is_not(of: Bounds, number: int) -> None:
     assert workload.steps(of, number) == workload.steps(of, number)
@@ -89,7 +89,7 @@ def test_the_bounds_of_a_profile() -> None:
     assert default.graphs[:5] == (1, 2, 4, 8, 16)
 
 
-@settings(max_examples=60)
+@settings(max_examples=15)
 @given(bounds, st.integers(0, 3))
 def test_joint_steps_are_what_the_engine_takes_at_once(of: Bounds, number: int) -> None:
     for step in workload.joint_steps(of, number):

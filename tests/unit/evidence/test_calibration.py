@@ -121,7 +121,7 @@ def test_some_findings_are_as_rarely_wrong_as_they_say() -> None:
     assert wrong_findings(rows, 120) == []
 
 
-@longer("count", [60], [1000])
+@longer("count", [20], [1000])
 def test_all_findings_are_as_rarely_wrong_as_they_say(count: int) -> None:
     assert wrong_findings([*itertools.product(_EFFECTS, _RUNS, _NOISES)], count) == []
 
@@ -138,7 +138,7 @@ def test_looks_until_it_is_decided_are_wrong_as_rarely_and_end_early() -> None:
     assert [*looks.after(2)] == [2]
 
 
-@longer("count", [40], [400])
+@longer("count", [15], [400])
 def test_looks_are_as_rarely_wrong_at_any_noise(count: int) -> None:
     drawn = random.Random(2)
     for noise in (0.01, 0.02, 0.05):
@@ -148,7 +148,7 @@ def test_looks_are_as_rarely_wrong_at_any_noise(count: int) -> None:
         assert beyond.count("neutral") <= most(0.05, count), noise
 
 
-@longer("count", [120], [1000])
+@longer("count", [40], [1000])
 def test_an_effect_just_beyond_the_margin_is_rarely_called_neutral(count: int) -> None:
     assert wrong_findings([*itertools.product((0.0301,), _RUNS, _NOISES)], count) == []
 
@@ -166,7 +166,7 @@ def test_intervals_of_paired_shares_hold_what_is_true() -> None:
     ] == []
 
 
-@longer("largest", [50], [200])
+@longer("largest", [30], [200])
 def test_intervals_of_paired_shares_hold_what_is_true_for_any_number_of_questions(largest: int) -> None:
     counts = [count for count in (5, 6, 7, 8, 10, 12, 15, 25, 30, 50, 100, 200) if count <= largest]
     assert [(count, row) for count in counts for row in coverage(count, deciding.LEVEL)] == []

@@ -21,6 +21,7 @@ from support import question_samples
 from support.campaign_world import KINDS, Campaign, campaign
 from support.gate_samples import DAY, HERE, record
 from support.plansamples import FrontEnd, edit
+from support.rows import longer, samples
 
 GIB = 2**30
 
@@ -157,7 +158,9 @@ UNSATISFYING: Mapping[str, Mapping[str, Any] | None] = {
 
 @pytest.mark.parametrize(
     ("kind", "found"),
-    [*(("ablate", one) for one in UNSATISFYING), *((kind, "no such run") for kind in KINDS if kind != "ablate")],
+    samples(
+        [(kind, "no such run") for kind in KINDS], [("ablate", one) for one in UNSATISFYING if one != "no such run"]
+    ),
 )
 def test_no_container_starts_without_the_gate_that_the_profile_requires(made: Campaign, kind: Kind, found: str) -> None:
     made.require("{memory: {max-age: 30, band: 4GiB}}")
@@ -202,8 +205,7 @@ def test_the_watchdog_ends_a_campaign_which_goes_on_with_the_command_of_the_cure
     assert first.read_bytes() == before
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["ablate", "sweep"])
+@longer("kind", ["ablate"], ["sweep"])
 def test_a_run_that_ends_at_any_write_goes_on(made: Campaign, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each round ends one write later than the round before: every write of a run is the last one once."""
     write = durable.replace

@@ -105,7 +105,7 @@ def test_what_a_rearrangement_is_worth() -> None:
     assert intervals.rearranged([], [1.0]) == 1.0
 
 
-@longer(("runs", "false"), [(20, 3)], [(100, 8)])
+@longer(("runs", "false"), [(10, 2)], [(100, 8)])
 def test_alike_artifacts_are_called_bad_in_one_run_of_twenty_at_most_and_a_bad_one_is_seen(
     runs: int, false: int
 ) -> None:

@@ -18,7 +18,7 @@ from nvllm.serve import planner
 from support import export_world
 from support.export_world import BLESSED, BLESSING, REPOSITORY, UNBLESSED
 from support.plansamples import PLAN
-from support.rows import each_row
+from support.rows import each_row, samples
 
 EXECUTABLE, COPIED = (1, 36), (1, 35)
 
@@ -188,9 +188,9 @@ def test_only_labelled_pods_reach_the_engine_and_it_reaches_nothing() -> None:
     ]
 
 
-@pytest.mark.parametrize("server", [(1, 31), (1, 35), (1, 36), (1, 37)])
+@pytest.mark.parametrize("minor", samples([31, 37], [35, 36]))
 @pytest.mark.parametrize("source", [BLESSED, UNBLESSED, dataclasses.replace(BLESSED, models_at="pvc:models")])
-def test_the_schemas_of_kubernetes_take_every_object(source: ExportSource, server: tuple[int, int]) -> None:
+def test_the_schemas_of_kubernetes_take_every_object(source: ExportSource, minor: int) -> None:
     validate = pytest.importorskip("kubernetes_validate").validate
-    for document in objects(source, server).values():
-        validate(document, f"{server[0]}.{server[1]}", strict=True)
+    for document in objects(source, (1, minor)).values():
+        validate(document, f"1.{minor}", strict=True)

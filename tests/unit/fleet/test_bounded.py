@@ -277,6 +277,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
 
 
+@pytest.mark.thorough
 def test_memory_with_the_limits_that_users_have() -> None:
     """At most 200 MB: bodies without end, and the document that takes the most memory for its size."""
     heavy = b'{"manifests":[' + b"{}," * (((4 << 20) - 40) // 3) + b"{}]}"

@@ -39,6 +39,7 @@ from support import oci_registry
 from support.buildable import IMAGE, Buildable
 from support.oci_registry import NAME, Registry
 from support.played_engine import PlayedEngine
+from support.rows import each_row
 from support.task_samples import PlayedMachines
 
 TESTS = """\
@@ -114,7 +115,9 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Fleet]:
+def fleet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], compiled_once: None
+) -> Iterator[Fleet]:
     made = Buildable(tmp_path / "driver", ("guard", "key"))
     root = made.project.root
     series = root / "patches/v0.28.0/series.yaml"
@@ -142,6 +145,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
                 worker.end()
 
 
+@pytest.mark.thorough
 def test_patches_are_proved_at_once_on_machines_without_their_tests(fleet: Fleet, tmp_path: Path) -> None:
     fleet.add(tmp_path, "one")
     fleet.add(tmp_path, "two")
@@ -275,14 +279,14 @@ def test_the_files_of_tests_are_one_archive_by_its_bytes(
         testfiles.push(root, NODES, repository, Silent())
 
 
-@pytest.mark.parametrize("member", ["../outside", "/outside", "a/../b"])
+@each_row("member", ["../outside", "/outside", "a/../b"])
 def test_an_archive_with_another_place_is_refused(tmp_path: Path, fleet: Fleet, member: str) -> None:
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
         archive.addfile(tarfile.TarInfo(member))
     digest = f"sha256:{hashlib.sha256(data.getvalue()).hexdigest()}"
     fleet.kept.blobs[digest] = data.getvalue()
-    target = tmp_path / "target"
+    target = tmp_path / digest
     target.mkdir()
     with pytest.raises(Refused, match="NV306"):
         testfiles.bring(

@@ -89,12 +89,12 @@ def _contend(directory: Path, keys: list[Key], start: float, result: Connection)
     result.poll(60)  # hold until the test says otherwise
 
 
-def test_of_32_contenders_exactly_one_wins(tmp_path: Path) -> None:
+def test_of_12_contenders_exactly_one_wins(tmp_path: Path) -> None:
     """Each names the same keys in another order; a winner keeps them until all have answered."""
     keys = [PORT, SERVE, Key("gpu", "GPU-6f1c"), Key("store", "main")]
     start = time.monotonic() + 0.3
     contenders = []
-    for turn in range(32):
+    for turn in range(12):
         ours, theirs = _FORK.Pipe()
         mixed = keys[turn % 4 :] + keys[: turn % 4]
         child = _FORK.Process(target=_contend, args=(tmp_path / "locks", mixed, start, theirs))
@@ -109,7 +109,7 @@ def test_of_32_contenders_exactly_one_wins(tmp_path: Path) -> None:
             ours.send("go")
         child.join(30)
     assert answers.count("won") == 1
-    assert answers.count(["NV508"]) == 31
+    assert answers.count(["NV508"]) == 11
 
 
 def test_looking_never_makes_a_taker_be_refused(tmp_path: Path) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
 from nvllm.core import extras
 from nvllm.core.progress import Silent
-from nvllm.host import gates, thermal_gate
+from nvllm.host import gates, nvml, sensors, thermal_gate
 from nvllm.host.facts import HostFacts
 from nvllm.host.gate_records import Measured
 from nvllm.host.nvml import GpuReading, NvmlProblem, NvmlProblemKind, NvmlReading
-from nvllm.host.thermal_gate import ThermalLimits, ThermalSources
+from nvllm.host.thermal_gate import ThermalLimits
 from support.gate_samples import FACTS
 
 LIMITS = ThermalLimits(2, 85, 95)
@@ -30,17 +31,18 @@ def run(
     *readings: GpuReading | NvmlProblem, host: tuple[Mapping[str, float], ...] = ({},), facts: HostFacts = FACTS
 ) -> Measured:
     """Return what is found of READINGS and HOST, one each second, the last one again and again."""
-    left, sensors = list(readings), list(host)
+    left, degrees = list(readings), list(host)
 
     def gpus() -> NvmlReading | NvmlProblem:
         one = left.pop(0) if len(left) > 1 else left[0]
         return one if isinstance(one, NvmlProblem) else NvmlReading("580.95.05", "13.0", (one,))
 
     def seen() -> Mapping[str, float]:
-        return sensors.pop(0) if len(sensors) > 1 else sensors[0]
+        return degrees.pop(0) if len(degrees) > 1 else degrees[0]
 
     results = Measured()
-    thermal_gate.run(LIMITS, facts, ThermalSources(gpus, seen), results, Silent())
+    with mock.patch.object(nvml, "read", gpus), mock.patch.object(sensors, "temperatures", seen):
+        thermal_gate.run(LIMITS, facts, results, Silent())
     return results
 
 

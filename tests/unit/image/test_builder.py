@@ -50,7 +50,7 @@ print(image.id, *image.diff_ids)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path, compiled_once: None) -> World:
     return World(tmp_path)
 
 

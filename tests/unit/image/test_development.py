@@ -24,7 +24,7 @@ CHANGED = Patched({"vllm/core.py": b"EDITED = 1\n", "vllm/long.py": None}, {"vll
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Buildable:
+def made(tmp_path: Path, compiled_once: None) -> Buildable:
     return Buildable(tmp_path)
 
 

@@ -108,7 +108,7 @@ class Sample:
 
 
 @pytest.fixture
-def sample(tmp_path: Path) -> Sample:
+def sample(tmp_path: Path, compiled_once: None) -> Sample:
     return Sample(tmp_path)
 
 

@@ -20,6 +20,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Buildable:
     return Buildable(tmp_path_factory.mktemp("world"))
 
 
+@pytest.mark.thorough
 def test_a_build_that_depends_on_nothing_has_the_same_bytes(world: Buildable, capsys: Output) -> None:
     status, said = world.nvllm(capsys, "build", IMAGE, "--check")
     assert status == 0, said

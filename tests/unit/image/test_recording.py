@@ -20,7 +20,7 @@ Output = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Buildable:
+def world(tmp_path: Path, compiled_once: None) -> Buildable:
     return Buildable(tmp_path)
 
 

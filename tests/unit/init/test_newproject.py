@@ -89,6 +89,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
     """Stand in a directory with a test, and no network."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_mine.py").write_text("def test_it(): ...\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --disable-plugin-autoload\n")
     monkeypatch.chdir(tmp_path)
     return Index(tmp_path / "index")
 

@@ -81,5 +81,5 @@ def test_sections_that_overlap_are_not_read_once_each() -> None:
 
 def test_padding_is_passed_at_once() -> None:
     container = codesamples.container([Code("cubin", "sm_120")])
-    data = codesamples.library(container + bytes(64 << 20), container)
+    data = codesamples.library(container + bytes(8 << 20), container)
     assert fatbin.modules(data, "x.so") == ((Code("cubin", "sm_120"),),) * 2

@@ -71,7 +71,7 @@ def test_a_damaged_package_is_refused_or_harmless(tmp_path_factory: pytest.TempP
     scratch = tmp_path_factory.mktemp("damaged")
     right = _read(whole, scratch)
 
-    @settings(max_examples=40)
+    @settings(max_examples=15)
     @given(*_damages(len(whole)))
     def damaged(start: int, end: int, replacement: bytes) -> None:
         data = whole[:start] + replacement + whole[end:]
@@ -93,7 +93,7 @@ def test_a_damaged_plain_package_never_raises_anything_else(tmp_path_factory: py
     whole = _PACKAGES[""]
     scratch = tmp_path_factory.mktemp("damaged")
 
-    @settings(max_examples=40)
+    @settings(max_examples=15)
     @given(*_damages(len(whole)))
     def damaged(start: int, end: int, replacement: bytes) -> None:
         found = _outcome(whole[:start] + replacement + whole[end:], scratch)

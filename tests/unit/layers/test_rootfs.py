@@ -230,7 +230,7 @@ _MEMBERS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(_MEMBERS)
 def test_no_package_reaches_what_lies_outside(members: list[Member]) -> None:
     """Whatever a package holds: nothing outside the tree changes, and nothing from there comes in."""

@@ -50,7 +50,7 @@ def _write(entries: list[TarEntry], path: Path) -> Layer:
     return tarlayer.write("sample", entries, epoch=_EPOCH, path=path, progress=Silent())
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(st.dictionaries(_PATHS, _THINGS, max_size=8), st.randoms())
 def test_order_does_not_matter_and_a_tar_reader_sees_what_was_meant(
     things: dict[str, tuple[str, bool, bytes]], shuffling: random.Random

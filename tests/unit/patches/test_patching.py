@@ -213,7 +213,7 @@ def _git_diff(repository: Path, old: dict[str, bytes], new: dict[str, bytes]) ->
     return proc.run(["git", "diff", "-M", *trees], env=env, timeout=60, cwd=repository).stdout
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(_TREES, _TREES)
 def test_gits_own_diffs_apply_as_git_applies_them(old: dict[str, bytes], new: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as temporary:
@@ -232,7 +232,7 @@ def test_gits_own_diffs_apply_as_git_applies_them(old: dict[str, bytes], new: di
         assert ours == _read(root / "f") == new
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(_CONTENTS, _CONTENTS, _LINES)
 def test_our_diffs_apply_with_git_and_where_both_shift_a_hunk_they_agree(
     old: bytes, new: bytes, before: list[bytes]

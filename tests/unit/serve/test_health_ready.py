@@ -185,7 +185,10 @@ def test_an_answer_is_read_part_by_part_until_enough_came(front: FrontEnd) -> No
     assert len(parts) == 3
 
 
-def test_an_answer_in_parts_may_be_refused_fail_or_be_too_much(front: FrontEnd) -> None:
+def test_an_answer_in_parts_may_be_refused_fail_or_be_too_much(
+    front: FrontEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "MOST", 2 << 20)
     plan = served(front.port)
     fields: dict[str, Json] = {"prompt": [1], "max_tokens": 100_000}
     front.part = b'data: {"error": {"message": "no"}}\n\n'

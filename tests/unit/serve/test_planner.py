@@ -505,7 +505,7 @@ def test_hardening_is_there_in_full() -> None:
     assert not weakening & found.keys()
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     st.lists(st.tuples(words, words), max_size=4),
     st.sets(st.sampled_from(sorted(WAIVERS))),

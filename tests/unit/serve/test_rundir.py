@@ -178,7 +178,7 @@ def test_whoever_reads_while_it_is_written_reads_a_whole_state(run: RunDirectory
     done = threading.Event()
 
     def write() -> None:
-        for number in range(150):
+        for number in range(50):
             run.write_state(replace(STATE, reason="x" * number * 20))
         done.set()
 

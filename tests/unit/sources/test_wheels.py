@@ -17,6 +17,7 @@ from nvllm.sources import indexes
 from nvllm.sources import wheels as wheelset
 from nvllm.sources.indexes import Configuration
 from nvllm.sources.wheels import Resolved, Target
+from support import parsed
 from support.loopback import Page, Site, serving
 from support.wheels import make_wheel
 
@@ -49,14 +50,6 @@ def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
 
 
-def of_the_environment() -> Configuration:
-    """Return what pip says of its variables, without a start of pip, which takes longer than what is tested here."""
-    said = {name.removeprefix("PIP_"): value for name, value in os.environ.items() if name.startswith("PIP_")}
-    return indexes.parse_configuration(
-        "".join(f":env:.{name.lower().replace('_', '-')}={value!r}\n" for name, value in said.items())
-    )
-
-
 def test_the_environment_is_read_as_pip_reads_it(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_wheel(shelf, "app", "1.0")
     for name, value in {
@@ -68,18 +61,17 @@ def test_the_environment_is_read_as_pip_reads_it(shelf: Path, monkeypatch: pytes
         "PIP_TRUSTED_HOST": "a.test",
     }.items():
         monkeypatch.setenv(name, value)
-    for more in ("", "wheels gone file:///gone"):
-        monkeypatch.setenv("PIP_FIND_LINKS", f"{shelf} {more}")
-        assert indexes.read_configuration() == of_the_environment()
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{shelf} wheels gone file:///gone")
+    asked = parsed.ask_pip()
+    assert asked == parsed.of_variables() == indexes.read_configuration()
+    assert [wheel.version for wheel in wheelset.resolve(["app"], HERE, {}, {}, asked)] == ["1.0"]
     monkeypatch.delenv("PIP_NO_INDEX")
-    assert indexes.read_configuration() == of_the_environment()
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    assert [wheel.version for wheel in wheelset.resolve(["app"], HERE, {}, {}, indexes.read_configuration())] == ["1.0"]
+    assert parsed.ask_pip() == parsed.of_variables()
 
 
 def resolve(*requirements: str, target: Target = HERE, kept: dict[str, str] | None = None) -> dict[str, str]:
     """Return the versions that were chosen, by name."""
-    found = wheelset.resolve(requirements, target, kept or {}, {}, of_the_environment())
+    found = wheelset.resolve(requirements, target, kept or {}, {}, indexes.read_configuration())
     return {wheel.name: wheel.version for wheel in found}
 
 
@@ -102,7 +94,7 @@ def test_the_newest_that_fit_come_with_their_hashes(shelf: Path) -> None:
     make_wheel(shelf, "Dep.B", "1.0")
     newest = make_wheel(shelf, "Dep.B", "1.1+cpu")
     make_wheel(shelf, "app-a", "2.0", ["dep.b>=1.0", "absent; python_version < '3'"])
-    app, dep = wheelset.resolve(["app-a==2.0"], HERE, {}, {}, of_the_environment())
+    app, dep = wheelset.resolve(["app-a==2.0"], HERE, {}, {}, indexes.read_configuration())
     assert (app.name, app.version) == ("app-a", "2.0")
     assert (dep.name, dep.version, dep.filename) == ("dep-b", "1.1+cpu", newest.name)
     assert dep.sha256 == hashlib.sha256(newest.read_bytes()).hexdigest()
@@ -114,7 +106,7 @@ def test_kept_versions_stay_and_bring_nothing_by_themselves(shelf: Path) -> None
         make_wheel(shelf, "dep", version)
     make_wheel(shelf, "app", "2.0", ["dep"])
     make_wheel(shelf, "unneeded", "1.0")
-    found = wheelset.resolve(["app==2.0"], HERE, {"dep": "1.0", "unneeded": "1.0"}, {}, of_the_environment())
+    found = wheelset.resolve(["app==2.0"], HERE, {"dep": "1.0", "unneeded": "1.0"}, {}, indexes.read_configuration())
     assert [(wheel.name, wheel.version) for wheel in found] == [("app", "2.0"), ("dep", "1.0")]
 
 
@@ -123,7 +115,7 @@ def test_nothing_is_installed_or_left(shelf: Path, monkeypatch: pytest.MonkeyPat
     scratch = shelf / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", os.fspath(scratch))
-    wheelset.resolve(["app==2.0"], HERE, {}, {}, of_the_environment())
+    wheelset.resolve(["app==2.0"], HERE, {}, {}, indexes.read_configuration())
     assert list(scratch.iterdir()) == []
 
 
@@ -132,7 +124,7 @@ def test_what_cannot_be_kept_names_the_update(shelf: Path) -> None:
     make_wheel(shelf, "dep", "2.0")
     make_wheel(shelf, "app", "2.0", ["dep>=2"])
     with pytest.raises(Refused) as refused:
-        wheelset.resolve(["app==2.0"], HERE, {"dep": "1.0"}, {}, of_the_environment())
+        wheelset.resolve(["app==2.0"], HERE, {"dep": "1.0"}, {}, indexes.read_configuration())
     (refusal,) = refused.value.refusals
     assert refusal.cure.endswith("--update wheels")
 
@@ -151,7 +143,7 @@ def test_a_wheel_for_a_newer_c_library_is_not_taken(shelf: Path) -> None:
     for version, tag in (("1.0", f"manylinux_2_17_{machine}"), ("2.0", f"manylinux_2_40_{machine}")):
         wheel = make_wheel(shelf, "app", version)
         wheel.rename(shelf / f"app-{version}-py3-none-{tag}.whl")
-    (app,) = wheelset.resolve(["app"], HERE, {}, {}, of_the_environment())
+    (app,) = wheelset.resolve(["app"], HERE, {}, {}, indexes.read_configuration())
     assert app.version == "1.0"
 
 
@@ -168,7 +160,7 @@ def test_markers_are_those_of_the_image_and_not_of_this_host(shelf: Path) -> Non
     make_wheel(shelf, "app", "2.0", needs)
 
     def names(target: Target) -> list[str]:
-        return [wheel.name for wheel in wheelset.resolve(["app==2.0"], target, {}, {}, of_the_environment())]
+        return [wheel.name for wheel in wheelset.resolve(["app==2.0"], target, {}, {}, indexes.read_configuration())]
 
     assert names(Target("3.12.0", "aarch64", 36)) == ["app", "arm-only", "new-only"]
     assert names(Target("3.12.14", "x86_64", 36)) == ["app", "intel-only", "new-only", "patched-only"]
@@ -188,7 +180,7 @@ def test_of_the_wheels_of_a_version_the_best_is_taken(shelf: Path) -> None:
     """The order is pip's: by tag, and then by build number."""
 
     def chosen(target: Target) -> str:
-        (wheel,) = wheelset.resolve(["app"], target, {}, {}, of_the_environment())
+        (wheel,) = wheelset.resolve(["app"], target, {}, {}, indexes.read_configuration())
         return wheel.filename.removeprefix("app-1.0-").removesuffix(".whl")
 
     target = Target("3.11.2", "x86_64", 36)
@@ -283,7 +275,7 @@ def test_the_best_version_of_all_indexes_is_taken(site: Site, tmp_path: Path, mo
     old, new = make_wheel(tmp_path, "app", "1.0"), make_wheel(tmp_path, "app", "2.0")
     publish(site, old)
     publish(site, new, at="/more")
-    (found,) = wheelset.resolve(["app"], HERE, {}, {}, of_the_environment())
+    (found,) = wheelset.resolve(["app"], HERE, {}, {}, indexes.read_configuration())
     assert found == Resolved(
         "app", "2.0", new.name, hashlib.sha256(new.read_bytes()).hexdigest(), f"{site.url}/more/files/{new.name}"
     )
@@ -296,14 +288,14 @@ def test_a_wheel_for_this_machine_is_found_at_any_index(
     publish(site, tagged(tmp_path, "py3-none-manylinux_2_17_aarch64"))
     publish(site, tagged(tmp_path, "py3-none-manylinux_2_17_x86_64"), at="/more")
     for machine in ("aarch64", "x86_64"):
-        (found,) = wheelset.resolve(["app"], Target("3.11.2", machine, 36), {}, {}, of_the_environment())
+        (found,) = wheelset.resolve(["app"], Target("3.11.2", machine, 36), {}, {}, indexes.read_configuration())
         assert found.filename.endswith(f"{machine}.whl")
 
 
 def test_a_file_without_any_hash_is_locked_by_what_was_downloaded(site: Site, tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "app", "1.0")
     publish(site, wheel, fragment="")
-    (found,) = wheelset.resolve(["app"], HERE, {}, {}, of_the_environment())
+    (found,) = wheelset.resolve(["app"], HERE, {}, {}, indexes.read_configuration())
     assert found.sha256 == hashlib.sha256(wheel.read_bytes()).hexdigest()
 
 

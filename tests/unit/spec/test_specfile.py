@@ -142,7 +142,7 @@ def rewritten(draw: st.DrawFn) -> str:
 
 
 @given(rewritten())
-@settings(max_examples=30, deadline=None)
+@settings(deadline=None)
 def test_key_order_style_and_comments_change_nothing(text: str) -> None:
     loaded = specfile.parse(text, SHOWN)
     assert loaded == specfile.parse(GOOD, SHOWN)
@@ -224,7 +224,7 @@ def leaves(value: object, steps: tuple[str | int, ...] = ()) -> list[tuple[str |
     st.sampled_from(leaves(yaml.safe_load(GOOD))),
     st.sampled_from([None, True, -1, 0.5, "", "a b", "\0", [], [[]], {}, {"kind": "x"}, "a\nb", {"a\nb": None}]),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_any_value_anywhere_is_a_spec_or_refused_with_a_cure(steps: tuple[str | int, ...], value: object) -> None:
     document: Any = {"root": yaml.safe_load(GOOD)}
     around: Any = document
