@@ -92,7 +92,7 @@ class ProjectDraft:
     wheels: Sequence[Resolved] = ()
     """What the version's wheel was resolved to, if it was."""
     decisions: Sequence[Need] = ()
-    """The variables that the version reads otherwise than that of the template, or not at all; they stay as they are."""
+    """The variables that the version reads otherwise than the template's, or not at all; they stay as they are."""
 
     @property
     def spec(self) -> str:
