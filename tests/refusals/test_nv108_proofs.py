@@ -71,6 +71,14 @@ def test_what_it_does_not_collect_is_none(root: Path, node: str, found: str) -> 
     assert refusal.cure.startswith("write the test first; see it collected: python -m pytest --collect-only ")
 
 
+def test_of_many_those_that_are_none_are_named(root: Path) -> None:
+    good = [f"{FILE}::test_sizes", f"{FILE}::TestAll::test_within"]
+    assert refused(root, *good) == []
+    bad = [f"{FILE}::test_none", "tests/test_broken.py::test_one"]
+    assert [refusal.where for refusal in refused(root, *good, *bad)] == [f"--proved-by {node}" for node in bad]
+    assert [refusal.found for refusal in refused(root, *good, FILE)] == ["not FILE::TEST"]
+
+
 def test_without_pytest_the_file_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pytest", None)
     assert not proofs.pytest_is_here()

@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -158,8 +159,14 @@ def behaviour(
     container: Callable[..., Printed],
     interpreter: Path,
     sentinel_directory: Callable[..., Path],
+    request: pytest.FixtureRequest,
 ) -> Callable[[str, str], dict[str, Any]]:
-    """What the probes find on a version's tree, ``stock`` or ``patched`` with all that the series carries."""
+    """What the probes find on a version's tree, ``stock`` or ``patched`` with all that the series carries.
+
+    While `nvllm patch prove` runs, only the probes that the tests of this run name: it runs few tests, many times.
+    """
+    proving = "NVLLM_PATCHES" in os.environ
+    arguments = [json.dumps(sorted(_texts(request.session.items)))] if proving else []
 
     @cache
     def probe(version: str, arm: str) -> dict[str, Any]:
@@ -176,6 +183,7 @@ def behaviour(
                 "TRITON_INTERPRET": "1",
                 "CUDA_VISIBLE_DEVICES": "",
             },
+            arguments,
         )
         assert printed.result["file"] == f"{_INSIDE}/tree/vllm/__init__.py"
         assert printed.result["version"] == version
@@ -185,6 +193,19 @@ def behaviour(
         return _NoFailures(probe(version, arm))
 
     return found
+
+
+def _texts(items: Sequence[pytest.Item]) -> set[str]:
+    """The texts in the code of the tests ITEMS, their comprehensions too: each names its probes."""
+    waiting = [item.function.__code__ for item in items if isinstance(item, pytest.Function)]
+    texts: set[str] = set()
+    while waiting:
+        for value in waiting.pop().co_consts:
+            if isinstance(value, CodeType):
+                waiting.append(value)
+            elif isinstance(value, str):
+                texts.add(value)
+    return texts
 
 
 @pytest.fixture(scope="session")

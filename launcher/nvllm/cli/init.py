@@ -133,7 +133,8 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
     """DIR gets images/, patches/ and manifests/, and the first lock.
 
     The spec is that of nvllm's image TARGET for the version that is asked for. Of nvllm's patches the project has those
-    that apply to that version, then yours. Nothing is written if anything is refused. With --offline a lock is
+    that apply to that version, then yours. Environment variables stay as TARGET has them; those that the version reads
+    otherwise, or not at all, are named. Nothing is written if anything is refused. With --offline a lock is
     written only if nothing has to be asked for it.
     """
     directory = directory.absolute()
@@ -186,6 +187,7 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
         "carried": [fit.id for fit in drafted.fits if fit.fault is None],
         "left_out": [{"id": fit.id, "fault": fit.fault} for fit in drafted.fits if fit.fault is not None],
         "lacking": {name: list(ids) for name, ids in lacking.items()},
+        "decide": [dataclasses.asdict(need) for need in drafted.decisions],
         "imported": [{"id": one.id, "summary": one.summary, "from": one.diff.name} for one in drafted.changes],
         "differs": list(values.differs),
         "lock": locked,
@@ -286,6 +288,8 @@ def _say(
         app.out.line(
             f"  the wheel brings {', '.join(brings)}, which its source lacks: look where its build has them from"
         )
+    for need in drafted.decisions:
+        app.out.line(f"  decide: {need.where}: {need.now}: {need.then}")
     if locked:
         app.out.line(f"  locked: {locked}")
     if signer is not None:

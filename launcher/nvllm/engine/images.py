@@ -130,9 +130,11 @@ class Images(Connection):
                 for chunk in archive.stream(image, tag, skip):
                     yield chunk
                     task.advance(len(chunk))
+            # Docker unpacks only what it has whole: of 7 GB, for minutes after the last byte was sent.
+            unpacking.enter_context(progress.task("unpack in the engine", None, "B"))
 
         try:
-            with patient_client() as engine:
+            with patient_client() as engine, contextlib.ExitStack() as unpacking:
                 return answers.errors(engine.api.load_image(counted(), quiet=True))
         except (*FAILURES, *OTHER_FORM) as error:
             return answers.shortened(str(error))

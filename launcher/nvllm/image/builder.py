@@ -58,13 +58,12 @@ class ImageBuilder:
     def image(self, build: Build, below: Sequence[Lower] = ()) -> Image:
         """Return the image of BUILD. BELOW are the layers of its base if the base is an image of a registry.
 
-        Raises Refused as `fetch` and `LayerBuilder` do, NV506 if the layers would not fit on the disk, and NV218,
-        before anything is fetched, if vLLM still has to be compiled.
+        Raises Refused as `fetch` and `LayerBuilder` do; and before anything is fetched NV506 if the layers would not
+        fit on the disk, and NV218 if vLLM still has to be compiled.
         """
         refuse_any(uncompiled(build))
-        builder = self.builder(build, (*build.lock.files, *toolchain.files(build.lock)))
-        _require_space(build.lock, self.places)
-        return builder.image(below)
+        _require_space(build, LayerCache(self.places.layers))
+        return self.builder(build, (*build.lock.files, *toolchain.files(build.lock))).image(below)
 
     def upper(self, build: Build) -> list[Layer]:
         """Return the layers of BUILD that its patch set decides, fetching only the files that they are made from.
@@ -157,14 +156,19 @@ def uncompiled(build: Build) -> Iterator[Refusal]:
         yield Refusal("NV218", where, expected, "none", cure)
 
 
-def _require_space(lock: Lock, places: Places) -> None:
-    """Raise Refused NV506 if the layers, less those in the cache, would not fit on the disk."""
-    needed = int(_UNPACKED * sum(file.size for file in lock.files))
-    present = sum(path.stat().st_size for path in places.layers.glob("*.tar"))
-    free = facts.disk(places.layers).free
-    if free < needed - present:
+def _require_space(build: Build, cache: LayerCache) -> None:
+    """Raise Refused NV506 if the base and the wheels of BUILD, less what CACHE has, would not fit on the disk."""
+    lock = build.lock
+    large = (
+        ("base", base_factors(lock), lock.base_files),
+        ("wheels", wheels_factors(lock), tuple(wheel.file for wheel in lock.wheels)),
+    )
+    absent = [file for kind, factors, files in large if not cache.has(kind, factors) for file in files]
+    needed = int(_UNPACKED * sum(file.size for file in absent))
+    free = facts.disk(cache.directory).free
+    if free < needed:
         room, cure = f"{free / 2**30:.1f} GiB free", "nvllm gc"
-        raise refuse("NV506", str(places.layers), f"about {needed / 2**30:.1f} GiB for the layers", room, cure)
+        raise refuse("NV506", str(cache.directory), f"about {needed / 2**30:.1f} GiB for the layers", room, cure)
 
 
 class LayerBuilder:
@@ -213,11 +217,7 @@ class LayerBuilder:
         return tarlayer.write(kind, entries, epoch=self.build.lock.epoch, path=path, progress=self.progress)
 
     def _factors(self, specific: Mapping[str, Json]) -> dict[str, Json]:
-        return {"epoch": self.build.lock.epoch, "rules": identity.rules(), **specific}
-
-    @property
-    def _base_factors(self) -> dict[str, Json]:
-        return self._factors({"base": identity.base_factors(self.build.lock)})
+        return _factors(self.build.lock, specific)
 
     @property
     def interpreter(self) -> BytecodeCompiler:
@@ -257,18 +257,11 @@ class LayerBuilder:
             finally:
                 compiled.unlink()
 
-        return self.cache.layer("base", self._base_factors, make)
+        return self.cache.layer("base", base_factors(self.build.lock), make)
 
     def wheels(self) -> Layer:
         """Return the wheels layer: every locked wheel, unpacked, with bytecode."""
         lock, scheme = self.build.lock, self.build.scheme
-        factors = self._factors(
-            {
-                "wheels": identity.wheel_factors(lock),
-                "aliases": [list(alias) for alias in lock.aliases],
-                "interpreter": identity.interpreter_factors(lock),
-            }
-        )
 
         def make(path: Path) -> Layer:
             with contextlib.ExitStack() as stack:
@@ -280,7 +273,7 @@ class LayerBuilder:
                     entries.extend(wheel.alias(name, version, of, scheme))
                 return self._write("wheels", entries, path)
 
-        return self.cache.layer("wheels", factors, make)
+        return self.cache.layer("wheels", wheels_factors(lock), make)
 
     def _open_wheels(self, stack: contextlib.ExitStack) -> tuple[dict[LockedWheel, Wheel], list[TarEntry]]:
         """Return every locked wheel, opened until STACK closes, and the entries of all wheels."""
@@ -413,6 +406,27 @@ class LayerBuilder:
             return self._write("identity", entries, path)
 
         return self.cache.layer("identity", factors, make)
+
+
+def _factors(lock: Lock, specific: Mapping[str, Json]) -> dict[str, Json]:
+    return {"epoch": lock.epoch, "rules": identity.rules(), **specific}
+
+
+def base_factors(lock: Lock) -> dict[str, Json]:
+    """Return the factors of the base layer."""
+    return _factors(lock, {"base": identity.base_factors(lock)})
+
+
+def wheels_factors(lock: Lock) -> dict[str, Json]:
+    """Return the factors of the wheels layer."""
+    return _factors(
+        lock,
+        {
+            "wheels": identity.wheel_factors(lock),
+            "aliases": [list(alias) for alias in lock.aliases],
+            "interpreter": identity.interpreter_factors(lock),
+        },
+    )
 
 
 def tree_factors(lock: Lock) -> dict[str, Json]:

@@ -32,6 +32,8 @@ from nvllm.patches import edit, imported, patchcheck, patching, patchset, proofs
 from nvllm.patches.imported import Change, Fit
 from nvllm.patches.series import Series
 from nvllm.patches.source import Overlay
+from nvllm.port import newspec
+from nvllm.port.newspec import Need, NewRelease
 from nvllm.sources import commits
 from nvllm.sources.wheels import Resolved
 from nvllm.spec import projectfile, specfile, template
@@ -89,6 +91,8 @@ class ProjectDraft:
     update: frozenset[str]
     wheels: Sequence[Resolved] = ()
     """What the version's wheel was resolved to, if it was."""
+    decisions: Sequence[Need] = ()
+    """The variables that the version reads otherwise than the template's, or not at all; they stay as they are."""
 
     @property
     def spec(self) -> str:
@@ -135,7 +139,7 @@ def draft(
 
     PROVIDERS are those for the template's spec. Raises Refused: NV108 for what cannot be used of REQUEST, NV104, NV106
     and NV301 for a diff that cannot become a patch, NV207 for a commit that the source is not of, NV209 and NV204 for
-    what cannot be resolved or brought here.
+    what cannot be resolved or brought here, NV620 for a source that does not show which variables it reads.
     """
     pin = origin.spec.vllm
     version = request.version or pin.version
@@ -172,8 +176,13 @@ def draft(
     carried = _carried(origin.series, fits)
     values = _values(request, origin, version, commit, [*carried, *(one.id for one in changes)], carried)
     wheels: tuple[Resolved, ...] = ()
+    decisions: tuple[Need, ...] = ()
     if other and archive is not None:
-        values, wheels = _resolved(values, origin, archive, providers)
+        sources = wheel_matches_source.source_files(providers.path(archive.sha256))
+        values, wheels = _resolved(values, origin, sources, providers)
+        before = wheel_matches_source.source_files(providers.path(_source(origin, pin.version, providers).sha256))
+        release = NewRelease(version, commit, values.series, sources, archive.filename, frozenset(carried), before)
+        decisions = tuple(need for need in newspec.environment(origin.spec, release) if need.state == "decide")
     kept = {*carried} if other or request.bare else {patch.id for patch in origin.series.patches}
     return ProjectDraft(
         values=values,
@@ -184,6 +193,7 @@ def draft(
         template=origin,
         update=frozenset({"wheels", "source"}) if other else frozenset(),
         wheels=wheels,
+        decisions=decisions,
     )
 
 
@@ -392,9 +402,11 @@ def _values(
 
 
 def _resolved(
-    values: template.Values, origin: Template, archive: LockedFile, providers: Providers
+    values: template.Values, origin: Template, sources: Mapping[str, bytes], providers: Providers
 ) -> tuple[template.Values, tuple[Resolved, ...]]:
     """Return VALUES with the requirements and the files to differ that their version has, and the wheels that it needs.
+
+    SOURCES are the Python files of that version.
 
     Raises Refused NV201 if the template has no lock, and what `release_wheels.of` raises.
     """
@@ -403,7 +415,6 @@ def _resolved(
         path, cure = origin.project.show(origin.project.lock(spec.name)), "name another --target"
         raise refuse("NV201", path, f"the lock of {spec.name}, for its interpreter", "none", cure)
     target = resolve.target(spec.base, origin.lock.base, origin.project.platform)
-    sources = wheel_matches_source.source_files(providers.path(archive.sha256))
     wheels = release_wheels.of(spec, values.version, sources, target, providers)
     new_values = replace(values, requirements=wheels.requirements, brings=wheels.brings, differs=wheels.differs)
     return new_values, wheels.resolved

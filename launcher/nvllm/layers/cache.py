@@ -45,6 +45,11 @@ class LayerCache:
             partial.replace(note)
             return made
 
+    def has(self, kind: str, factors: Mapping[str, Json]) -> bool:
+        """Return whether the layer KIND for FACTORS is made already."""
+        path = self.directory / f"{self.key(kind, factors)}.tar"
+        return _known(kind, path, path.with_suffix(".json")) is not None
+
     def holding(self, diff_id: str) -> Path | None:
         """Return the path of a layer that is in the cache as DIFF_ID and really has that sha256, or None."""
         for note in sorted(self.directory.glob("*.json")):

@@ -42,32 +42,40 @@ def refusals(root: Path, nodes: Sequence[str]) -> Iterator[Refusal]:
 
     Without pytest, it is enough that the file defines the test; its parameters are not checked.
     """
-    for node in nodes:
-        problem = _wrong(root, node)
+    problems = {node: _unusable(root, node) for node in nodes}
+    asked = [node for node, problem in problems.items() if problem is None]
+    # pytest takes seconds to begin: it collects all at once, and each alone only to say which is none.
+    collected = len(asked) > 1 and pytest_is_here() and _uncollected(root, asked) is None
+    for node, unusable in problems.items():
+        problem = _undefined(root, node) if unusable is None and not collected else unusable
         if problem is not None:
             cure = f"write the test first; see it collected: python -m pytest --collect-only {shlex.quote(node)}"
             yield Refusal("NV108", f"--proved-by {node}", "a test that pytest collects", problem, cure)
 
 
-def _wrong(root: Path, node: str) -> str | None:
-    """Return why NODE is not a test below ROOT, None if it is."""
+def _unusable(root: Path, node: str) -> str | None:
+    """Return why NODE names no test of a file below ROOT, None if it does."""
     file, _, names = node.partition("::")
     if file.startswith("-") or not names:
         return "not FILE::TEST"
-    if not (root / file).is_file():
-        return f"no file {file}"
+    return None if (root / file).is_file() else f"no file {file}"
+
+
+def _undefined(root: Path, node: str) -> str | None:
+    """Return why the file of NODE has no such test, None if it has."""
     defined = seriesfile.defined(root, node)
     if not pytest_is_here():
-        return None if defined else f"no such test in {file}"
-    problem = _uncollected(root, node)
+        return None if defined else f"no such test in {node.partition('::')[0]}"
+    problem = _uncollected(root, [node])
     return None if problem is not None and problem.startswith(_LACKS) and defined else problem
 
 
-def _uncollected(root: Path, node: str) -> str | None:
+def _uncollected(root: Path, nodes: Sequence[str]) -> str | None:
+    """Return why pytest does not collect NODES below ROOT, None if it does."""
     argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "--rootdir", str(root)]
     env = proc.environment({"PYTHONDONTWRITEBYTECODE": "1"})
     try:
-        done = proc.run([*argv, node], env=env, cwd=root, timeout=_TIMEOUT)
+        done = proc.run([*argv, *nodes], env=env, cwd=root, timeout=_TIMEOUT)
     except subprocess.TimeoutExpired:
         return f"pytest has not collected it within {_TIMEOUT} s"
     if done.returncode == 0:

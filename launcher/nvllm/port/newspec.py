@@ -88,7 +88,7 @@ def needs(
         *(_without_wheels(spec, *instead) if wheels is None else _of_wheels(spec, wheels)),
     ]
     refusals: list[Refusal] = []
-    for looked_up in (_environment, _arguments):
+    for looked_up in (environment, _arguments):
         try:
             listed += looked_up(spec, release)
         except Refused as refused:
@@ -206,7 +206,11 @@ def _device_code(spec: ImageSpec, wheels: ReleaseWheels) -> Iterator[Need]:
     yield Need("device-code", "unread", "", then)
 
 
-def _environment(spec: ImageSpec, release: NewRelease) -> Iterator[Need]:
+def environment(spec: ImageSpec, release: NewRelease) -> Iterator[Need]:
+    """Yield the variables of SPEC that RELEASE does not read, that it reads otherwise, and that are not vLLM's.
+
+    Raises Refused NV620 if its source does not show the variables that it reads.
+    """
     for where, name in variables.unread(spec, release.sources, release.archive):
         yield Need(where, "decide", name, f"remove it: vLLM {release.version} does not read it")
     for where, now, old, new in variables.changed(spec, release.old_sources, release.sources):

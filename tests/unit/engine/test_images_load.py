@@ -19,13 +19,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from nvllm.core.progress import Silent
+from nvllm.core.progress import Progress, Silent
 from nvllm.core.refusal import Refused
 from nvllm.engine import engine
 from nvllm.layers import oci, tarlayer
 from nvllm.layers.oci import Image
 from support.engine_socket import Answer, answering
+from support.layersamples import Telling
 
+SILENT = Silent()
 FIRST, SECOND = "nvllm:demo-1", "nvllm:demo"
 
 Loads = Callable[["Store", dict[str, bytes]], dict[str, Any]]
@@ -169,10 +171,12 @@ def made(tmp_path: Path, *texts: bytes) -> Image:
     )
 
 
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store, wanted: Image) -> None:
+def load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store, wanted: Image, progress: Progress = SILENT
+) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     with answering(tmp_path / "docker.sock", answers(store)):
-        engine.require().load(wanted, [FIRST, SECOND], Silent())
+        engine.require().load(wanted, [FIRST, SECOND], progress)
 
 
 @pytest.mark.parametrize(
@@ -199,9 +203,10 @@ def test_an_engine_is_sent_what_it_lacks_and_everything_where_that_was_too_littl
 
 
 def test_an_empty_engine_is_sent_everything_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted, store = made(tmp_path, b"base", b"patch"), Store(containerd)
-    load(tmp_path, monkeypatch, store, wanted)
+    wanted, store, progress = made(tmp_path, b"base", b"patch"), Store(containerd), Telling()
+    load(tmp_path, monkeypatch, store, wanted, progress)
     assert store.brought == [2]
+    assert progress.labels == ["load into the engine", "unpack in the engine"]
 
 
 @pytest.mark.parametrize(

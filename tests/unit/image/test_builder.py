@@ -17,10 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.core import paths
 from nvllm.core.lock import LockedDebianBase, LockedFile
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refused
+from nvllm.host import facts
+from nvllm.host.facts import DiskFacts
 from nvllm.image import identity
 from nvllm.image.builder import ImageBuilder, ImagePart, LayerBuilder
 from nvllm.image.identity import Build
@@ -30,6 +33,7 @@ from nvllm.layers.oci import Image
 from nvllm.layers.tarlayer import Layer
 from nvllm.patches import unified
 from support import layersamples, locks
+from support.buildable import IMAGE, Buildable
 from support.layersamples import CHANGED, PYTHON, Member, Telling, World
 
 GUARD = "patches vllm/__init__.py"
@@ -190,6 +194,25 @@ def test_a_second_build_makes_nothing(tmp_path: Path, world: World) -> None:
     assert world.builder(tmp_path / "cache", "guard", progress=second).image() == made
     assert first.labels == STEPS
     assert second.labels == []
+
+
+def test_layers_that_would_not_fit_are_refused_whatever_else_the_cache_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Buildable(tmp_path)
+    maker = ImageBuilder(project.project, project.places, Silent(), offline=True)
+    build, full = identity.load_build(project.project, IMAGE, None)[0], DiskFacts(100, 1)
+    paths.ensure(project.places.layers)
+    with (project.places.layers / "other.tar").open("wb") as other:
+        other.truncate(2**40)
+    with monkeypatch.context() as patch:
+        patch.setattr(facts, "disk", lambda _: full)
+        with pytest.raises(Refused) as caught:
+            maker.image(build)
+    assert [refusal.code for refusal in caught.value.refusals] == ["NV506"]
+    made = maker.image(build)
+    monkeypatch.setattr(facts, "disk", lambda _: full)
+    assert maker.image(build) == made
 
 
 def test_toggling_a_patch_makes_only_what_depends_on_it(tmp_path: Path, world: World) -> None:

