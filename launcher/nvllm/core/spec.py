@@ -20,8 +20,10 @@ from nvllm.core.fields import (
     Epoch,
     Form,
     Platform,
+    Positive,
     ProjectPath,
     Rule,
+    Sha256,
     Size,
     Text,
 )
@@ -114,6 +116,10 @@ Address = Annotated[
 ]
 DebianPackage = Annotated[str, Rule("^[a-z0-9][a-z0-9+.-]+$", "the name of a Debian package")]
 Index = Annotated[str, Rule(choices=("pypi", "pytorch-cpu", "pytorch-cuda"))]
+CMakeTarget = Annotated[str, Rule("^[A-Za-z0-9_]+$", "the name of a CMake target, such as _C")]
+SourceVariable = Annotated[
+    str, Rule("^[A-Z][A-Z0-9_]*$", "a variable of vLLM's CMake files, such as FETCHCONTENT_SOURCE_DIR_ONEDNN")
+]
 Sentinel = Annotated[str, Rule(f"{_NAME}$", "a file name of letters, digits, ., _ and -")]
 Target = Annotated[str, Rule("^sm_[1-9][0-9]{1,2}[af]?$", "a CUDA architecture, such as sm_120a")]
 
@@ -188,6 +194,43 @@ class CommitSource:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceArchive:
+    """The source of another project, which vLLM's CMake files would fetch by themselves: one file of an index."""
+
+    index: Annotated[str, Rule(choices=("debian", "github", "pypi"))]
+    """The index that has it: Debian's archive, a host of git repositories, or the default index of pip."""
+    path: Annotated[
+        str,
+        Rule(
+            "^[A-Za-z0-9_][A-Za-z0-9_.+~-]*(/[A-Za-z0-9_][A-Za-z0-9_.+~-]*)*$",
+            "a path below the index, such as pool/main/o/onednn/onednn_3.7.2+ds.orig.tar.xz",
+        ),
+    ]
+    """Its path below the mirror or the host (``owner/name/archive/COMMIT.tar.gz``); of ``pypi``, its name."""
+    sha256: Sha256
+    """Its sha256."""
+    size: Positive
+    """Its size in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeBuild:
+    """How vLLM's extensions are compiled when a patch of the set changes ``csrc/``, ``cmake/`` or ``CMakeLists.txt``.
+
+    The compiler is the base's. A set without such patches compiles nothing.
+    """
+
+    device: Annotated[str, Rule(choices=("cpu",))]
+    """What they are compiled for: ``VLLM_TARGET_DEVICE`` of vLLM's CMake files."""
+    targets: Annotated[tuple[CMakeTarget, ...], NOT_EMPTY]
+    """The extensions that are compiled, by the names of their CMake targets. The others stay the wheel's."""
+    tools: Annotated[tuple[Requirement, ...], NOT_EMPTY]
+    """The distributions that bring ``cmake`` and ``ninja``. They are not in the image."""
+    sources: Mapping[SourceVariable, SourceArchive] = field(default_factory=dict)
+    """Sources of other projects, by the variable that tells vLLM's CMake files where each lies unpacked."""
+
+
+@dataclass(frozen=True, slots=True)
 class VllmPin:
     """The commit that is served, and the distribution whose wheel must equal it.
 
@@ -215,6 +258,8 @@ class VllmPin:
     """Directories that the build of the wheel fetched. They are in the wheel and not in the source."""
     source: CommitSource | None = None
     """Where the commit is, if no package index has it. Then vLLM is compiled."""
+    native: NativeBuild | None = None
+    """How vLLM's extensions are compiled for patches of their source; without it, such patches are refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,21 +79,21 @@ def parts(diffs: Sequence[Diff]) -> tuple[PatchedPart, ...]:
     return tuple(sorted(parts, key=lambda part: (part.diffs, part.paths)))
 
 
-def patched(archive: Path, diffs: Sequence[Diff], wheel: Wheel) -> Patched:
+def patched(archive: Path, diffs: Sequence[Diff], wheel: Wheel, compiled: tuple[str, ...] = ()) -> Patched:
     """Apply DIFFS, in order, to the source ARCHIVE and return the changed files of the installed package.
 
-    Raises Refused: NV301 for hunks that do not apply and for files that have to be compiled, NV208 for files that
-    differ between the source and WHEEL.
+    Files below COMPILED are compiled for a layer of their own. Raises Refused: NV301 for hunks that do not apply and
+    for other files that have to be compiled, NV208 for files that differ between the source and WHEEL.
     """
     touched = sorted({path for diff in diffs for path in diff.paths})
     pristine = source.archive(archive, touched)
     changes = patching.apply_all(pristine, diffs)
     installed = {info.filename: info for info in wheel.zip.infolist()}
-    cure = "build the wheel by the native path: docker build --target native"
+    cure = "say in .vllm.native of the spec how extensions are compiled, or: docker build --target native"
     refusals = [
         Refusal("NV301", path, "a patch of Python files in vllm/", "a file that has to be compiled", cure)
         for path in changes
-        if path.startswith(_NATIVE)
+        if path.startswith(_NATIVE) and not path.startswith(compiled)
     ]
     for path in touched:
         before = pristine.read(path)

@@ -25,6 +25,8 @@ NAME = "series.yaml"
 _ROOTS = ("vllm/", "tests/", "csrc/", "cmake/")
 BUILD_FILES = ("CMakeLists.txt", "pyproject.toml", "setup.py")
 NATIVE = ("csrc/", "cmake/")
+EXTENSIONS = (*NATIVE, "CMakeLists.txt")
+"""The source of vLLM's extensions, which CMake compiles without the rest of vLLM's build."""
 
 
 def load(directory: Path, label: str) -> Series:
