@@ -343,7 +343,8 @@ class LayerBuilder:
 
         def make(path: Path) -> Layer:
             directory = self.cache.tree(objects)
-            with self.cache.locked(directory.stem), self._compiler(locked) as compiler:
+            compiler = self._compiler(locked)
+            with self.cache.locked(directory.stem):
                 paths.ensure(directory)
                 native.prepare(directory, archive, changed, locked, self.store)
                 made = native.compiled(directory, targets, locked, compiler)
@@ -358,9 +359,11 @@ class LayerBuilder:
         factors = {"objects": objects, "native": build.native_factors(locked), "files": files}
         return [self.cache.layer("native", self._factors(factors), make)]
 
-    @contextlib.contextmanager
-    def _compiler(self, locked: LockedNative) -> Iterator[native.Compiler]:
-        """Load base, wheels and the tools of LOCKED into the engine as an image, and remove it after the context."""
+    def _compiler(self, locked: LockedNative) -> native.Compiler:
+        """Return the compiler of LOCKED: base, wheels and tools as an image in the engine, with a build record.
+
+        It stays there until `nvllm gc`: the image of the build shares its largest layers.
+        """
         lock, scheme = self.build.lock, self.build.scheme
 
         def tools(path: Path) -> Layer:
@@ -372,20 +375,22 @@ class LayerBuilder:
                 return self._write("tools", [entry for one in opened for entry in one.entries(scheme)], path)
 
         layer = self.cache.layer("tools", self._factors({"tools": native.factors(locked)["tools"]}), tools)
+        name, key = f"{self.build.spec.name}-native", self.cache.key("compiler", object_factors(lock, locked))
         image = oci.assemble(
             [self.base(), self.wheels(), layer],
             platform=lock.platform,
             epoch=lock.epoch,
             entrypoint=(scheme.interpreter,),
             environment={},
-            labels={"nvllm.image": self.build.spec.name},
+            labels={"nvllm.image": name, "nvllm.build-hash": key},
         )
-        connected, tag = engines.require(), f"nvllm-native:{image.id.removeprefix('sha256:')[:12]}"
-        connected.load(image, [tag], self.progress)
-        try:
-            yield native.Compiler(connected, tag, scheme)
-        finally:
-            connected.remove_image(tag)
+        connected, record = engines.require(), buildrecord.of_image(image, name, key, "built")
+        if buildrecord.in_engine(record, connected) is None:
+            where = paths.places(os.environ)
+            record = buildrecord.load(image, record, connected, [identity.tag(name, key)], where, self.progress)
+        loaded = buildrecord.in_engine(record, connected)
+        assert loaded is not None
+        return native.Compiler(connected, loaded.id, scheme)
 
     def _part(self, part: patchlayer.PatchedPart) -> Layer:
         patches = [self.build.patches[number] for number in part.diffs]

@@ -64,10 +64,10 @@ mv partial out
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """An ENGINE and the TAG of its image with base, wheels and tools, which the environment of SCHEME has."""
+    """An ENGINE and the id of its image with base, wheels and tools, which the environment of SCHEME has."""
 
     engine: Engine
-    tag: str
+    image_id: str
     scheme: Scheme
 
 
@@ -163,7 +163,7 @@ def compiled(directory: Path, targets: Sequence[str], locked: LockedNative, comp
         host_ipc=False,
         host_network=False,
     )
-    said = compiler.engine.run_to_end(compiler.tag, container, TIMEOUT, {INSIDE: str(directory)})
+    said = compiler.engine.run_to_end(compiler.image_id, container, TIMEOUT, {INSIDE: str(directory)})
     if not out.is_dir():
         raise _failed(log, said)
     return {str(path.relative_to(out)): path for path in sorted(out.rglob("*")) if path.is_file()}
