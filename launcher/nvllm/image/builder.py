@@ -333,8 +333,7 @@ class LayerBuilder:
         build, locked = self.build, self.build.native
         if locked is None:
             return []
-        archive = self.store.path(build.lock.vllm.source.sha256)
-        changed = native.changes(archive, self.diffs)
+        archive, changed = self.store.path(build.lock.vllm.source.sha256), self._patched.compiled
         files: dict[str, Json] = {
             path: None if data is None else hashlib.sha256(data).hexdigest() for path, data in changed.items()
         }

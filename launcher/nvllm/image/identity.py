@@ -86,7 +86,7 @@ class Build:
     @property
     def native(self) -> LockedNative | None:
         """What compiles vLLM's extensions for the patch set; None if no patch changes their source."""
-        return self.lock.vllm.native if any(seriesfile.native(patch) for patch in self.patches) else None
+        return self.lock.vllm.native if any(map(seriesfile.extends, self.patches)) else None
 
     def native_factors(self, locked: LockedNative) -> dict[str, Json]:
         """Return the factors of the extensions that LOCKED compiles, beside base, wheels, source and patches."""

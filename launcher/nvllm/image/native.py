@@ -30,8 +30,7 @@ from nvllm.engine.container import Container
 from nvllm.engine.engine import Engine
 from nvllm.host.facts import INSTANCE_LABEL
 from nvllm.layers.wheel import Scheme, Wheel
-from nvllm.patches import patching, seriesfile, source
-from nvllm.patches.unified import Diff
+from nvllm.patches import seriesfile, source
 from nvllm.sources.store import Store
 
 FORMAT = "1"
@@ -79,16 +78,6 @@ def factors(locked: LockedNative) -> dict[str, Json]:
         "tools": {f"{tool.name}=={tool.version}": tool.file.sha256 for tool in locked.tools},
         "sources": {name: file.sha256 for name, file in sorted(locked.sources.items())},
     }
-
-
-def changes(archive: Path, diffs: Sequence[Diff]) -> dict[str, bytes | None]:
-    """Return the files of the extensions' source that DIFFS change in ARCHIVE: the new bytes, None if removed.
-
-    Raises Refused as `patching.apply_all` and `source.archive` do.
-    """
-    pristine = source.archive(archive, sorted({path for diff in diffs for path in diff.paths}))
-    changed = patching.apply_all(pristine, diffs)
-    return {path: data for path, data in sorted(changed.items()) if path.startswith(seriesfile.EXTENSIONS)}
 
 
 def prepare(

@@ -13,7 +13,7 @@ import hashlib
 import io
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from zipfile import ZipInfo
@@ -41,11 +41,12 @@ _NATIVE = ("csrc/", "cmake/", "CMakeLists.txt", "setup.py", "pyproject.toml", "r
 class Patched:
     """The files of the package that a patch set changes: path to new bytes, None for a removed file.
 
-    MODES has the mode (0o644 or 0o755) of each file that remains.
+    MODES has the mode (0o644 or 0o755) of each file that remains. COMPILED are the changed files that are compiled.
     """
 
     files: Mapping[str, bytes | None]
     modes: Mapping[str, int]
+    compiled: Mapping[str, bytes | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ def patched(archive: Path, diffs: Sequence[Diff], wheel: Wheel, compiled: tuple[
             refusals.append(_not_the_commit(path, before, in_wheel, wheel.filename))
     refuse_any(refusals)
     files = {path: data for path, data in changes.items() if path.startswith(PACKAGE)}
-    return Patched(files, _modes(diffs, installed, files))
+    sources = {path: data for path, data in changes.items() if path.startswith(compiled)}
+    return Patched(files, _modes(diffs, installed, files), sources)
 
 
 def _modes(

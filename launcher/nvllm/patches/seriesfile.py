@@ -126,6 +126,11 @@ def native(patch: Patch) -> bool:
     return any(path.startswith(NATIVE) or path in BUILD_FILES for path in patch.touches)
 
 
+def extends(patch: Patch) -> bool:
+    """Return whether PATCH changes the source of vLLM's extensions."""
+    return any(path.startswith(EXTENSIONS) for path in patch.touches)
+
+
 def touching(series: Series, paths: Collection[str], label: str) -> Iterator[Refusal]:
     """Yield NV104 for each carried patch that touches one of PATHS.
 
