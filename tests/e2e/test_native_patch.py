@@ -77,7 +77,7 @@ def test_a_native_patch_is_compiled_and_proved_and_only_it_compiles(world: World
     proved = world.nvllm("patch", "prove", IMAGE, "path-null", "--json")
     assert proved.code == 0, proved
     (patch,) = proved.document["result"]["patches"]
-    assert [one["record"]["verdict"] for one in patch["tests"]] == ["proved"]
+    assert [test["record"]["verdict"] for test in patch["tests"]] == ["proved"]
     made = extensions(world)
     assert len(set(made.values())) == 2  # of the set, and of the set without the patch
 

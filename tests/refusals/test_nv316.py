@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.core.extensions import NativeBuild
 from nvllm.core.lock import LockedNative, LockedRegistryBase
 from nvllm.core.paths import Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
-from nvllm.core.spec import NativeBuild
 from nvllm.image.identity import Build
 from nvllm.image.nix import NixBuilder
 from nvllm.sources.store import Store
@@ -59,8 +59,8 @@ def test_a_patch_set_that_is_compiled(nix: Path) -> None:
     lock = replace(locks.GOOD, vllm=replace(locks.GOOD.vllm, native=LockedNative("cpu", (), {})))
     touching = replace(locks.patch("kernel"), touches=("csrc/cpu/layernorm.cpp",))
     spec = replace(SPEC, vllm=replace(SPEC.vllm, native=NativeBuild("cpu", ("_C",), ("cmake==4.4.4",))))
-    found = _refusal(nix, Build(spec, lock, (touching,)))
-    assert (found.code, found.where, found.cure) == ("NV316", "--builder nix", "nvllm build demo")
+    refusal = _refusal(nix, Build(spec, lock, (touching,)))
+    assert (refusal.code, refusal.where, refusal.cure) == ("NV316", "--builder nix", "nvllm build demo")
 
 
 def test_what_nix_says_is_in_the_refusal(nix: Path, monkeypatch: pytest.MonkeyPatch) -> None:

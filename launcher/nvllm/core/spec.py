@@ -12,18 +12,20 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from nvllm.core.evaluation import Evaluation
+from nvllm.core.extensions import NativeBuild
 from nvllm.core.fields import (
     COMMIT,
+    DISTRIBUTION,
     NOT_EMPTY,
     PINNED,
     PINNED_COMMIT,
+    VERSION,
     Epoch,
     Form,
     Platform,
-    Positive,
     ProjectPath,
+    Requirement,
     Rule,
-    Sha256,
     Size,
     Text,
 )
@@ -31,8 +33,6 @@ from nvllm.core.gaterules import GateRules
 
 SCHEMA = "nvllm.image/1"
 
-_VERSION = r"([0-9]+!)?[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+([._-][a-z0-9]+)*)?$"
-_DISTRIBUTION = "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 _NAME = "^[A-Za-z0-9][A-Za-z0-9._-]*"
 
 Name = Annotated[str, Rule("^[a-z0-9][a-z0-9-]*$", "a name of lower-case letters, digits and -, not starting with -")]
@@ -40,18 +40,9 @@ ProfileName = Annotated[
     str,
     Rule("^[a-z0-9][A-Za-z0-9-]*$", "a name of letters, digits and -, starting with a lower-case letter or a digit"),
 ]
-Version = Annotated[str, Rule(f"^{_VERSION}", "an exact version, such as 0.28.0 or 2.13.0+cpu")]
+Version = Annotated[str, Rule(f"^{VERSION}", "an exact version, such as 0.28.0 or 2.13.0+cpu")]
 Distribution = Annotated[
-    str, Rule(f"{_DISTRIBUTION}$", "a distribution name: letters, digits, ., _ and -, a letter or digit at both ends")
-]
-Requirement = Annotated[
-    str,
-    Rule(
-        f"{_DISTRIBUTION}=={_VERSION}",
-        "one exact version, name==version",
-        code="NV102",
-        cure="write name==version; `pip index versions NAME` lists the versions",
-    ),
+    str, Rule(f"{DISTRIBUTION}$", "a distribution name: letters, digits, ., _ and -, a letter or digit at both ends")
 ]
 WheelPath = Annotated[
     str,
@@ -116,10 +107,6 @@ Address = Annotated[
 ]
 DebianPackage = Annotated[str, Rule("^[a-z0-9][a-z0-9+.-]+$", "the name of a Debian package")]
 Index = Annotated[str, Rule(choices=("pypi", "pytorch-cpu", "pytorch-cuda"))]
-CMakeTarget = Annotated[str, Rule("^[A-Za-z0-9_]+$", "the name of a CMake target, such as _C")]
-SourceVariable = Annotated[
-    str, Rule("^[A-Z][A-Z0-9_]*$", "a variable of vLLM's CMake files, such as FETCHCONTENT_SOURCE_DIR_ONEDNN")
-]
 Sentinel = Annotated[str, Rule(f"{_NAME}$", "a file name of letters, digits, ., _ and -")]
 Target = Annotated[str, Rule("^sm_[1-9][0-9]{1,2}[af]?$", "a CUDA architecture, such as sm_120a")]
 
@@ -191,43 +178,6 @@ class CommitSource:
         ),
     ]
     """Git's id of the commit's tree, with which the files of the archive are compared."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceArchive:
-    """The source of another project, which vLLM's CMake files would fetch by themselves: one file of an index."""
-
-    index: Annotated[str, Rule(choices=("debian", "github", "pypi"))]
-    """The index that has it: Debian's archive, a host of git repositories, or the default index of pip."""
-    path: Annotated[
-        str,
-        Rule(
-            "^[A-Za-z0-9_][A-Za-z0-9_.+~-]*(/[A-Za-z0-9_][A-Za-z0-9_.+~-]*)*$",
-            "a path below the index, such as pool/main/o/onednn/onednn_3.7.2+ds.orig.tar.xz",
-        ),
-    ]
-    """Its path below the mirror or the host (``owner/name/archive/COMMIT.tar.gz``); of ``pypi``, its name."""
-    sha256: Sha256
-    """Its sha256."""
-    size: Positive
-    """Its size in bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class NativeBuild:
-    """How vLLM's extensions are compiled when a patch of the set changes ``csrc/``, ``cmake/`` or ``CMakeLists.txt``.
-
-    The compiler is the base's. A set without such patches compiles nothing.
-    """
-
-    device: Annotated[str, Rule(choices=("cpu",))]
-    """What they are compiled for: ``VLLM_TARGET_DEVICE`` of vLLM's CMake files."""
-    targets: Annotated[tuple[CMakeTarget, ...], NOT_EMPTY]
-    """The extensions that are compiled, by the names of their CMake targets. The others stay the wheel's."""
-    tools: Annotated[tuple[Requirement, ...], NOT_EMPTY]
-    """The distributions that bring ``cmake`` and ``ninja``. They are not in the image."""
-    sources: Mapping[SourceVariable, SourceArchive] = field(default_factory=dict)
-    """Sources of other projects, by the variable that tells vLLM's CMake files where each lies unpacked."""
 
 
 @dataclass(frozen=True, slots=True)

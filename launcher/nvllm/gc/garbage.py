@@ -342,7 +342,7 @@ def _references_of(project: Project, places: Places) -> References:
         _blessed_and_required(project, places),
         builds=frozenset(identity.load_build(project, name, None)[0].build_hash for name in locked),
         files=frozenset(files),
-        trees=frozenset(LayerCache(places.layers).tree(one) for lock in current for one in builder.trees(lock)),
+        trees=frozenset(LayerCache(places.layers).tree(factors) for lock in current for factors in builder.trees(lock)),
     )
 
 

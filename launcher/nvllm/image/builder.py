@@ -371,7 +371,7 @@ class LayerBuilder:
                     stack.enter_context(Wheel(self.store.path(tool.file.sha256), tool.file.filename))
                     for tool in locked.tools
                 ]
-                return self._write("tools", [entry for one in opened for entry in one.entries(scheme)], path)
+                return self._write("tools", [entry for tool in opened for entry in tool.entries(scheme)], path)
 
         layer = self.cache.layer("tools", self._factors({"tools": native.factors(locked)["tools"]}), tools)
         name, key = f"{self.build.spec.name}-native", self.cache.key("compiler", object_factors(lock, locked))

@@ -17,6 +17,7 @@ A file whose content stays keeps its time: ninja then compiles only the objects 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,13 +86,13 @@ def prepare(
 ) -> None:
     """Make DIRECTORY ready to compile: the source of ARCHIVE with the CHANGED files, and the sources of LOCKED."""
     for name, file in locked.sources.items():
-        place = directory / "sources" / name
-        if not place.is_dir():
+        unpacked = directory / "sources" / name
+        if not unpacked.is_dir():
             partial = directory / f"{name}.partial"
             shutil.rmtree(partial, ignore_errors=True)
             _lay(source.texts(store.path(file.sha256), ("",)), partial)
-            place.parent.mkdir(exist_ok=True)
-            partial.rename(place)
+            unpacked.parent.mkdir(exist_ok=True)
+            partial.rename(unpacked)
     whole: Mapping[str, bytes | None] = {**source.texts(archive, ("",)), **changed}
     files = {path: data for path, data in whole.items() if path.startswith(seriesfile.EXTENSIONS) and data is not None}
     listing, tree = directory / "files", directory / "vllm"
@@ -152,9 +153,9 @@ def compiled(directory: Path, targets: Sequence[str], locked: LockedNative, comp
         host_ipc=False,
         host_network=False,
     )
-    said = compiler.engine.run_to_end(compiler.image_id, container, TIMEOUT, {INSIDE: str(directory)})
+    output = compiler.engine.run_to_end(compiler.image_id, container, TIMEOUT, {INSIDE: str(directory)})
     if not out.is_dir():
-        raise _failed(log, said)
+        raise _failed(log, output)
     return {str(path.relative_to(out)): path for path in sorted(out.rglob("*")) if path.is_file()}
 
 
@@ -166,7 +167,8 @@ def require_known(made: Collection[str], wheel: Wheel) -> None:
         raise refuse("NV318", ".vllm.native.targets", f"files of {wheel.filename}", ", ".join(lacking), cure)
 
 
-def _failed(log: Path, said: str) -> Refused:
-    lines = reading.content(log, reading.LOG).decode("utf-8", "replace").splitlines() if log.exists() else [said]
+def _failed(log: Path, output: str) -> Refused:
+    lines = reading.content(log, reading.LOG).decode("utf-8", "replace").splitlines() if log.exists() else [output]
+    cure = shlex.join(["less", str(log)])
     errors = [line for line in lines if "error" in line.lower()] or lines
-    return refuse("NV318", str(log), "extensions that compile and link", "\n".join(errors)[-_SHOWN:], f"less {log}")
+    return refuse("NV318", str(log), "extensions that compile and link", "\n".join(errors)[-_SHOWN:], cure)

@@ -248,8 +248,10 @@ def _native(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> LockedNat
         return unchanged.vllm.native
     resolved = job.providers.wheels(native.tools, target(job.spec.base, base, job.platform), {})
     tools = [
-        LockedWheel(one.name, one.version, LockedFile(one.filename, one.sha256, job.providers.size(one.url), "pypi"))
-        for one in resolved
+        LockedWheel(
+            tool.name, tool.version, LockedFile(tool.filename, tool.sha256, job.providers.size(tool.url), "pypi")
+        )
+        for tool in resolved
     ]
     sources = {
         name: LockedFile(archive.path, archive.sha256, archive.size, archive.index)

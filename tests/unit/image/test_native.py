@@ -22,7 +22,7 @@ def extension(world: NativeWorld, *names: str) -> str | None:
     layers = [layer for layer in world.builder(*names).patches() if layer.kind == "native"]
     for layer in layers:
         with tarfile.open(layer.path) as tar:
-            (member,) = [one for one in tar if one.isreg()]
+            (member,) = [entry for entry in tar if entry.isreg()]
             assert member.name.endswith(f"site-packages/{EXTENSION}")
             assert member.mode == 0o755
             stream = tar.extractfile(member)
@@ -35,7 +35,7 @@ def test_only_native_patches_compile_and_each_native_part_once(world: NativeWorl
     """What a bisect walks through: of sets that differ in Python alone, one is compiled."""
     sets = [(), ("python",), ("native",), ("python", "native"), ("native", "both"), ("native", "both", "python")]
     made = [extension(world, *names) for names in sets]
-    compiled = [one for one in made if one is not None]
+    compiled = [text for text in made if text is not None]
     assert made[:2] == [None, None]
     assert [a == b for a, b in pairwise(compiled)] == [True, False, True]
     assert len(world.engine.directories) == 2

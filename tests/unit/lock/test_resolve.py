@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nvllm.core.extensions import NativeBuild, SourceArchive
 from nvllm.core.lock import FileDifference, LockedDebianBase, LockedFile, LockedRegistryBase
 from nvllm.core.refusal import Refused
 from nvllm.core.spec import (
@@ -16,10 +17,8 @@ from nvllm.core.spec import (
     DirectoryModel,
     HubModel,
     ImageSpec,
-    NativeBuild,
     Omission,
     RegistryBase,
-    SourceArchive,
 )
 from nvllm.kernels import toolchain
 from nvllm.kernels.devicecode import Library
