@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvllm.core.refusal import Refused
+from nvllm.image import builder
 from support.native_world import EXTENSION, SOURCE, NativeWorld
 
 
@@ -53,6 +54,7 @@ def test_a_set_without_native_patches_has_the_build_hash_that_it_had(world: Nati
 def test_the_source_follows_the_set_and_what_stays_keeps_its_time(world: NativeWorld) -> None:
     extension(world, "native", "both")
     (directory,) = world.engine.directories
+    assert directory in map(world.cache.tree, builder.trees(world.world.lock))  # so `nvllm gc` keeps it
     tree = directory / "vllm"
     before = {path: path.stat().st_mtime_ns for path in sorted(tree.rglob("*")) if path.is_file()}
     assert {str(path.relative_to(tree)) for path in before} == {
