@@ -220,7 +220,10 @@ class LayerBuilder:
         )
 
     def upper(self) -> list[Layer]:
-        """Return the layers that the patch set decides, in order. They need neither the base nor other wheels."""
+        """Return the layers that the patch set decides, in order.
+
+        They need neither the base nor other wheels, unless extensions are compiled.
+        """
         return [*self.patches(), *self.kernels()]
 
     # The factors of a layer name everything that its bytes depend on.
@@ -346,6 +349,7 @@ class LayerBuilder:
             with self.cache.locked(directory.stem):
                 paths.ensure(directory)
                 native.prepare(directory, archive, changed, locked, self.store)
+                self.progress.note(f"compile {', '.join(targets)}; what it writes: {directory / native.LOG}")
                 made = native.compiled(directory, targets, locked, compiler)
                 with Wheel(self.store.path(build.lock.vllm_wheel.file.sha256)) as opened:
                     native.require_known(made, opened)

@@ -40,6 +40,8 @@ FORMAT = "1"
 INSIDE = "/native"
 """Where the container has the directory."""
 
+LOG = "log"
+
 TIMEOUT = 12 * 3600.0
 
 _SHARED_MEMORY = 1 << 26
@@ -50,7 +52,7 @@ _SHOWN = 600
 # vLLM's own build optimizes with -O2 and adds 300 MB of debugging information. After the first configuration ninja runs
 # CMake when one of its files changed; doing it each time would write a generated header anew.
 _SCRIPT = f"""
-exec > {INSIDE}/log 2>&1
+exec > {INSIDE}/{LOG} 2>&1
 set -ex
 cd {INSIDE}
 test -f objects/build.ninja || cmake -G Ninja -S vllm -B objects -DCMAKE_BUILD_TYPE=RelWithDebInfo \\
@@ -118,7 +120,7 @@ def compiled(directory: Path, targets: Sequence[str], locked: LockedNative, comp
 
     Raises Refused NV318 if CMake, the compiler or the linker fails, and as `Containers.run_to_end` does.
     """
-    out, log = directory / "out", directory / "log"
+    out, log = directory / "out", directory / LOG
     for left in (out, directory / "partial"):
         shutil.rmtree(left, ignore_errors=True)
     (directory / "scratch").mkdir(exist_ok=True)
