@@ -320,6 +320,22 @@ _LONGEST = 72
 """Characters of an example; a longer one is cut."""
 
 ELSEWHERE: Mapping[tuple[str, str], object] = {
+    ("vllm", "native"): {"device": "cpu", "targets": ["_C"], "tools": ["cmake==4.4.4", "ninja==1.13.2"]},
+    ("vllm.native", "device"): "cpu",
+    ("vllm.native", "targets"): ["_C", "_C_AVX512", "_C_AVX2"],
+    ("vllm.native", "tools"): ["cmake==4.4.4", "ninja==1.13.2"],
+    ("vllm.native", "sources"): {
+        "FETCHCONTENT_SOURCE_DIR_ONEDNN": {
+            "index": "debian",
+            "path": "pool/main/o/onednn/onednn_3.7.2+ds.orig.tar.xz",
+            "sha256": "0cc51ca26c1af6a2bb1e71e378e7046f3ceb3e71791ee9d4e246d50f904a6ea6",
+            "size": 9898052,
+        }
+    },
+    ("vllm.native.sources.NAME", "index"): "debian",
+    ("vllm.native.sources.NAME", "path"): "pool/main/o/onednn/onednn_3.7.2+ds.orig.tar.xz",
+    ("vllm.native.sources.NAME", "sha256"): "0cc51ca26c1af6a2bb1e71e378e7046f3ceb3e71791ee9d4e246d50f904a6ea6",
+    ("vllm.native.sources.NAME", "size"): 9898052,
     ("patches", "proved"): "required",
     ("models.NAME (kind: directory)", "path"): "/srv/models/mine",
     ("models.NAME (kind: huggingface)", "follow"): "main",

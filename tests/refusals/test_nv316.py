@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.core.lock import LockedRegistryBase
+from nvllm.core.extensions import NativeBuild
+from nvllm.core.lock import LockedNative, LockedRegistryBase
 from nvllm.core.paths import Project
 from nvllm.core.progress import Silent
 from nvllm.core.refusal import Refusal, Refused
@@ -52,6 +53,14 @@ def test_an_image_on_a_registrys_base(nix: Path) -> None:
     found = _refusal(nix, Build(SPEC, replace(locks.GOOD, base=base), ()))
     assert (found.code, found.where, found.found) == ("NV316", "--builder nix", base.image)
     assert found.cure == "nvllm build demo"
+
+
+def test_a_patch_set_that_is_compiled(nix: Path) -> None:
+    lock = replace(locks.GOOD, vllm=replace(locks.GOOD.vllm, native=LockedNative("cpu", (), {})))
+    touching = replace(locks.patch("kernel"), touches=("csrc/cpu/layernorm.cpp",))
+    spec = replace(SPEC, vllm=replace(SPEC.vllm, native=NativeBuild("cpu", ("_C",), ("cmake==4.4.4",))))
+    refusal = _refusal(nix, Build(spec, lock, (touching,)))
+    assert (refusal.code, refusal.where, refusal.cure) == ("NV316", "--builder nix", "nvllm build demo")
 
 
 def test_what_nix_says_is_in_the_refusal(nix: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ IMAGES = (
     "e2e/test_image_diff.py",
     "e2e/test_loading.py",
     "e2e/test_mission.py",
+    "e2e/test_native_patch.py",
     "e2e/test_planted_faults.py",
     "e2e/test_prove.py",
     "e2e/test_registry_base.py",

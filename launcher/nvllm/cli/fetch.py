@@ -93,4 +93,5 @@ def _remove(damaged: Sequence[LockedFile], store: Store, cure: str) -> None:
 
 def needed(lock: Lock) -> tuple[LockedFile, ...]:
     """Return the files that a build of LOCK on this host needs. Raises Refused NV311 if no compiler of it runs here."""
-    return (*lock.files, *toolchain.files(lock))
+    native = lock.vllm.native
+    return (*lock.files, *toolchain.files(lock), *(() if native is None else native.files))

@@ -94,6 +94,19 @@ ProjectPath = Annotated[
     ),
 ]
 
+VERSION = r"([0-9]+!)?[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+([._-][a-z0-9]+)*)?$"
+DISTRIBUTION = "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
+
+Requirement = Annotated[
+    str,
+    Rule(
+        f"{DISTRIBUTION}=={VERSION}",
+        "one exact version, name==version",
+        code="NV102",
+        cure="write name==version; `pip index versions NAME` lists the versions",
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Case:

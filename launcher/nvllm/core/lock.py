@@ -128,6 +128,20 @@ class FileDifference:
 
 
 @dataclass(frozen=True, slots=True)
+class LockedNative:
+    """What compiles vLLM's extensions for DEVICE, besides the base and the wheels of the image."""
+
+    device: Text
+    tools: tuple[LockedWheel, ...]
+    sources: Mapping[str, LockedFile]
+    """Sources of other projects, by the variable of vLLM's CMake files."""
+
+    @property
+    def files(self) -> tuple[LockedFile, ...]:
+        return (*(tool.file for tool in self.tools), *self.sources.values())
+
+
+@dataclass(frozen=True, slots=True)
 class LockedVllm:
     version: Text
     commit: PinnedCommit
@@ -136,6 +150,8 @@ class LockedVllm:
     differs: tuple[FileDifference, ...]
     arguments: Annotated[tuple[Text, ...], NOT_EMPTY] = ()
     """The long names of the arguments of ``vllm serve``, in order. Older locks have none."""
+    native: LockedNative | None = None
+    """What compiles patches of its native source; None if the spec does not say how that is done."""
 
     @property
     def compiled(self) -> bool:

@@ -12,15 +12,19 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from nvllm.core.evaluation import Evaluation
+from nvllm.core.extensions import NativeBuild
 from nvllm.core.fields import (
     COMMIT,
+    DISTRIBUTION,
     NOT_EMPTY,
     PINNED,
     PINNED_COMMIT,
+    VERSION,
     Epoch,
     Form,
     Platform,
     ProjectPath,
+    Requirement,
     Rule,
     Size,
     Text,
@@ -29,8 +33,6 @@ from nvllm.core.gaterules import GateRules
 
 SCHEMA = "nvllm.image/1"
 
-_VERSION = r"([0-9]+!)?[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+([._-][a-z0-9]+)*)?$"
-_DISTRIBUTION = "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 _NAME = "^[A-Za-z0-9][A-Za-z0-9._-]*"
 
 Name = Annotated[str, Rule("^[a-z0-9][a-z0-9-]*$", "a name of lower-case letters, digits and -, not starting with -")]
@@ -38,18 +40,9 @@ ProfileName = Annotated[
     str,
     Rule("^[a-z0-9][A-Za-z0-9-]*$", "a name of letters, digits and -, starting with a lower-case letter or a digit"),
 ]
-Version = Annotated[str, Rule(f"^{_VERSION}", "an exact version, such as 0.28.0 or 2.13.0+cpu")]
+Version = Annotated[str, Rule(f"^{VERSION}", "an exact version, such as 0.28.0 or 2.13.0+cpu")]
 Distribution = Annotated[
-    str, Rule(f"{_DISTRIBUTION}$", "a distribution name: letters, digits, ., _ and -, a letter or digit at both ends")
-]
-Requirement = Annotated[
-    str,
-    Rule(
-        f"{_DISTRIBUTION}=={_VERSION}",
-        "one exact version, name==version",
-        code="NV102",
-        cure="write name==version; `pip index versions NAME` lists the versions",
-    ),
+    str, Rule(f"{DISTRIBUTION}$", "a distribution name: letters, digits, ., _ and -, a letter or digit at both ends")
 ]
 WheelPath = Annotated[
     str,
@@ -215,6 +208,8 @@ class VllmPin:
     """Directories that the build of the wheel fetched. They are in the wheel and not in the source."""
     source: CommitSource | None = None
     """Where the commit is, if no package index has it. Then vLLM is compiled."""
+    native: NativeBuild | None = None
+    """How vLLM's extensions are compiled for patches of their source; without it, such patches are refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,13 +88,17 @@ class Containers(Connection):
         return str(created.id)
 
     @engine_errors
-    def run_to_end(self, image_id: str, creating: Container, patience: float) -> str:
+    def run_to_end(
+        self, image_id: str, creating: Container, patience: float, writable: Mapping[str, str] | None = None
+    ) -> str:
         """Run the container CREATING of the image IMAGE_ID, without network, remove it, and return what it wrote.
 
-        It is killed after PATIENCE seconds, and after an interrupt. Raises Refused NV515 if it cannot be started.
+        It may write into the directories WRITABLE, path in the container to path on this host. It is killed after
+        PATIENCE seconds, and after an interrupt. Raises Refused NV515 if it cannot be started.
         """
         told = options(creating, self.product)
         del told["ports"]
+        told["mounts"] += [Mount(target, path, type="bind") for target, path in (writable or {}).items()]
         self._discard_stopped(creating.name)
         created = self._client.containers.create(image=image_id, network_mode="none", **told)
         try:

@@ -334,13 +334,15 @@ def _references_of(project: Project, places: Places) -> References:
     ]
     current = [lock for lock in read if lock.image in names]
     for lock in current:
-        files.update(file.sha256 for file in (*lock.files, *(tool.file for tool in lock.tools)))
+        extensions = lock.vllm.native
+        further = (*(tool.file for tool in lock.tools), *(() if extensions is None else extensions.files))
+        files.update(file.sha256 for file in (*lock.files, *further))
     locked = [name for name in names if project.lock(name).exists()]
     return replace(
         _blessed_and_required(project, places),
         builds=frozenset(identity.load_build(project, name, None)[0].build_hash for name in locked),
         files=frozenset(files),
-        trees=frozenset(LayerCache(places.layers).tree(builder.tree_factors(lock)) for lock in current),
+        trees=frozenset(LayerCache(places.layers).tree(factors) for lock in current for factors in builder.trees(lock)),
     )
 
 

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from nvllm.core import canonical
+from nvllm.core import canonical, paths
 from nvllm.core.canonical import Json
-from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedRegistryBase, LockedWheel
+from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedNative, LockedRegistryBase, LockedWheel
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
 from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
+from nvllm.engine import engine as engines
 from nvllm.engine.engine import Engine
 from nvllm.host import facts
-from nvllm.image import buildrecord, identity, recording, registry_base, sbom
+from nvllm.image import buildrecord, identity, native, recording, registry_base, sbom
 from nvllm.image.buildrecord import Record
 from nvllm.image.identity import Build
 from nvllm.image.recording import Witness
@@ -34,6 +36,7 @@ from nvllm.layers.oci import Image, Lower
 from nvllm.layers.patchlayer import Patched
 from nvllm.layers.tarlayer import Layer, TarEntry
 from nvllm.layers.wheel import Wheel
+from nvllm.patches import seriesfile
 from nvllm.patches.series import Patch
 from nvllm.patches.unified import Diff
 from nvllm.sources.store import Store
@@ -63,7 +66,8 @@ class ImageBuilder:
         """
         refuse_any(uncompiled(build))
         _require_space(build, LayerCache(self.places.layers))
-        return self.builder(build, (*build.lock.files, *toolchain.files(build.lock))).image(below)
+        needed = (*build.lock.files, *toolchain.files(build.lock), *_native_files(build))
+        return self.builder(build, needed).image(below)
 
     def upper(self, build: Build) -> list[Layer]:
         """Return the layers of BUILD that its patch set decides, fetching only the files that they are made from.
@@ -73,7 +77,8 @@ class ImageBuilder:
         refuse_any(uncompiled(build))
         lock = build.lock
         compiling = toolchain.inputs(lock) if build.spec.targets else ()
-        return self.builder(build, (*lock.base_files, lock.vllm.source, lock.vllm_wheel.file, *compiling)).upper()
+        needed = (*lock.base_files, lock.vllm.source, lock.vllm_wheel.file, *compiling, *_native_files(build))
+        return self.builder(build, needed).upper()
 
     def part(self, build: Build, name: ImagePart) -> list[Layer]:
         """Return the layers of BUILD that NAME stands for, fetching only the files that they are made from.
@@ -90,7 +95,7 @@ class ImageBuilder:
             return [self.builder(build, debs).base()]
         if name == "wheels":
             return [self.builder(build, (*debs, *(wheel.file for wheel in lock.wheels))).wheels()]
-        return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file)).patches()
+        return self.builder(build, (*debs, lock.vllm.source, lock.vllm_wheel.file, *_native_files(build))).patches()
 
     def fetched(self, build: Build, files: Sequence[LockedFile]) -> Store:
         """Return the store, after fetching FILES of the lock of BUILD. Raises Refused as `fetch` does."""
@@ -156,6 +161,13 @@ def uncompiled(build: Build) -> Iterator[Refusal]:
         yield Refusal("NV218", where, expected, "none", cure)
 
 
+def _native_files(build: Build) -> tuple[LockedFile, ...]:
+    """Return the files, besides source and base, that compiling vLLM's extensions for BUILD needs."""
+    if build.native is None:
+        return ()
+    return (*(wheel.file for wheel in build.lock.wheels), *build.native.files)
+
+
 def _require_space(build: Build, cache: LayerCache) -> None:
     """Raise Refused NV506 if the base and the wheels of BUILD, less what CACHE has, would not fit on the disk."""
     lock = build.lock
@@ -208,7 +220,10 @@ class LayerBuilder:
         )
 
     def upper(self) -> list[Layer]:
-        """Return the layers that the patch set decides, in order. They need neither the base nor other wheels."""
+        """Return the layers that the patch set decides, in order.
+
+        They need neither the base nor other wheels, unless extensions are compiled.
+        """
         return [*self.patches(), *self.kernels()]
 
     # The factors of a layer name everything that its bytes depend on.
@@ -306,10 +321,79 @@ class LayerBuilder:
         return bytecode.compile_all(self.interpreter, jobs, self.cache.bytecode, self.progress)
 
     def patches(self) -> list[Layer]:
-        """Return the layers of the patch set: one for each changed file, then RECORD; none for an empty set."""
+        """Return the layers of the patch set: extensions, one for each changed file, RECORD; none for an empty set."""
         if not self.build.patches:
             return []
-        return [*map(self._part, patchlayer.parts(self.diffs)), self._record()]
+        return [*self._native(), *map(self._part, patchlayer.parts(self.diffs)), self._record()]
+
+    def _native(self) -> list[Layer]:
+        """Return the layer of vLLM's extensions; none if no patch changes their source.
+
+        Its cache key holds the changed files of their source alone, so switching other patches compiles nothing.
+        Raises Refused as `native.compiled` does, NV318 if an extension is not one of the wheel's, and NV510 if there is
+        no engine.
+        """
+        build, locked = self.build, self.build.native
+        if locked is None:
+            return []
+        archive, changed = self.store.path(build.lock.vllm.source.sha256), self._patched.compiled
+        files: dict[str, Json] = {
+            path: None if data is None else hashlib.sha256(data).hexdigest() for path, data in changed.items()
+        }
+        assert build.spec.vllm.native is not None
+        targets, objects = build.spec.vllm.native.targets, object_factors(build.lock, locked)
+
+        def make(path: Path) -> Layer:
+            directory = self.cache.tree(objects)
+            compiler = self._compiler(locked)
+            with self.cache.locked(directory.stem):
+                paths.ensure(directory)
+                native.prepare(directory, archive, changed, locked, self.store)
+                self.progress.note(f"compile {', '.join(targets)}; what it writes: {directory / native.LOG}")
+                made = native.compiled(directory, targets, locked, compiler)
+                with Wheel(self.store.path(build.lock.vllm_wheel.file.sha256)) as opened:
+                    native.require_known(made, opened)
+                entries = [
+                    tarlayer.blob(f"{build.scheme.site}/{name}", file.read_bytes(), executable=True)
+                    for name, file in made.items()
+                ]
+                return self._write("native", entries, path)
+
+        factors = {"objects": objects, "native": build.native_factors(locked), "files": files}
+        return [self.cache.layer("native", self._factors(factors), make)]
+
+    def _compiler(self, locked: LockedNative) -> native.Compiler:
+        """Return the compiler of LOCKED: base, wheels and tools as an image in the engine, with a build record.
+
+        It stays there until `nvllm gc`: the image of the build shares its largest layers.
+        """
+        lock, scheme = self.build.lock, self.build.scheme
+
+        def tools(path: Path) -> Layer:
+            with contextlib.ExitStack() as stack:
+                opened = [
+                    stack.enter_context(Wheel(self.store.path(tool.file.sha256), tool.file.filename))
+                    for tool in locked.tools
+                ]
+                return self._write("tools", [entry for tool in opened for entry in tool.entries(scheme)], path)
+
+        layer = self.cache.layer("tools", self._factors({"tools": native.factors(locked)["tools"]}), tools)
+        name, key = f"{self.build.spec.name}-native", self.cache.key("compiler", object_factors(lock, locked))
+        image = oci.assemble(
+            [self.base(), self.wheels(), layer],
+            platform=lock.platform,
+            epoch=lock.epoch,
+            entrypoint=(scheme.interpreter,),
+            environment={},
+            labels={"nvllm.image": name, "nvllm.build-hash": key},
+        )
+        connected, record = engines.require(), buildrecord.of_image(image, name, key, "built")
+        if buildrecord.in_engine(record, connected) is None:
+            where = paths.places(os.environ)
+            record = buildrecord.load(image, record, connected, [identity.tag(name, key)], where, self.progress)
+        loaded = buildrecord.in_engine(record, connected)
+        assert loaded is not None
+        return native.Compiler(connected, loaded.id, scheme)
 
     def _part(self, part: patchlayer.PatchedPart) -> Layer:
         patches = [self.build.patches[number] for number in part.diffs]
@@ -358,7 +442,9 @@ class LayerBuilder:
         """The package with the whole patch set applied. Computed once: reading the source takes a second."""
         locked = self.build.lock.vllm_wheel
         with Wheel(self.store.path(locked.file.sha256), locked.file.filename) as opened:
-            return patchlayer.patched(self.store.path(self.build.lock.vllm.source.sha256), self.diffs, opened)
+            archive = self.store.path(self.build.lock.vllm.source.sha256)
+            compiled = () if self.build.native is None else seriesfile.EXTENSIONS
+            return patchlayer.patched(archive, self.diffs, opened, compiled)
 
     def kernels(self) -> list[Layer]:
         """Return the kernels layer, which has the cache manager alone for a patch set without kernels.
@@ -432,6 +518,22 @@ def wheels_factors(lock: Lock) -> dict[str, Json]:
 def tree_factors(lock: Lock) -> dict[str, Json]:
     """Return the factors of the unpacked base tree."""
     return {"rootfs": rootfs.FORMAT, "base": identity.base_factors(lock)}
+
+
+def object_factors(lock: Lock, locked: LockedNative) -> dict[str, Json]:
+    """Return the factors of the directory in which LOCKED compiles vLLM's extensions; no patch is among them."""
+    return {
+        "base": identity.base_factors(lock),
+        "wheels": identity.wheel_factors(lock),
+        "source": lock.vllm.source.sha256,
+        "native": native.factors(locked),
+    }
+
+
+def trees(lock: Lock) -> list[dict[str, Json]]:
+    """Return the factors of every tree that builds of LOCK keep in the layer cache."""
+    extensions = lock.vllm.native
+    return [tree_factors(lock), *([] if extensions is None else [object_factors(lock, extensions)])]
 
 
 def _no_registry_base(name: str, image_name: str) -> Refusal:

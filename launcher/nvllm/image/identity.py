@@ -14,10 +14,11 @@ from pathlib import Path
 from nvllm import runtime
 from nvllm.core import canonical
 from nvllm.core.canonical import Json
-from nvllm.core.lock import Lock, LockedDebianBase
+from nvllm.core.lock import Lock, LockedDebianBase, LockedNative
 from nvllm.core.paths import Project
 from nvllm.core.refusal import Refusal, refuse_any
 from nvllm.core.spec import ImageSpec
+from nvllm.image import native
 from nvllm.kernels import kernellayer
 from nvllm.layers import bytecode, patchlayer, rootfs, tarlayer, wheel
 from nvllm.lock import arguments, lockdoc
@@ -65,6 +66,7 @@ class Build:
             "wheels": wheel_factors(self.lock),
             "aliases": {name: [version, of] for name, version, of in self.lock.aliases},
             "patches": patch_factors(self.patches),
+            **({} if self.native is None else {"native": self.native_factors(self.native)}),
             "runtime": {place: canonical.sha256_file(path) for place, path in runtime_paths().items()},
             "entrypoint": list(self.spec.runtime.entrypoint),
             "environment": dict(self.environment),
@@ -80,6 +82,16 @@ class Build:
     def uncompiled(self) -> bool:
         """Whether the lock has no wheel of vLLM, because it is not compiled yet."""
         return self.lock.vllm.distribution not in {wheel.name for wheel in self.lock.wheels}
+
+    @property
+    def native(self) -> LockedNative | None:
+        """What compiles vLLM's extensions for the patch set; None if no patch changes their source."""
+        return self.lock.vllm.native if any(map(seriesfile.extends, self.patches)) else None
+
+    def native_factors(self, locked: LockedNative) -> dict[str, Json]:
+        """Return the factors of the extensions that LOCKED compiles, beside base, wheels, source and patches."""
+        assert self.spec.vllm.native is not None
+        return {**native.factors(locked), "targets": list(self.spec.vllm.native.targets)}
 
     @property
     def scheme(self) -> wheel.Scheme:

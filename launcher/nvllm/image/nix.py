@@ -34,13 +34,17 @@ _SHOWN = 1200
 def require(project: Project, build: Build) -> str:
     """Return the path of the program nix. Raises Refused if Nix cannot build BUILD of PROJECT.
 
-    NV512 if there is no Nix, NV316 if the project has no flake, or if the base is an image of a registry.
+    NV512 if there is no Nix, NV316 if the project has no flake, if the base is an image of a registry, or if vLLM's
+    extensions are compiled for its patch set.
     """
     program = proc.require("nix", "nix-bin")
     name = build.spec.name
     if isinstance(build.lock.base, LockedRegistryBase):
         base, cure = build.lock.base.image, f"nvllm build {name}"
         raise refuse("NV316", "--builder nix", "a base whose layers nvllm writes", base, cure)
+    if build.native is not None:
+        cure = f"nvllm build {name}"
+        raise refuse("NV316", "--builder nix", "a patch set without native patches", "one that is compiled", cure)
     if not (project.root / FLAKE).is_file():
         cure = "write one, as docs/nix.md shows, or build without --builder nix"
         raise refuse("NV316", str(project.root / FLAKE), "the flake of the project", "no such file", cure)

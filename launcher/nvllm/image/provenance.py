@@ -110,9 +110,12 @@ def _dependencies(build: Build) -> Iterator[Json]:
         for package in lock.base.packages:
             name = Path(package.file.path).name
             yield {"name": name, "uri": purl.of_deb(package, lock.base), "digest": _sha256(package.file.sha256)}
-    # The tools compile the kernels of an image with targets.
-    for wheel in (*lock.wheels, *lock.tools):
+    # The tools compile the kernels of an image with targets, and vLLM's extensions for native patches.
+    native = build.native
+    for wheel in (*lock.wheels, *lock.tools, *(() if native is None else native.tools)):
         yield {"name": wheel.file.filename, "uri": purl.of_wheel(wheel), "digest": _sha256(wheel.file.sha256)}
+    for file in () if native is None else native.sources.values():
+        yield {"name": file.filename, "digest": _sha256(file.sha256)}
     for patch in build.patches:
         assert patch.sha256 is not None
         yield {"name": f"patches/{build.spec.patches.series}/{patch.file}", "digest": _sha256(patch.sha256)}

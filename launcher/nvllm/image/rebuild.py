@@ -77,7 +77,9 @@ def rebuilt(
         for directory in (home / "cache", home / "tmp", layout.parent):
             directory.mkdir(parents=True)
         _copy_project(project, build, copy)
-        _link_files((*build.lock.files, *toolchain.files(build.lock)), Store(places.store), Store(home / "cache/store"))
+        native = () if build.native is None else build.native.files
+        files = (*build.lock.files, *toolchain.files(build.lock), *native)
+        _link_files(files, Store(places.store), Store(home / "cache/store"))
         around = _surroundings(home)
         _give(scratch, copy, around.settings["user"])
         words = ["--project", str(copy), "--platform", project.platform, "--offline", "--quiet", "build", *arguments]

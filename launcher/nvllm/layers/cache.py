@@ -32,7 +32,7 @@ class LayerCache:
         """
         key = self.key(kind, factors)
         path, note = self.directory / f"{key}.tar", self.directory / f"{key}.json"
-        with self._locked(key):
+        with self.locked(key):
             known = _known(kind, path, note)
             if known is not None:
                 return known
@@ -75,13 +75,14 @@ class LayerCache:
         Of two processes that want the same tree, the second waits for the first. MAKE must write the tree atomically.
         """
         path = self.tree(factors)
-        with self._locked(path.stem):
+        with self.locked(path.stem):
             if not path.is_dir():
                 make(path)
         return path
 
     @contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
+    def locked(self, key: str) -> Iterator[None]:
+        """Hold the lock of what the cache has under KEY, after waiting for its holder."""
         paths.ensure(self.directory)
         with store.hard_lock(self.directory / f"{key}.lock", self.directory):
             yield

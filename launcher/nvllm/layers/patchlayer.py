@@ -13,7 +13,7 @@ import hashlib
 import io
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from zipfile import ZipInfo
@@ -41,11 +41,12 @@ _NATIVE = ("csrc/", "cmake/", "CMakeLists.txt", "setup.py", "pyproject.toml", "r
 class Patched:
     """The files of the package that a patch set changes: path to new bytes, None for a removed file.
 
-    MODES has the mode (0o644 or 0o755) of each file that remains.
+    MODES has the mode (0o644 or 0o755) of each file that remains. COMPILED are the changed files that are compiled.
     """
 
     files: Mapping[str, bytes | None]
     modes: Mapping[str, int]
+    compiled: Mapping[str, bytes | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +80,21 @@ def parts(diffs: Sequence[Diff]) -> tuple[PatchedPart, ...]:
     return tuple(sorted(parts, key=lambda part: (part.diffs, part.paths)))
 
 
-def patched(archive: Path, diffs: Sequence[Diff], wheel: Wheel) -> Patched:
+def patched(archive: Path, diffs: Sequence[Diff], wheel: Wheel, compiled: tuple[str, ...] = ()) -> Patched:
     """Apply DIFFS, in order, to the source ARCHIVE and return the changed files of the installed package.
 
-    Raises Refused: NV301 for hunks that do not apply and for files that have to be compiled, NV208 for files that
-    differ between the source and WHEEL.
+    Files below COMPILED are compiled for a layer of their own. Raises Refused: NV301 for hunks that do not apply and
+    for other files that have to be compiled, NV208 for files that differ between the source and WHEEL.
     """
     touched = sorted({path for diff in diffs for path in diff.paths})
     pristine = source.archive(archive, touched)
     changes = patching.apply_all(pristine, diffs)
     installed = {info.filename: info for info in wheel.zip.infolist()}
-    cure = "build the wheel by the native path: docker build --target native"
+    cure = "say in .vllm.native of the spec how extensions are compiled, or: docker build --target native"
     refusals = [
         Refusal("NV301", path, "a patch of Python files in vllm/", "a file that has to be compiled", cure)
         for path in changes
-        if path.startswith(_NATIVE)
+        if path.startswith(_NATIVE) and not path.startswith(compiled)
     ]
     for path in touched:
         before = pristine.read(path)
@@ -104,7 +105,8 @@ def patched(archive: Path, diffs: Sequence[Diff], wheel: Wheel) -> Patched:
             refusals.append(_not_the_commit(path, before, in_wheel, wheel.filename))
     refuse_any(refusals)
     files = {path: data for path, data in changes.items() if path.startswith(PACKAGE)}
-    return Patched(files, _modes(diffs, installed, files))
+    sources = {path: data for path, data in changes.items() if path.startswith(compiled)}
+    return Patched(files, _modes(diffs, installed, files), sources)
 
 
 def _modes(

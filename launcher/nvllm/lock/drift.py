@@ -75,7 +75,10 @@ def _templates(lock: Lock) -> Mapping[str, str]:
 
 
 def _tools(lock: Lock) -> Mapping[str, str]:
-    return {tool.file.filename: f"sha256 {tool.file.sha256}, {tool.file.size} bytes" for tool in lock.tools}
+    files = [tool.file for tool in lock.tools]
+    if lock.vllm.native is not None:
+        files += lock.vllm.native.files
+    return {file.filename: f"sha256 {file.sha256}, {file.size} bytes" for file in files}
 
 
 def _aliases(lock: Lock) -> str:

@@ -56,6 +56,8 @@ def _wrong(lock: Lock, image: str, name: str) -> Iterator[tuple[str, str, str]]:
         ".vllm.differs": [d.path for d in lock.vllm.differs],
         ".device_code": [f"{library.wheel} {library.path}" for library in lock.device_code],
     }
+    if lock.vllm.native is not None:
+        lists[".vllm.native.tools"] = [tool.name for tool in lock.vllm.native.tools]
     if isinstance(lock.base, LockedDebianBase):
         lists[".base.packages"] = [package.name for package in lock.base.packages]
     for path, names in lists.items():

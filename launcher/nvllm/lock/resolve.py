@@ -7,7 +7,7 @@ kept, what is resolved again, what must agree) are tested without them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.utils import canonicalize_name
 
@@ -18,6 +18,7 @@ from nvllm.core.lock import (
     LockedFile,
     LockedLibrary,
     LockedModel,
+    LockedNative,
     LockedPatch,
     LockedRegistryBase,
     LockedSeries,
@@ -92,6 +93,7 @@ def lock(
     wheels, excluded = _wheels(job, base)
     vllm, wheels = _commit(job, wheels) if spec.vllm.source is not None else (_vllm(job, wheels), wheels)
     refuse_any(arguments.unknown(spec, vllm.arguments, label))
+    vllm = replace(vllm, native=_native(job, base))
     return Lock(
         schema=SCHEMA,
         image=spec.name,
@@ -234,6 +236,28 @@ def _tools(job: _Job, wheels: Sequence[LockedWheel]) -> tuple[LockedWheel, ...]:
     if unchanged is not None and unchanged.tools:
         return unchanged.tools
     return toolchain.resolve(wheels, job.spec.name, job.providers.offered, job.providers.size)
+
+
+def _native(job: _Job, base: LockedDebianBase | LockedRegistryBase) -> LockedNative | None:
+    """Return what compiles vLLM's extensions for patches of their source, if the spec says how that is done."""
+    native = job.spec.vllm.native
+    if native is None:
+        return None
+    unchanged = job.unchanged("wheels")
+    if unchanged is not None and unchanged.vllm.native is not None:
+        return unchanged.vllm.native
+    resolved = job.providers.wheels(native.tools, target(job.spec.base, base, job.platform), {})
+    tools = [
+        LockedWheel(
+            tool.name, tool.version, LockedFile(tool.filename, tool.sha256, job.providers.size(tool.url), "pypi")
+        )
+        for tool in resolved
+    ]
+    sources = {
+        name: LockedFile(archive.path, archive.sha256, archive.size, archive.index)
+        for name, archive in native.sources.items()
+    }
+    return LockedNative(native.device, tuple(sorted(tools, key=lambda wheel: wheel.name)), sources)
 
 
 def _prove_commit(job: _Job) -> None:

@@ -25,6 +25,8 @@ NAME = "series.yaml"
 _ROOTS = ("vllm/", "tests/", "csrc/", "cmake/")
 BUILD_FILES = ("CMakeLists.txt", "pyproject.toml", "setup.py")
 NATIVE = ("csrc/", "cmake/")
+EXTENSIONS = (*NATIVE, "CMakeLists.txt")
+"""The source of vLLM's extensions, which CMake compiles without the rest of vLLM's build."""
 
 
 def load(directory: Path, label: str) -> Series:
@@ -122,6 +124,11 @@ def diffs_of(project: Project, base: str, patches: Collection[Patch]) -> dict[st
 def native(patch: Patch) -> bool:
     """Return whether PATCH changes code that is compiled, so that the published wheel cannot be used."""
     return any(path.startswith(NATIVE) or path in BUILD_FILES for path in patch.touches)
+
+
+def extends(patch: Patch) -> bool:
+    """Return whether PATCH changes the source of vLLM's extensions."""
+    return any(path.startswith(EXTENSIONS) for path in patch.touches)
 
 
 def touching(series: Series, paths: Collection[str], label: str) -> Iterator[Refusal]:

@@ -88,8 +88,8 @@ def inputs(spec: ImageSpec, platform: str) -> str:
     """Return the hex sha256 of the part of SPEC that decides its lock for PLATFORM.
 
     Runtime and the enabled patches are not in it, and of profiles only their chat templates: they need no locked file.
-    Nor is where a model lies on this host. Targets, `brings`, a source,
-    security updates and `omit` are in it only if the spec has them: the hash of a spec without them never changed.
+    Nor is where a model lies on this host. Targets, `brings`, a source, `native`, security updates and `omit` are in it
+    only if the spec has them: the hash of a spec without them never changed.
     """
     part = {
         "platform": platform,
@@ -111,7 +111,7 @@ def inputs(spec: ImageSpec, platform: str) -> str:
 
 def _used(part: DebianBase | RegistryBase | VllmPin | PythonSet) -> dict[str, Any]:
     """Return PART as a mapping, without the fields that came later and that it does not use."""
-    later = {"brings", "source", "security", "omit"}
+    later = {"brings", "source", "native", "security", "omit"}
     return {name: value for name, value in dataclasses.asdict(part).items() if value or name not in later}
 
 
@@ -152,6 +152,7 @@ def _doubles(draft: Draft) -> Iterator[Refusal]:
         (("base", "packages"), None),
         (("vllm", "differs"), None),
         (("vllm", "brings"), None),
+        (("vllm", "native", "targets"), None),
         (("python", "requirements"), None),
         (("python", "exclude"), "name"),
         (("python", "aliases"), "name"),

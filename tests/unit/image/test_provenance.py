@@ -15,7 +15,8 @@ from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
 from in_toto_attestation.v1.statement import Statement
 
 from nvllm import __version__
-from nvllm.core.lock import LockedRegistryBase
+from nvllm.core.extensions import NativeBuild
+from nvllm.core.lock import LockedFile, LockedNative, LockedRegistryBase
 from nvllm.core.paths import Places, Project
 from nvllm.image import buildrecord, digests, identity, provenance
 from nvllm.image.buildrecord import Record, RecordedLayer
@@ -104,6 +105,20 @@ def test_a_base_of_a_registry_is_a_dependency() -> None:
     assert {"sha256": 64 * "d"} in [
         one["digest"] for one in found["predicate"]["buildDefinition"]["resolvedDependencies"]
     ]
+
+
+def test_what_compiles_extensions_is_a_dependency_of_a_set_that_is_compiled() -> None:
+    native = LockedNative("cpu", (), {"ONEDNN": LockedFile("pool/onednn.tar.xz", 64 * "9", 7, "debian")})
+    patch = replace(locks.patch("kernel"), touches=("csrc/cpu/layernorm.cpp",))
+    how = NativeBuild("cpu", ("_C",), ("cmake==4.4.4",))
+    build = replace(
+        BUILD,
+        spec=replace(BUILD.spec, vllm=replace(BUILD.spec.vllm, native=how)),
+        lock=replace(BUILD.lock, vllm=replace(BUILD.lock.vllm, native=native)),
+        patches=(patch,),
+    )
+    names = [entry["name"] for entry in checked(build)["predicate"]["buildDefinition"]["resolvedDependencies"]]
+    assert "onednn.tar.xz" in names
 
 
 @pytest.mark.parametrize(("image", "platform"), LOCKED)

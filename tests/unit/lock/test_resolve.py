@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from nvllm.core.lock import FileDifference, LockedDebianBase, LockedRegistryBase
+from nvllm.core.extensions import NativeBuild, SourceArchive
+from nvllm.core.lock import FileDifference, LockedDebianBase, LockedFile, LockedRegistryBase
 from nvllm.core.refusal import Refused
-from nvllm.core.spec import DebianBase, DeviceCode, DirectoryModel, HubModel, ImageSpec, Omission, RegistryBase
+from nvllm.core.spec import (
+    DebianBase,
+    DeviceCode,
+    DirectoryModel,
+    HubModel,
+    ImageSpec,
+    Omission,
+    RegistryBase,
+)
 from nvllm.kernels import toolchain
 from nvllm.kernels.devicecode import Library
 from nvllm.lock import lockdoc, resolve
@@ -387,3 +396,20 @@ def test_an_image_without_targets_asks_for_no_tool(world: World) -> None:
     lock = world.lock()
     assert lock.tools == ()
     assert not [asked for asked in world.asked if asked.startswith("offered")]
+
+
+def test_a_spec_that_says_how_extensions_are_compiled_locks_tools_and_sources(world: World) -> None:
+    before = world.lock()
+    assert before.vllm.native is None
+    archive = SourceArchive("debian", "pool/main/o/onednn/onednn.tar.xz", 64 * "a", 7)
+    native = NativeBuild("cpu", ("_C",), ("cmake==4.4.4",), {"SOURCE_DIR_ONEDNN": archive})
+    spec = locking.changed(SPEC, vllm=replace(SPEC.vllm, native=native))
+    lock = world.lock(spec, previous=before)
+    assert lock.vllm.native is not None
+    assert lock.vllm.native.sources == {"SOURCE_DIR_ONEDNN": LockedFile(archive.path, archive.sha256, 7, "debian")}
+    assert lock.vllm.native.tools
+    assert {drift.kind for drift in compare(before, lock)} == {"inputs-changed", "toolchain-changed"}
+    assert lockdoc.decode(lockdoc.encode(lock), "demo.lock.json") == lock
+    world.asked.clear()
+    assert world.lock(spec, previous=lock) == lock
+    assert world.asked == []
