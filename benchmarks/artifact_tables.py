@@ -86,7 +86,8 @@ def search(drawn: tuple[str, str, int]) -> Case:
         done = world.solve(replace(case.problem, further=row.endswith(ALL)))
     if done is None:
         return Case(nvllm, row, number, world.trials, world.builds, refused=True)
-    spread = asdict(done).get("spread")  # versions that pool the trials of all builds have none
+    known = "spread" in {field.name for field in fields(done)}  # versions that pool the trials of all builds have none
+    spread = done.spread if known else None
     causes = {cause for cause in (case.cause, case.other) if cause}
     answers = [frozenset(one.culprits) for one in (done, *done.further)]
     return Case(
@@ -97,7 +98,7 @@ def search(drawn: tuple[str, str, int]) -> Case:
         world.builds,
         certified=done.certified,
         right=answers[0] in causes,
-        differs=spread is not None and (spread["differs"] or spread["chance"] > DOUBT or not spread["mixed"]),
+        differs=spread is not None and (spread.differs or spread.chance > DOUBT or not spread.mixed),
         every=causes <= set(answers),
         untrue=_untrue(case, done, frozenset().union(*answers)),
     )
