@@ -22,7 +22,9 @@ class OrderedSearch(Search):
             self.notes.append(f"what lies between these patches {why}: one of them is the culprit")
         below, above = (self.prefix(frozenset(), self.items, length) for length in (low, high))
         rest_of = self.combinations.without(self.problem.high, culprits) | self.problem.low
-        without = self.between(rest_of, below, rest_of)
+        # the others of the last culprits do not settle what lies below it, but tell how much builds differ
+        others = self.with_others(above) or self.with_others(self.combinations.closed(culprits) | self.problem.low)
+        without = (*self.between(rest_of, below, rest_of), *others)
         lines = (
             (yield from self.line("with the culprit", above, doubt, self.with_others(above), effect=True)),
             (yield from self.line("without it", below, doubt, without, effect=False)),

@@ -49,6 +49,9 @@ _BUILDS = 2
 _NEARLY = 2
 """Builds besides everything without the culprit that must lack the effect."""
 
+_REFUTES = 10
+"""How many times as sure as a line a build is that refutes a certificate: lines that hold agree with one another."""
+
 _SURELY_DIFFER = 0.995
 """The probability of builds that differ at which a search ends: more trials of the same builds prove nothing."""
 
@@ -101,6 +104,11 @@ class Search(ABC):
         self._learnt = self._before
         self.beyond: Search | None = None
         """The search for further causes, while it goes on."""
+
+    @property
+    def _refuting(self) -> float:
+        """The doubt that a build may leave which refutes a certificate."""
+        return (1 - self.settings.confidence) / _REFUTES
 
     @abstractmethod
     def located(self) -> Asking[Done]:
@@ -195,7 +203,7 @@ class Search(ABC):
             lacking = [*self._nearly(self.combinations.without(self.problem.high, done.culprits) | self.problem.low)]
         expected = dict.fromkeys(self.with_others(done.certificate[0].chosen), True)
         for chosen, shows in (expected | dict.fromkeys(lacking, False)).items():
-            for doubt in (LOOSE_DOUBT, 1 - self.settings.confidence):  # the second only where the first contradicts
+            for doubt in (LOOSE_DOUBT, self._refuting):  # the second only where the first contradicts
                 verdict = yield from self.weigh(chosen, "another build that must agree", doubt, "certificate", 1)
                 agrees = verdict.outcome == "untestable" or self.problem.effect(verdict.outcome) == shows
                 if agrees:
@@ -217,12 +225,11 @@ class Search(ABC):
         return tuple(dict.fromkeys(sets))[:_NEARLY]
 
     def still_shows(self, rest: Line) -> Asking[bool]:
-        """Return whether REST, everything without the culprits, shows the effect, at the confidence of a certificate
-        if the first verdict, which is less sure, says so."""
+        """Return whether REST, everything without the culprits, surely shows the effect if the first verdict, which is
+        less sure, says so."""
         verdict = rest.verdict
         if rest.holds and self.problem.effect(verdict.outcome):
-            doubt = 1 - self.settings.confidence
-            verdict = yield from self.weigh(rest.chosen, "everything without it", doubt, "certificate", 1)
+            verdict = yield from self.weigh(rest.chosen, "everything without it", self._refuting, "certificate", 1)
         return self.problem.effect(verdict.outcome)
 
     def compare_builds(self) -> Asking[None]:
