@@ -26,6 +26,7 @@ sys.path += [str(ROOT / "launcher"), str(ROOT / "tests")]
 
 from nvllm.bisect.answer import Done  # noqa: E402
 from nvllm.bisect.posterior import Beta  # noqa: E402
+from nvllm.bisect.problem import Settings  # noqa: E402
 from nvllm.bisect.report import conclusion  # noqa: E402
 from nvllm.core.refusal import Refused  # noqa: E402
 from nvllm.trials.trial import Trial  # noqa: E402
@@ -42,11 +43,9 @@ SEED = os.environ.get("SEED", "held out 2")
 ALL = ", --all"
 """The end of the name of a row that searches for further causes."""
 
-ONE_CAUSE = {
-    "0, by fact": "builds cannot differ",
-    **{f"{one:g}": f"builds differ {one:g}" for one in CORRELATIONS},
-    **{one: one for one in CHANGES},
-}
+ONE_CAUSE = {f"{one:g}": f"builds differ {one:g}" for one in CORRELATIONS} | {one: one for one in CHANGES}
+if "same_bytes" in {field.name for field in fields(Settings)}:  # earlier versions know of no builds that cannot differ
+    ONE_CAUSE = {"0, by fact": "builds cannot differ"} | ONE_CAUSE
 if "artifact" in {field.name for field in fields(Trial)}:  # versions that know of builds alone have none
     ONE_CAUSE |= {f"{one:g}, {SEVERAL} artifacts": f"artifacts differ {one:g}" for one in APART}
     ONE_CAUSE |= {f"{one:g}, {SEVERAL} artifacts alike": f"sets differ {one:g}" for one in APART}
