@@ -92,9 +92,10 @@ bench: setup engine ## print the figures of docs/benchmarks.md
 bench-bisect: setup ## how often a flaky bisect is wrong if builds differ: RUNS=300 searches a row; AGAINST=REV beside REV
 	rm -rf .against && mkdir -p .against
 	.venv/bin/python benchmarks/artifact_tables.py search this 0 $(or $(RUNS),300) .against/this.jsonl
-	$(if $(AGAINST),git archive $(AGAINST) launcher | tar -x -C .against)
-	$(if $(AGAINST),PYTHONPATH=.against/launcher .venv/bin/python benchmarks/artifact_tables.py search $(AGAINST) \
-		0 $(or $(RUNS),300) .against/other.jsonl)
+	$(if $(AGAINST),mkdir .against/tests && cp -r benchmarks .against && cp -r tests/support .against/tests)
+	$(if $(AGAINST),git archive $(AGAINST) launcher tests/support/bisect_world.py | tar -x -C .against)
+	$(if $(AGAINST),PYTHONPATH=.against/launcher .venv/bin/python .against/benchmarks/artifact_tables.py search \
+		$(AGAINST) 0 $(or $(RUNS),300) .against/other.jsonl)
 	.venv/bin/python benchmarks/artifact_tables.py tables .against/*.jsonl
 
 .PHONY: lint

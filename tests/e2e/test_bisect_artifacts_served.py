@@ -7,17 +7,15 @@ loaded, tells it to who asks, and refuses a request that names it.
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from docker import DockerClient
 
-from nvllm.bisect.combinations import Combinations, PatchSet, set_hash
+from nvllm.bisect.combinations import Combinations
 from nvllm.bisect.problem import Problem, Settings
-from nvllm.trials.trial import Trial
 from support import bisect_world
 from support.bisect_engine import HARMLESS, SERVING, Extra, bisect, bisecting, extend, records
 from support.engine_world import IMAGE, MODEL, BuiltImage, World, Worlds
@@ -76,15 +74,7 @@ def world(worlds: Worlds, docker_client: DockerClient) -> Iterator[World]:
 
 def simulated(names: tuple[str, ...]) -> bisect_world.World:
     """Return the same search of NAMES without an engine, once it is over: of each set, the first artifact is bad."""
-    tried = Counter[PatchSet]()
-
-    def judged(chosen: PatchSet) -> Trial:
-        number = tried[chosen] % ARTIFACTS
-        tried[chosen] += 1
-        outcome = bisect_world.BAD if number == 0 and ARTIFACT.name in chosen else bisect_world.GOOD
-        return replace(outcome, artifact=f"{set_hash(chosen)}-{number}")
-
-    world = bisect_world.World(judged)
+    world = bisect_world.World(bisect_world.one_bad_artifact(ARTIFACT.name))
     found = world.solve(
         Problem(Combinations(names, {}, {}), frozenset(), frozenset(names), settings=Settings(flaky=True))
     )

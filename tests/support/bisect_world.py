@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nvllm.bisect import records
 from nvllm.bisect.answer import Done
@@ -99,6 +100,18 @@ def all_of(culprits: PatchSet) -> Judge:
 def sometimes(culprits: PatchSet, rng: random.Random, rate: float, stray: float = 0.0) -> Judge:
     """Return the judge of a failure that shows at RATE when all CULPRITS are in, and at STRAY otherwise."""
     return lambda chosen: BAD if rng.random() < (rate if culprits <= chosen else stray) else GOOD
+
+
+def one_bad_artifact(culprit: str) -> Judge:
+    """Return the judge of a failure that the first of the two artifacts of each set with CULPRIT always shows."""
+    tried = Counter[PatchSet]()
+
+    def judge(chosen: PatchSet) -> Trial:
+        number = tried[chosen] % 2
+        tried[chosen] += 1
+        return replace(BAD if number == 0 and culprit in chosen else GOOD, artifact=f"{set_hash(chosen)}-{number}")
+
+    return judge
 
 
 def start(

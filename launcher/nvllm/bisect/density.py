@@ -5,11 +5,12 @@ is monotone. So the search is a group test for needed patches: a group that is c
 not is split until one patch of it remains, which is needed (Hwang, "A method for detecting all defective members in a
 population by group testing", 1972).
 
-How many patches are needed is not known. Before the first trial k of N are needed with probability 0.3 * 0.7^(k - 1),
-and all sets of k patches are equally likely. When j are known to be needed, n - j - f are left out and f are left, then
-r of the f are needed with a probability in proportion to
+How many patches are needed is not known. Before the first trial k of n are needed with a probability in proportion to
+q^k, where q is 0.7, or 0.3 for up to 12 patches: few of few patches are needed. All sets of k patches are equally
+likely. When j are known to be needed, n - j - f are left out and f are left, then r of the f are needed with a
+probability in proportion to
 
-    0.7^(j + r) C(f, r) / C(n, j + r),
+    q^(j + r) C(f, r) / C(n, j + r),
 
 because C(f, r) of the C(n, j + r) sets agree with that. A group of s of the f is clean with probability
 C(f - r, s) / C(f, s) for each r. This is all that is known, but for the last group that is not clean.
@@ -24,16 +25,21 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from dataclasses import dataclass
 
 _EXACT = 16
 """The patches that are left up to which the expected builds are computed: their cost grows with the fourth power."""
 
-_MORE = 0.7
-"""The probability, before the first trial, that one more patch is needed."""
+_SHORT = 12
+"""The patches of a short series."""
 
-_POWERS = tuple(itertools.accumulate([_MORE] * 1024, lambda power, more: power * more, initial=1.0))
-"""By products alone, so that they are the same on every machine."""
+_LONG_POWERS, _SHORT_POWERS = (
+    tuple(itertools.accumulate([more] * 1024, operator.mul, initial=1.0)) for more in (0.7, 0.3)
+)
+"""Powers of the probability, before the first trial, that one more patch is needed. They are made by products alone, so
+that they are the same on every machine. With those of a short series it takes no more builds to find one or two of 12
+than by halving."""
 
 _NEGLIGIBLE = 1e-13
 
@@ -73,8 +79,9 @@ def leave_out(total: int, needed: int, left: int, group: int) -> int:
 def groups(total: int, needed: int, left: int) -> Groups:
     """Return what may be true of the groups where of TOTAL patches NEEDED are known to be needed and LEFT are left."""
     least = 0 if needed else 1  # the bigger end shows the effect, and the smaller one does not
+    powers = _SHORT_POWERS if total <= _SHORT else _LONG_POWERS
     raw = [
-        _POWERS[needed + more] * (math.comb(left, more) / math.comb(total, needed + more)) if more >= least else 0.0
+        powers[needed + more] * (math.comb(left, more) / math.comb(total, needed + more)) if more >= least else 0.0
         for more in range(left + 1)
     ]
     chances = [one / sum(raw) for one in raw]

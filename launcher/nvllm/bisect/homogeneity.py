@@ -6,6 +6,7 @@ import bisect
 import functools
 import itertools
 import math
+import operator
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ class BuildSpread:
 
     ARTIFACTS of so many SETS were tried TRIALS times. The intraclass correlation of two trials of one artifact is
     between LOW and HIGH with a probability of 95 %. CHANCE is the probability of one so high that a certificate is
-    worth little. P is the probability of counts as uneven as these, or more, if artifacts with and without the culprit
-    have one rate each. MIXED: some set was both good and bad. DIFFERS: the artifacts do differ. BY_FACT: the
-    correlation is 0 because artifacts cannot differ, so that counts which are too uneven have another reason.
+    worth little. GROUPS are the trials of each artifact with the culprit and without it. MIXED: some set was both good
+    and bad. BY_FACT: the correlation is 0 because artifacts cannot differ, so that counts which are too uneven have
+    another reason.
     """
 
     artifacts: int
@@ -30,10 +31,19 @@ class BuildSpread:
     low: float
     high: float
     chance: float
-    p: float
+    groups: tuple[tuple[Count, ...], ...]
     mixed: bool
-    differs: bool
     by_fact: bool = False
+
+    @property
+    def p(self) -> float:
+        """The probability of counts as uneven as these, or more, if the artifacts of each group have one rate."""
+        return uneven(*self.groups)
+
+    @property
+    def differs(self) -> bool:
+        """Whether the artifacts do differ."""
+        return self.chance > _LIKELY or self.p < _UNEVEN
 
     @property
     def too_likely(self) -> bool:
@@ -55,7 +65,7 @@ _LIKELY = 0.5
 
 _SHUFFLES, _ENOUGH = 600, 20
 """Shuffles of a test of homogeneity, and those as uneven as the trials after which it ends early (Besag and Clifford,
-"Sequential Monte Carlo p-values", 1991)."""
+"Sequential Monte Carlo p-values", 1991). It also does so if half of them are more even: then p is small enough."""
 
 
 def differ(rates: Rates) -> float:
@@ -82,7 +92,6 @@ def spread(rates: Rates, holding: Sequence[Count], lacking: Sequence[Count]) -> 
         below += part
     seen = [*holding, *lacking]
     groups = ([artifact for count in sets for artifact in count.artifacts] for sets in (holding, lacking))
-    p = uneven(*(tuple(sorted(group, key=_order)) for group in groups))
     return BuildSpread(
         sum(len(count.artifacts) for count in seen),
         len(seen),
@@ -90,9 +99,8 @@ def spread(rates: Rates, holding: Sequence[Count], lacking: Sequence[Count]) -> 
         kept[0],
         kept[-1],
         chance,
-        p,
+        tuple(tuple(sorted(group, key=_order)) for group in groups),
         any(count.hits and count.misses for count in seen),
-        p < _UNEVEN or chance > _LIKELY,
         not any(rates.grid.alike),
     )
 
@@ -110,28 +118,45 @@ def uneven(*groups: tuple[Count, ...]) -> float:
     """
     rng = random.Random(0)  # noqa: S311 - a statistic, which has to be the same on every machine
     sizes = [[count.hits + count.misses for count in group] for group in groups]
-    most = sum(map(sum, sizes))
-    logs = [0.0, *(number * math.log(number) for number in range(1, 1 + most))]
     hits = [[count.hits for count in group] for group in groups]
-    observed = sum(itertools.starmap(functools.partial(_explained, logs), zip(hits, sizes, strict=True)))
+    logs = [0.0, *(number * math.log(number) for number in range(1, 1 + max(itertools.chain(*sizes), default=0)))]
+    tables = [[_explained(logs, size) for size in group] for group in sizes]
+    observed = sum(sum(map(operator.getitem, *group)) for group in zip(tables, hits, strict=True))
+    shuffles = [(sum(hit), sum(size), table) for hit, size, table in zip(hits, sizes, tables, strict=True)]
     as_uneven = 0
     for drawn in range(_SHUFFLES):
-        shuffled = [_shuffled(sum(hit), size, rng) for hit, size in zip(hits, sizes, strict=True)]
-        explained = sum(itertools.starmap(functools.partial(_explained, logs), zip(shuffled, sizes, strict=True)))
-        as_uneven += explained >= observed - 1e-9
+        as_uneven += sum([_shuffled(*group, rng) for group in shuffles]) >= observed - 1e-9
         if as_uneven == _ENOUGH:
             return as_uneven / (1 + drawn)
+        if not as_uneven and 2 * drawn == _SHUFFLES:
+            return 1 / (2 + drawn)
     return (1 + as_uneven) / (1 + _SHUFFLES)
 
 
-def _shuffled(hits: int, sizes: Sequence[int], rng: random.Random) -> list[int]:
-    """Return the hits of artifacts with SIZES trials, if all HITS are anywhere among these trials."""
-    hit_at = sorted(rng.sample(range(sum(sizes)), hits))
-    passed = [bisect.bisect_left(hit_at, end) for end in itertools.accumulate(sizes)]
-    return [after - before for before, after in itertools.pairwise([0, *passed])]
+def _shuffled(hits: int, trials: int, tables: Sequence[Sequence[float]], rng: random.Random) -> float:
+    """Return what `_explained` has for artifacts, one of TABLES each, if the HITS are anywhere among all TRIALS."""
+    explained = 0.0
+    for table in tables:
+        if not 0 < hits < trials:
+            break
+        size = len(table) - 1
+        own = bisect.bisect_right(_first_hits(hits, size, trials), rng.random())
+        explained += table[own]
+        hits, trials = hits - own, trials - size
+    return explained
 
 
-def _explained(logs: Sequence[float], hits: Sequence[int], sizes: Sequence[int]) -> float:
-    """Return half of G, up to a constant for SIZES: how much better the rate of each artifact explains its HITS than
-    the rate of all. LOGS has n log(n) for each n."""
-    return sum([logs[hit] + logs[size - hit] for hit, size in zip(hits, sizes, strict=True)])
+@functools.lru_cache(maxsize=65536)
+def _first_hits(hits: int, size: int, trials: int) -> tuple[float, ...]:
+    """Return the probability that at most 0, 1, ... of HITS are among the first SIZE of TRIALS.
+
+    Each is a quotient of integers, so it is the same on every machine.
+    """
+    ways = [math.comb(size, own) * math.comb(trials - size, hits - own) for own in range(min(size, hits) + 1)]
+    return tuple(below / math.comb(trials, hits) for below in itertools.accumulate(ways))
+
+
+def _explained(logs: Sequence[float], size: int) -> list[float]:
+    """Return the part of an artifact with SIZE trials in half of G, up to a constant, for each number of its hits: how
+    much better its own rate explains them than the rate of all. LOGS has n log(n) for each n."""
+    return [logs[hits] + logs[size - hits] - logs[size] for hits in range(size + 1)]

@@ -198,12 +198,18 @@ def next_end(bad: Tally, good: Tally, settings: Settings) -> EndTrial | None:
     for each end that does not behave as declared.
     """
     ends: tuple[tuple[EndName, Tally], ...] = (("bad", bad), ("good", good))
-    refuse_any(_untestable(name, tally) for name, tally in ends if tally.unknown)
+    refuse_any(_untestable(name, tally) for name, tally in ends if given_up(tally, settings))
     for name, tally in ends:
         if not tally.conclusive:
             again = f", again after {tally.stage}" if tally.untestable else ""
             return EndTrial(name, f"the {name} end, trial 1{again}")
     return _next_flaky(bad, good, settings) if settings.flaky else _next_steady(ends, settings.repeats)
+
+
+def given_up(tally: Tally, settings: Settings) -> bool:
+    """Return whether the end with TALLY is given up: a probe that gave up may be tried as often as any set."""
+    patient = tally.stage == "harness" and not tally.final and tally.untestable < settings.patience
+    return tally.unknown and not patient
 
 
 def _next_steady(ends: tuple[tuple[EndName, Tally], ...], repeats: int) -> EndTrial | None:

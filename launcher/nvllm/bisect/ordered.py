@@ -23,6 +23,10 @@ class OrderedSearch(Search):
         below, above = (self.prefix(frozenset(), self.items, length) for length in (low, high))
         rest_of = self.combinations.without(self.problem.high, culprits) | self.problem.low
         without = self.between(rest_of, below, rest_of)
+        if not self.settings.same_bytes and self.settings.rates is None:
+            # builds with the culprit do not settle what lies below it, but tell how much builds differ
+            culprit = self.combinations.closed(culprits) | self.problem.low
+            without += self.with_others(above) or self.with_others(culprit)
         lines = (
             (yield from self.line("with the culprit", above, doubt, self.with_others(above), effect=True)),
             (yield from self.line("without it", below, doubt, without, effect=False)),

@@ -31,13 +31,15 @@ SCHEMA = "nvllm.journal/2"
 FIRST = "nvllm.journal/1"
 """The format without chained hashes."""
 
-MODEL = 6
+MODEL = 7
 """The number of the model by which a search decides. A change of its decisions raises it.
 
 1: all sets of one verdict fail equally often. 2: builds may differ (`posterior`). 3: the sets of a certificate are
 tried in turn (`judge.in_turn`), and more builds must agree (`Search.confirmed`). 4: a doubt about builds is settled by
 more trials of them, and a steady set search chooses by how many patches are likely needed (`density`). 5: where the
 watch is in doubt, it asks at once for more trials (`judge.watch`). 6: a search for all causes has one limit of trials.
+7: more builds count for the line without the last culprits, any set without one that showed the effect must agree
+(`Search.confirmed`), and few of few patches are needed (`density`).
 """
 
 Withdrawn = Literal["all", "trials", "last", "untestable", "skip"]

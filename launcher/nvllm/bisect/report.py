@@ -304,9 +304,10 @@ def corrections_text(state: BisectState) -> str:
 
 def given_up_text(state: BisectState) -> str:
     """Return the sets that were given up, each with the command that tries it again; empty if there are none."""
-    image, lines = state.start.image, []
+    image, asked, lines = state.start.image, state.problem, []
     for chosen, counted in state.evidence.tallies.items():
-        if counted.unknown:
+        end = chosen in asked.ends.values()
+        if judge.given_up(counted, asked.settings) if end else counted.unknown:
             word = "back" if chosen in state.skipped else "retry"
             again = f"nvllm bisect {word} {set_hash(chosen)} --image {image}"
             lines.append(f"{set_hash(chosen)} was given up, {counted}; to try it again: {again}")

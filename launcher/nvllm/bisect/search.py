@@ -24,9 +24,6 @@ from nvllm.core.refusal import Refused
 _SUSPECT = 0.045
 """How probable builds that differ must be for further trials of the same builds, which may tell."""
 
-_PLAIN = 0.001
-"""The p-value of uneven builds from which on no further trials are needed to tell that they differ."""
-
 _RARER = 2
 """How much more patience a set gets in a search for a further cause, which may show more rarely than the first."""
 
@@ -153,7 +150,7 @@ def _if_builds_agree(search: Search, done: Done) -> Asking[Done]:
     if rest is not None and (yield from search.still_shows(rest)):
         note = _REST_SHOWS + otherwise
     elif spread.differs:
-        if spread.p > _PLAIN and spread.chance < search.settings.confidence:
+        if spread.chance < search.settings.confidence:
             yield from search.compare_builds()
         note = _UNEVEN if spread.by_fact else _MAY_DIFFER
     elif not (spread.mixed or spread.by_fact):

@@ -49,8 +49,12 @@ _BUILDS = 2
 _NEARLY = 2
 """Builds besides everything without the culprit that must lack the effect."""
 
-_SURELY_DIFFER = 0.995
-"""The probability of builds that differ at which a search ends: more trials of the same builds prove nothing."""
+_REFUTES = 10
+"""How many times as sure as a line a build is that refutes a certificate: lines that hold agree with one another."""
+
+_SURELY_DIFFER = 0.5
+"""The share of the doubt that `Settings.confidence` leaves at which builds surely differ: then the search ends, because
+more trials of the same builds prove nothing."""
 
 _IN_TURN = 20.0
 """How strongly sets that were tried in turn must differ (`judge.difference`). It is less than a certificate needs:
@@ -102,6 +106,11 @@ class Search(ABC):
         self.beyond: Search | None = None
         """The search for further causes, while it goes on."""
 
+    @property
+    def _refuting(self) -> float:
+        """The doubt that a build may leave which refutes a certificate."""
+        return (1 - self.settings.confidence) / _REFUTES
+
     @abstractmethod
     def located(self) -> Asking[Done]:
         """Return what was found. The ends are proved."""
@@ -124,7 +133,8 @@ class Search(ABC):
             yield Stopped(f"the failure rate has fallen: {seen}")
         others = self.evidence.trials - bad.trials - good.trials
         # a cause that shows more rarely looks like builds that differ, and is to be searched for
-        if not self.problem.further and homogeneity.differ(self.rates()) > _SURELY_DIFFER:
+        doubt = _SURELY_DIFFER * (1 - self.settings.confidence)
+        if not self.problem.further and homogeneity.differ(self.rates()) > 1 - doubt:
             yield Stopped("this differs from build to build")
         due = (bad.conclusive - pairs) * _BETWEEN_WATCHES <= others - _BETWEEN_WATCHES
         if due or seen.doubtful or (at_the_end and not seen.steady):
@@ -186,16 +196,19 @@ class Search(ABC):
         """Return whether further builds agree with the certificate of DONE.
 
         Bigger sets with all its culprits must show the effect. Everything without one of several must not, nor
-        everything without a single one and another patch.
+        everything without a single one and another patch, nor any set without one that ever did and may do so often.
         """
         if len(done.culprits) > 1:
             rests = [self.combinations.without(self.problem.high, [patch]) for patch in done.culprits]
             lacking = [rest | self.problem.low for rest in rests]
         else:
             lacking = [*self._nearly(self.combinations.without(self.problem.high, done.culprits) | self.problem.low)]
+        whole = self.combinations.closed(done.culprits)
+        shown = [one for one, tally in self.evidence.tallies.items() if self.problem.count(tally).hits]
+        lacking += [one for one in shown if not whole <= one != self.problem.low and self._alone(one) > LOOSE_DOUBT]
         expected = dict.fromkeys(self.with_others(done.certificate[0].chosen), True)
         for chosen, shows in (expected | dict.fromkeys(lacking, False)).items():
-            for doubt in (LOOSE_DOUBT, 1 - self.settings.confidence):  # the second only where the first contradicts
+            for doubt in (LOOSE_DOUBT, self._refuting):  # the second only where the first contradicts
                 verdict = yield from self.weigh(chosen, "another build that must agree", doubt, "certificate", 1)
                 agrees = verdict.outcome == "untestable" or self.problem.effect(verdict.outcome) == shows
                 if agrees:
@@ -217,12 +230,11 @@ class Search(ABC):
         return tuple(dict.fromkeys(sets))[:_NEARLY]
 
     def still_shows(self, rest: Line) -> Asking[bool]:
-        """Return whether REST, everything without the culprits, shows the effect, at the confidence of a certificate
-        if the first verdict, which is less sure, says so."""
+        """Return whether REST, everything without the culprits, surely shows the effect if the first verdict, which is
+        less sure, says so."""
         verdict = rest.verdict
         if rest.holds and self.problem.effect(verdict.outcome):
-            doubt = 1 - self.settings.confidence
-            verdict = yield from self.weigh(rest.chosen, "everything without it", doubt, "certificate", 1)
+            verdict = yield from self.weigh(rest.chosen, "everything without it", self._refuting, "certificate", 1)
         return self.problem.effect(verdict.outcome)
 
     def compare_builds(self) -> Asking[None]:

@@ -14,7 +14,7 @@ def test_a_group_is_clean_as_often_as_in_all_sets_that_may_be_needed() -> None:
     """Of six patches the last is left out, the first is needed, and four are left: all sets that agree, weighed."""
     sets = [frozenset({0, *more}) for size in range(5) for more in itertools.combinations(range(1, 5), size)]
     same_size = [len(list(itertools.combinations(range(6), len(one)))) for one in sets]
-    weights = [0.7 ** len(one) / count for one, count in zip(sets, same_size, strict=True)]
+    weights = [0.3 ** len(one) / count for one, count in zip(sets, same_size, strict=True)]
     for size in range(1, 5):
         group = frozenset(range(5 - size, 5))
         clean = sum(weight for one, weight in zip(sets, weights, strict=True) if not one & group)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import random
 
+import pytest
+
 from nvllm.bisect import judge
 from nvllm.bisect.judge import EndTrial
 from nvllm.bisect.problem import EndName, Settings, Tally
+from nvllm.core.refusal import Refused
 from support.rows import each_row
 
 STEADY = Settings()
@@ -28,6 +31,16 @@ def test_a_flaky_failure_is_measured_until_the_rates_differ() -> None:
     assert close is not None
     assert close.end == "good"
     assert judge.next_end(Tally(bad=9, good=1), Tally(good=10), FLAKY) is None
+
+
+def test_a_probe_that_gives_up_at_an_end_is_tried_again_while_patience_is_left() -> None:
+    """A set that does not boot three times is given up: its engine would fail again."""
+    for settings in (STEADY, FLAKY):
+        again = judge.next_end(Tally(untestable=3, stage="harness"), Tally(good=3), settings)
+        assert again == EndTrial("bad", "the bad end, trial 1, again after harness")
+        for tally in (Tally(untestable=settings.patience, stage="harness"), Tally(untestable=3, stage="boot")):
+            with pytest.raises(Refused):
+                judge.next_end(tally, Tally(good=3), settings)
 
 
 def test_a_rate_is_told_with_its_interval() -> None:

@@ -19,6 +19,7 @@ from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import set_hash
 from nvllm.bisect.driver import drive
 from nvllm.bisect.journal import Log
+from nvllm.bisect.posterior import Count
 from nvllm.bisect.problem import Mode, Tally, Verdict
 from nvllm.bisect.records import BisectStart, BisectState, Tried
 from nvllm.core import canonical
@@ -143,7 +144,7 @@ def test_what_is_not_certified_is_not_said_to_be_proved() -> None:
     assert "as monotone" in bisect_report.assumptions(done)
     assert not bisect_report.assumptions(doubtful)
     assert bisect_report.spread_text(done).startswith(f"{done.spread.artifacts} builds in {done.spread.trials} trials")
-    differing = replace(done, spread=replace(done.spread, differs=True), certified=False)
+    differing = replace(done, spread=replace(done.spread, chance=0.9), certified=False)
     assert "This differs from build to build" in bisect_report.conclusion(first, differing)
     doubted = replace(done, spread=replace(done.spread, chance=0.3), certified=False)
     assert "This may differ from build to build" in bisect_report.conclusion(first, doubted)
@@ -242,7 +243,8 @@ def test_boots_of_the_same_bytes_are_said_to_be() -> None:
     assert not bisect_report.varies_text(replace(begun, flaky=False))
     assert "takes boots as independent" in bisect_report.assumptions(done)
     assert bisect_report.data(log.state, done)["found"]["builds"]["same_bytes"] is True  # type: ignore[index,call-overload]  # JSON
-    uneven = replace(done, spread=replace(done.spread, differs=True), certified=False)
+    groups = ((Count(19, 1), Count(2, 18)),)
+    uneven = replace(done, spread=replace(done.spread, groups=groups), certified=False)
     assert "another patch changes how often it fails." in bisect_report.conclusion(begun, uneven)
     assert "an artifact is to blame" not in bisect_report.conclusion(begun, uneven)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 
 from nvllm.bisect.answer import Done
 from nvllm.bisect.combinations import PatchSet
-from nvllm.bisect.problem import SearchEvidence, Settings, Tally
+from nvllm.bisect.problem import Mode, SearchEvidence, Settings, Tally
 from nvllm.bisect.search import propose
 from nvllm.trials.trial import Trial
 from support.bisect_landscapes import (
@@ -18,13 +19,15 @@ from support.bisect_landscapes import (
     CHANGES,
     CONFIDENCES,
     CORRELATIONS,
+    LANDSCAPES,
+    Case,
     campaigns,
     cases,
     changing,
     untestable,
     weaker,
 )
-from support.bisect_world import BAD, FLAKY, GOOD, World, all_of, free, problem, sometimes
+from support.bisect_world import BAD, FLAKY, GOOD, World, all_of, free, one_bad_artifact, problem, sometimes
 from support.rows import each_row, longer
 
 pytestmark = pytest.mark.thorough  # searches drawn at random
@@ -121,6 +124,37 @@ def test_an_artifact_is_to_blame_where_each_always_fails_or_never_does() -> None
         differing += one.done is not None and one.done.spread is not None and one.done.spread.differs
         assert one.done is None or one.done.spread is None or one.done.spread.artifacts > one.done.spread.sets
     assert differing >= 2
+
+
+def drawn(landscape: str, number: str) -> tuple[Case, Done]:
+    """Return the case NUMBER, with its seed, of LANDSCAPE, and what its search came to."""
+    case = LANDSCAPES[landscape](random.Random(f"{landscape}/{number}"))
+    return case, World(case.judge).solve(case.problem)
+
+
+def test_the_last_patch_is_certified_although_no_bigger_set_lacks_it() -> None:
+    """Builds with it show that builds do not differ; 60 trials of the only build without it do not, as one failed."""
+    case, done = drawn("builds differ 0", "tuneA/12")
+    assert case.cause == {"p12"}
+    assert (done.certified, done.culprits) == (True, ("p12",))
+    assert done.certificate[1].verdict.tally.conclusive < 20
+
+
+def test_a_set_that_failed_without_a_culprit_is_settled_before_anything_is_certified() -> None:
+    """The build of p05 alone, which is the cause, seldom fails, so p03 seems to be needed too."""
+    case, done = drawn("builds differ 0.4", "held out/129")
+    assert case.cause == {"p05"}
+    assert not done.certified
+
+
+def test_artifacts_that_surely_differ_end_a_search_that_has_few_sets() -> None:
+    """One of two artifacts of a set always fails. At 0.9 each took 96 to 171 trials, up to 108 of one good set."""
+    modes: tuple[Mode, ...] = ("ordered", "set")
+    for mode, count in itertools.product(modes, (2, 3, 4)):
+        world = World(one_bad_artifact(f"p{count:02}"))
+        done = world.solve(problem(free(count), mode, settings=replace(FLAKY, confidence=0.9)))
+        assert done.stopped == "this differs from build to build"
+        assert world.trials < 80
 
 
 def test_nothing_is_certified_where_everything_without_it_fails_too() -> None:
