@@ -31,6 +31,7 @@ ELSEWHERE = {
     "cli/serve": "e2e/test_serve.py",
     "core/evaluation": "unit/spec/test_specfile.py",
     "core/gaterules": "unit/host/test_gates.py",
+    "core/extensions": "unit/lock/test_resolve.py",
     "core/lock": "unit/lock/test_lockdoc.py",
     "core/parts": "unit/trials/test_questions.py",
     "core/progress": "unit/cli/test_terminal.py",

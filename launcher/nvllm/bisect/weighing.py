@@ -204,8 +204,8 @@ class Search(ABC):
         else:
             lacking = [*self._nearly(self.combinations.without(self.problem.high, done.culprits) | self.problem.low)]
         whole = self.combinations.closed(done.culprits)
-        shown = [one for one, tally in self.evidence.tallies.items() if self.problem.count(tally).hits]
-        lacking += [one for one in shown if not whole <= one != self.problem.low and self._alone(one) > LOOSE_DOUBT]
+        affected = [one for one, tally in self.evidence.tallies.items() if self.problem.count(tally).hits]
+        lacking += [one for one in affected if not whole <= one != self.problem.low and self._alone(one) > LOOSE_DOUBT]
         expected = dict.fromkeys(self.with_others(done.certificate[0].chosen), True)
         for chosen, shows in (expected | dict.fromkeys(lacking, False)).items():
             for doubt in (LOOSE_DOUBT, self._refuting):  # the second only where the first contradicts
