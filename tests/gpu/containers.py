@@ -31,10 +31,11 @@ from gpu import blessing, cdi, engines, project, rootfs, serving
 from gpu.blessing import Bench, Seen
 from gpu.engines import Engine
 from gpu.machine import Place
-from gpu.project import EAGER, IMAGE, TINY, Ground
+from gpu.project import EAGER, FORKED, IMAGE, TINY, Ground
 from nvllm.image.identity import Build
 
-BLESSED = "tiny-blessed"
+BLESSED = ("tiny-blessed", FORKED)
+"""The profiles of which one is blessed and served."""
 LOWERED = 256 << 20
 """Bytes of memory that a container is left with, less than an engine holds."""
 
@@ -99,6 +100,8 @@ class Lane:
     bench: Bench
     steps: Steps
     leave_out: Sequence[str] = ()
+    blessed: str = BLESSED[0]
+    """The profile that is blessed."""
     build: Build | None = None
     file: Path = Path()
     loading: Future[Seen] | None = None
@@ -215,13 +218,13 @@ class Lane:
         return {}
 
     def bless(self) -> Seen:
-        if not self.bench.bless("bless", BLESSED, *self.bench.trials):
+        if not self.bench.bless("bless", self.blessed, *self.bench.trials):
             raise FailedStepError(f"refused: {self.bench.found['bless'].get('refusals')}")
         return dict(self.bench.found["bless"])
 
     def flipped(self) -> Seen:
         """Change one bit of the blessed cache: the serve is refused, and with the bit as it was it is not."""
-        self.bench.tampered("flipped bit", BLESSED)
+        self.bench.tampered("flipped bit", self.blessed)
         self.refused("flipped bit", "NV907")
         if self.bench.found["flipped bit: mended"]["status"] != 0:
             raise FailedStepError("refused with the bit as it was")
@@ -235,7 +238,7 @@ class Lane:
         taken = self.bench.ground.home / "taken"
         os.rename(kernel, taken)
         try:
-            self.bench.nvllm("removed kernel", "serve", IMAGE, "--profile", BLESSED, "--dry-run")
+            self.bench.nvllm("removed kernel", "serve", IMAGE, "--profile", self.blessed, "--dry-run")
         finally:
             os.rename(taken, kernel)
             kernel.parent.chmod(beside)
@@ -372,7 +375,7 @@ def lane(place: Place, at: Path, engine: Engine, steps: Steps, asked: argparse.N
     trials = ("--unsafe-trials", asked.trials) if asked.trials else ()
     bench = Bench(Ground(place, at / "project", at / "home", at / "engine"), trials, say)
     steps.bench = bench
-    return Lane(engine, bench, steps, asked.leave_out)
+    return Lane(engine, bench, steps, asked.leave_out, asked.blessed)
 
 
 PYTHON = "/opt/venv/bin/python"
@@ -409,9 +412,9 @@ def on_docker(lane: Lane, look: str, meanwhile: Callable[[], None]) -> None:
     step("bless", BLESSING, lane.bless, needs)
     step("flipped bit", 40, lane.flipped, ("bless",))
     step("removed kernel", 30, lane.removed, ("bless",))
-    blessed = f"serve {BLESSED}"
-    step(blessed, 120, lambda: lane.serve(BLESSED), ("bless",))
-    step("engine killed", 70, lambda: lane.killed(BLESSED), (blessed,))
+    blessed = f"serve {lane.blessed}"
+    step(blessed, 120, lambda: lane.serve(lane.blessed), ("bless",))
+    step("engine killed", 70, lambda: lane.killed(lane.blessed), (blessed,))
     step("gc", 60, lane.collected, needs)
 
 
@@ -423,9 +426,9 @@ def on_podman(lane: Lane) -> None:
     step(eager, 120, lambda: lane.serve(EAGER), ("image",))
     step(f"stop {EAGER}", 40, lambda: lane.stop(EAGER), (eager,))
     step("bless", BLESSING, lane.bless, ("image",))
-    blessed = f"serve {BLESSED}"
-    step(blessed, 120, lambda: lane.serve(BLESSED), ("bless",))
-    step(f"stop {BLESSED}", 40, lambda: lane.stop(BLESSED), (blessed,))
+    blessed = f"serve {lane.blessed}"
+    step(blessed, 120, lambda: lane.serve(lane.blessed), ("bless",))
+    step(f"stop {lane.blessed}", 40, lambda: lane.stop(lane.blessed), (blessed,))
 
 
 def memory(lane: Lane) -> None:
@@ -537,6 +540,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--commit", default="not recorded", help="what is run, as `git rev-parse HEAD` says it")
     parser.add_argument("--machine", default=f"{os.cpu_count()} processors", help="what it runs on, in words")
     parser.add_argument("--trials", metavar="N", help="of a bless (default: those of nvllm)")
+    parser.add_argument("--blessed", choices=BLESSED, default=BLESSED[0], help="the profile that is blessed")
     parser.add_argument("--seconds", type=float, default=2400.0, help="of the whole run (default 2400)")
     parser.add_argument("--engines", nargs="+", choices=engines.PRODUCTS, default=engines.PRODUCTS)
     parser.add_argument("--driver", nargs="*", metavar="DIR", help="the driver's directories, if not where it is found")
