@@ -83,7 +83,7 @@ class NativeWorld:
         self.world.lock = replace(self.world.lock, vllm=vllm, wheels=wheels)
         self.how: NativeBuild | None = NativeBuild("cpu", tuple(targets), ("cmake==4.4.4",))
         compiler = native.Compiler(self.engine, "image", self.build().scheme)  # type: ignore[arg-type]  # it only runs containers
-        patch.setattr(LayerBuilder, "_compiler", lambda *_: compiler)
+        patch.setattr(LayerBuilder, "native_compiler", lambda *_: compiler)
 
     def build(self, *names: str) -> Build:
         made = self.world.build()[0]

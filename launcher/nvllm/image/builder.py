@@ -345,7 +345,7 @@ class LayerBuilder:
 
         def make(path: Path) -> Layer:
             directory = self.cache.tree(objects)
-            compiler = self._compiler(locked)
+            compiler = self.native_compiler(locked)
             with self.cache.locked(directory.stem):
                 paths.ensure(directory)
                 native.prepare(directory, archive, changed, locked, self.store)
@@ -362,7 +362,7 @@ class LayerBuilder:
         factors = {"objects": objects, "native": build.native_factors(locked), "files": files}
         return [self.cache.layer("native", self._factors(factors), make)]
 
-    def _compiler(self, locked: LockedNative) -> native.Compiler:
+    def native_compiler(self, locked: LockedNative) -> native.Compiler:
         """Return the compiler of LOCKED: base, wheels and tools as an image in the engine, with a build record.
 
         It stays there until `nvllm gc`: the image of the build shares its largest layers.
