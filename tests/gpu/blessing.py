@@ -21,7 +21,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ from gpu.project import BILLIONS, GDN, IMAGE, TINY, Ground
 from gpu.torturing import SEED
 from nvllm.image.identity import Build
 from torture import campaign
-from torture.drawing import Drawer
+from torture.cases import Case
+from torture.drawing import MODEL, Drawer
 
 TOOLKIT = "1.18.0"
 """What the stand-in for NVIDIA's container toolkit says."""
@@ -120,12 +121,13 @@ class Bench:
             together = list(pool.map(lambda length: one(length, 2), serving.LENGTHS))
         self.keep(step, {"together": dict(zip(map(str, serving.LENGTHS), together, strict=True))})
 
-    def drawn(self, step: str, count: int) -> None:
-        """Ask COUNT requests drawn from the schema that the server publishes; keep how many had which status."""
+    def drawn(self, step: str, count: int, model: str = TINY) -> None:
+        """Ask MODEL COUNT requests drawn from the schema that its server publishes; keep how many had which status."""
         with urllib.request.urlopen("http://127.0.0.1:8000/openapi.json", timeout=60) as answer:
             drawer = Drawer(json.load(answer), SEED)
+        asked = (to_model(case, model) for case in campaign.drawn(drawer, count, SEED))
         with ThreadPoolExecutor(campaign.AT_ONCE) as pool:
-            outcomes = list(pool.map(lambda case: campaign.send(8000, case), campaign.drawn(drawer, count, SEED)))
+            outcomes = list(pool.map(lambda case: campaign.send(8000, case), asked))
         statuses = Counter(str(outcome.status) for outcome in outcomes)
         wrong = [f"{campaign.shown(outcome.case)}: {outcome.wrong}" for outcome in outcomes if outcome.wrong]
         self.keep(step, {"drawn": dict(sorted(statuses.items())), "wrong": wrong})
@@ -156,6 +158,13 @@ class Bench:
             file.chmod(mode)
             self.nvllm(name, "serve", IMAGE, "--profile", profile, "--dry-run")
         self.keep(step, {"file": file.name})
+
+
+def to_model(case: Case, model: str) -> Case:
+    """Return CASE as it is asked of MODEL, if it names the one that requests are drawn for."""
+    if isinstance(case.body, dict) and case.body.get("model") == MODEL:
+        return replace(case, body={**case.body, "model": model})
+    return case
 
 
 def marks(log: str) -> Seen:

@@ -47,7 +47,7 @@ def brief(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return of a MANIFEST's summary what one of twenty is looked at for."""
     cold, coverage = manifest["cold"], manifest["coverage"]
     trials = [
-        {key: each[key] for key in ("compiles", "loaded", "phases", "saved", "unchanged")}
+        {key: each[key] for key in ("compiles", "loaded", "number", "phases", "saved", "unchanged")}
         for each in manifest["trials"]
     ]
     return {

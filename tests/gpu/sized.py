@@ -9,7 +9,6 @@ cache must be empty, and memory as it was before the last pressure.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import subprocess
@@ -19,16 +18,11 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 from gpu import blessing, campaigns, serving
 from gpu.blessing import Bench, Seen
 from gpu.project import BILLIONS, IMAGE, LARGE, LARGE_EAGER
-from gpu.torturing import SEED
-from torture import campaign
-from torture.cases import Case
-from torture.drawing import MODEL, Drawer
 
 PRESSED, PROMPT, ANSWER = 64, 400, 800
 """Requests at once, tokens of a prompt and of an answer: all can begin, and the KV cache has no room for their ends."""
@@ -99,25 +93,6 @@ def press(seed: int) -> Seen:
     return {"answers": dict(answers), "seconds": round(time.monotonic() - began, 1)}
 
 
-def of_model(case: Case) -> Case:
-    """Return CASE for the model that is served."""
-    if isinstance(case.body, dict) and case.body.get("model") == MODEL:
-        return replace(case, body={**case.body, "model": BILLIONS})
-    return case
-
-
-def draw() -> Seen:
-    """Ask DRAWN requests from the schema of the server, and return how many had which status, and what was wrong."""
-    with urllib.request.urlopen("http://127.0.0.1:8000/openapi.json", timeout=60) as answer:
-        drawer = Drawer(json.load(answer), SEED)
-    asked = (of_model(case) for case in campaign.drawn(drawer, DRAWN, SEED))
-    with ThreadPoolExecutor(campaign.AT_ONCE) as pool:
-        outcomes = list(pool.map(lambda case: campaign.send(8000, case), asked))
-    statuses = Counter(str(outcome.status) for outcome in outcomes)
-    wrong = [f"{campaign.shown(outcome.case)}: {outcome.wrong}" for outcome in outcomes if outcome.wrong]
-    return {"drawn": dict(sorted(statuses.items())), "wrong": wrong}
-
-
 def blessed(bench: Bench) -> None:
     """Bless the model, serve it, press it, ask it what is drawn, and press it again."""
     if not bench.bless("bless", LARGE, *bench.trials):
@@ -131,7 +106,7 @@ def blessed(bench: Bench) -> None:
     bench.keep("ready", settled())
     bench.keep("pressed", press(1000))
     bench.keep("pressed", settled())
-    bench.keep("drawn", draw())
+    bench.drawn("drawn", DRAWN, BILLIONS)
     bench.keep("drawn", settled())
     bench.keep("pressed again", press(2000))
     bench.keep("pressed again", settled())
