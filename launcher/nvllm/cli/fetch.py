@@ -93,5 +93,4 @@ def _remove(damaged: Sequence[LockedFile], store: Store, cure: str) -> None:
 
 def needed(lock: Lock) -> tuple[LockedFile, ...]:
     """Return the files that a build of LOCK on this host needs. Raises Refused NV311 if no compiler of it runs here."""
-    native = lock.vllm.native
-    return (*lock.files, *toolchain.files(lock), *(() if native is None else native.files))
+    return (*lock.files, *toolchain.files(lock), *lock.vllm.native_files)

@@ -154,6 +154,11 @@ class LockedVllm:
     """What compiles patches of its native source; None if the spec does not say how that is done."""
 
     @property
+    def native_files(self) -> tuple[LockedFile, ...]:
+        """The files of `native`, none if it is None."""
+        return () if self.native is None else self.native.files
+
+    @property
     def compiled(self) -> bool:
         """Whether vLLM is compiled: SOURCE is a commit of a repository, and the lock has no wheel of it yet."""
         return self.source.index == REPOSITORY

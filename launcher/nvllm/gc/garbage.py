@@ -334,8 +334,7 @@ def _references_of(project: Project, places: Places) -> References:
     ]
     current = [lock for lock in read if lock.image in names]
     for lock in current:
-        extensions = lock.vllm.native
-        further = (*(tool.file for tool in lock.tools), *(() if extensions is None else extensions.files))
+        further = (*(tool.file for tool in lock.tools), *lock.vllm.native_files)
         files.update(file.sha256 for file in (*lock.files, *further))
     locked = [name for name in names if project.lock(name).exists()]
     return replace(

@@ -75,9 +75,7 @@ def _templates(lock: Lock) -> Mapping[str, str]:
 
 
 def _tools(lock: Lock) -> Mapping[str, str]:
-    files = [tool.file for tool in lock.tools]
-    if lock.vllm.native is not None:
-        files += lock.vllm.native.files
+    files = (*(tool.file for tool in lock.tools), *lock.vllm.native_files)
     return {file.filename: f"sha256 {file.sha256}, {file.size} bytes" for file in files}
 
 
