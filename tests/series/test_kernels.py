@@ -102,7 +102,7 @@ def add(x, n, BLOCK: tl.constexpr):
     tl.store(x + at, tl.load(x + at, mask=at < n) + 1.0, mask=at < n)
 """
 LAUNCHING = """
-import sys, triton
+import sys, types, triton
 from triton.backends.compiler import GPUTarget
 import nvllm_triton_cache as manager
 from kernel import add
@@ -133,10 +133,14 @@ class Tensor:
 triton.runtime.driver.set_active(Driver())
 places = (f"{sys.argv[1]}/{name}" for name in ("image", "scratch", "launch"))
 manager.BASE, manager.SCRATCH, manager.EXPECTATIONS = places
+
+def execute_model(scheduler_output):
+    add[(1,)](Tensor(), scheduler_output.n, BLOCK=128)
+
 for n in map(int, sys.argv[2:]):
-    add[(1,)](Tensor(), n, BLOCK=128)
+    execute_model(types.SimpleNamespace(n=n, num_scheduled_tokens={f"cmpl-{n}": 1}))
 """
-"""A launch of a kernel with each of the numbers that are named, through the manager, on a GPU that is made up."""
+"""A step with each of the numbers that are named: it launches a kernel through the manager, on a made-up GPU."""
 
 
 @dataclass(frozen=True)
@@ -491,6 +495,7 @@ def test_a_kernel_that_a_blessed_cache_lacks_is_compiled_beside_it(engine: Engin
         "x: *fp32 tt.divisibility=16, n: 1, BLOCK: 128",
         "x: *fp32 tt.divisibility=16, n: i32, BLOCK: 128",
     ]
+    assert [one["requests"] for one in told] == [["cmpl-1"], ["cmpl-7"]]
     assert engine.below("own") == blessed
     assert {path.parent.name for path in engine.below("scratch")} == {one["key"] for one in told}
     again = engine.launch(1, 7)

@@ -16,6 +16,7 @@ plain name beside its group file.
 import base64
 import functools
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -32,6 +33,10 @@ SCRATCH = "/tmp/nvllm-kernels"  # noqa: S108 - inside the container, a tmpfs of 
 """Where a blessed serve keeps what it compiled."""
 EXPECTATIONS = "/run/nvllm/launch.json"
 """What the launcher tells the gate. Files reach every process of an engine; vLLM strips variables from some."""
+STEP = "scheduler_output"
+"""The variable of vLLM's functions of a step that says what it computes (tests/series/test_step.py)."""
+MOST_REQUESTS = 16
+"""Of how many requests of a step the ids are told: a line of a log has a length, and a step may have a thousand."""
 
 
 class CompileRefusedError(RuntimeError):
@@ -155,11 +160,14 @@ class LayeredCache(FileCacheManager):  # type: ignore[misc]
 
 
 def tell(*, src: Any, metadata: dict[str, Any], cache_hit: bool, **_: Any) -> None:
-    """Say which arguments SRC was compiled for, unless it was in a cache: Triton's compilation listener."""
+    """Say which arguments SRC was compiled for and whose requests waited: Triton's compilation listener.
+
+    What was in a cache is passed over.
+    """
     if cache_hit:
         return
     key = base64.b32encode(bytes.fromhex(metadata["hash"])).decode().rstrip("=")
-    about = {"key": key, "name": src.name, "arguments": arguments(src)}
+    about = {"key": key, "name": src.name, "arguments": arguments(src), "requests": requests()}
     print("nvllm.kernels compiled", json.dumps(about, sort_keys=True), file=sys.stderr, flush=True)
 
 
@@ -170,6 +178,23 @@ def arguments(src: Any) -> str:
         given = "".join(f" {attribute}={value}" for attribute, value in src.attrs.get((index,), ()))
         parts.append(f"{name}: {src.constants.get((index,), f'{kind}{given}')}")
     return ", ".join(parts)[:1000]
+
+
+def requests() -> list[str]:
+    """Return the ids of the requests in the step that is being computed, `MOST_REQUESTS` at most; none in no step.
+
+    Triton tells its listener nothing of the engine. But it compiles in the thread that launches, so vLLM's own call
+    for the step is further down on the stack.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if STEP in frame.f_locals:
+            try:
+                return [str(name) for name in frame.f_locals[STEP].num_scheduled_tokens][:MOST_REQUESTS]
+            except (AttributeError, TypeError):  # not vLLM's: a report must not end the engine
+                return []
+        frame = frame.f_back
+    return []
 
 
 def _refusal(key: str, filename: str) -> str:

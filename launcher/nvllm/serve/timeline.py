@@ -69,13 +69,14 @@ class MissingKernel:
     """A kernel or graph that was compiled because it was in no cache: its KEY there and its NAME.
 
     WHEN is in seconds since 1970. ARGUMENTS are those that it was compiled for, empty until it is. A graph has its path
-    there.
+    there. REQUESTS are the ids of those that waited for it, which the step computed: none while the engine starts.
     """
 
     key: str
     name: str
     when: float
     arguments: str = ""
+    requests: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -173,7 +174,11 @@ def _kernel(document: str, when: float) -> MissingKernel | None:
     """Return the kernel in DOCUMENT, or None if that is not what the cache manager writes, such as a line cut off."""
     try:
         kernel = canonical.mapping(canonical.decode(document.encode()))
-        return MissingKernel(str(kernel["key"]), str(kernel["name"]), when, str(kernel["arguments"]))
+        requests = kernel.get("requests", [])  # a cache manager of before they were told has none
+        if not isinstance(requests, list):
+            return None
+        key, name, arguments = (str(kernel[field]) for field in ("key", "name", "arguments"))
+        return MissingKernel(key, name, when, arguments, tuple(map(str, requests)))
     except (ValueError, KeyError):
         return None
 

@@ -18,7 +18,7 @@ from support.plansamples import PLAN, places, project
 from support.serve_world import FakeEngine
 
 KERNELS = (
-    MissingKernel("ABC", "conv", 5.0, "n: 1"),
+    MissingKernel("ABC", "conv", 5.0, "n: 1", ("cmpl-a-0",)),
     MissingKernel("DEF", "conv", 6.0, "n: i32"),
     MissingKernel("GHI", "slots.autotune.json", 7.0),
 )
@@ -48,8 +48,8 @@ def test_the_kernels_that_a_blessed_cache_lacked(
     assert (said in shown) is bool(kernels)
     assert main(["status", "--json"]) == 0
     (instance,) = json.loads(capsys.readouterr().out)["result"]["instances"]
-    assert [(one["key"], one["arguments"]) for one in instance["kernels"]] == [
-        (one.key, one.arguments) for one in kernels
+    assert [(one["key"], one["arguments"], one["requests"]) for one in instance["kernels"]] == [
+        (one.key, one.arguments, list(one.requests)) for one in kernels
     ]
 
 

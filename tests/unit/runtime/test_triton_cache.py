@@ -233,7 +233,30 @@ def test_what_is_compiled_is_said_with_its_arguments(manager: Any, capsys: pytes
         "key": "A" * 52,
         "name": "zero",
         "arguments": "x: *fp32 tt.divisibility=16, n: 16, m: i32",
+        "requests": [],
     }
+
+
+@pytest.mark.parametrize(
+    ("scheduler_output", "requests"),
+    [
+        (SimpleNamespace(num_scheduled_tokens={"cmpl-b-0": 9, "cmpl-a-0": 1}), ["cmpl-b-0", "cmpl-a-0"]),
+        (SimpleNamespace(num_scheduled_tokens={f"r{n}": 1 for n in range(1000)}), [f"r{n}" for n in range(16)]),
+        (SimpleNamespace(num_scheduled_tokens={}), []),
+        (SimpleNamespace(), []),
+        (None, []),
+        (SimpleNamespace(num_scheduled_tokens=None), []),
+    ],
+)
+def test_the_requests_of_the_step_are_told_that_a_compile_kept_waiting(
+    manager: Any, capsys: pytest.CaptureFixture[str], scheduler_output: Any, requests: list[str]
+) -> None:
+    # The parameter is what the manager looks for, further up on the stack.
+    def compile_and_tell() -> None:
+        manager.tell(src=source(), metadata={"hash": "00" * 32}, cache_hit=False)
+
+    compile_and_tell()
+    assert json.loads(capsys.readouterr().err.partition("compiled ")[2])["requests"] == requests
 
 
 def test_the_manager_listens_to_triton_unless_somebody_does(manager: Any, triton: Any) -> None:

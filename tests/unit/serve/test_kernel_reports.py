@@ -9,7 +9,7 @@ import pytest
 from nvllm.serve.kernel_reports import KernelReports
 from nvllm.serve.timeline import MissingKernel
 
-CONV = MissingKernel("ABC", "_causal_conv1d_fwd_kernel", 5.0, "n: 1")
+CONV = MissingKernel("ABC", "_causal_conv1d_fwd_kernel", 5.0, "n: 1", ("cmpl-a-0",))
 SLOTS = MissingKernel("DEF", "_compute_slot_mapping_kernel", 6.0)
 
 

@@ -393,9 +393,20 @@ def test_what_is_compiled_for_a_missing_kernel_is_known() -> None:
         "ABC": MissingKernel("ABC", "conv", 6.0, "n: 1"),
         "DEF": MissingKernel("DEF", "conv.autotune.json", 5.5),
     }
+    made.feed(7.0, 'nvllm.kernels compiled {"arguments": "", "key": "GHI", "name": "conv", "requests": ["cmpl-a-0"]}')
+    assert made.kernels["GHI"] == MissingKernel("GHI", "conv", 7.0, "", ("cmpl-a-0",))
 
 
-@pytest.mark.parametrize("document", ["{}", "{", '{"key": "ABC"', '{"key": "ABC", "name": "conv"}'])
+@pytest.mark.parametrize(
+    "document",
+    [
+        "{}",
+        "{",
+        '{"key": "ABC"',
+        '{"key": "ABC", "name": "conv"}',
+        '{"key": "ABC", "name": "conv", "arguments": "", "requests": 1}',
+    ],
+)
 def test_a_line_about_a_kernel_that_is_cut_off_is_ignored(document: str) -> None:
     made = Timeline(0.0)
     made.feed(1.0, f"nvllm.kernels compiled {document}")
