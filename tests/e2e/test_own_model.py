@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import struct
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -20,34 +18,13 @@ import pytest
 from docker import DockerClient
 
 from nvllm.runtime import tiny_models
+from support import lora
 from support.engine_world import IMAGE, World, Worlds, until
 
 pytestmark = pytest.mark.engine
 
 KEY = "e2e-0123456789abcdef0123456789abcdef"
-RANK = 8
 QUESTION = {"prompt": "hello world the quick", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
-
-
-def write_adapter(directory: Path) -> None:
-    """Write a LoRA adapter of the tiny Llama's attention into DIRECTORY."""
-    values = random.Random(1)
-    head: dict[str, Any] = {}
-    body = b""
-    for layer in range(2):
-        for part in ("q_proj", "v_proj"):
-            for name, shape in (("lora_A", (RANK, tiny_models.HIDDEN)), ("lora_B", (tiny_models.HIDDEN, RANK))):
-                count = RANK * tiny_models.HIDDEN
-                data = struct.pack(f"<{count}f", *(values.uniform(-1, 1) for _ in range(count)))
-                place = [len(body), len(body) + len(data)]
-                tensor = f"base_model.model.model.layers.{layer}.self_attn.{part}.{name}.weight"
-                head[tensor] = {"dtype": "F32", "shape": shape, "data_offsets": place}
-                body += data
-    text = json.dumps(head).encode()
-    text += b" " * (-len(text) % 8)
-    (directory / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + body)
-    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": 32, "bias": "none"}
-    (directory / "adapter_config.json").write_text(json.dumps({**config, "target_modules": ["q_proj", "v_proj"]}))
 
 
 def readable(directory: Path) -> None:
@@ -85,42 +62,45 @@ class Walk:
         return str(json.loads(text)["choices"][0]["text"])
 
 
-@pytest.fixture
-def walk(worlds: Worlds, elsewhere: Path) -> Walk:
-    """A world whose eager profile is that of the walk, locked by `nvllm lock`."""
+def own_model(worlds: Worlds, elsewhere: Path, profile: str, fields: str) -> World:
+    """A world whose PROFILE serves the model in a directory of ELSEWHERE, with FIELDS, locked by `nvllm lock`."""
     for name in ("tuned", "adapter"):
         (elsewhere / name).mkdir()
     for path, data in tiny_models.files(tiny_models.ARCHITECTURES["tiny-llama"]).items():
         (elsewhere / "tuned" / path).write_bytes(data)
-    write_adapter(elsewhere / "adapter")
+    lora.write(elsewhere / "adapter")
     readable(elsewhere / "tuned")
     readable(elsewhere / "adapter")
-    key_file = elsewhere / "key"
-    key_file.write_text(f"{KEY}\n")
-    key_file.chmod(0o600)
-    if os.geteuid() == 0:
-        os.chown(key_file, 1000, 1000)  # as whom the engine runs then
     models = "".join(
         f"  {name}:\n    kind: directory\n    path: {elsewhere / place}\n"
         for name, place in (("tuned", "tuned"), ("support", "adapter"))
     )
-    fields = (
-        "    model: tuned\n    adapters: [support]\n    served-name: our/Model\n"
-        "    chat-template: templates/chat.jinja\n"
-        f"    access: {{key-file: {key_file}, publish: 0.0.0.0}}\n"
-        "    restart: {attempts: 2, within: 3600, pause: 1}\n"
-    )
     world = worlds.make()
-    text = world.spec.read_text()
-    before, profile, after = text.partition(f"  {world.profile()}:\n")
-    after = after.replace("    model: tiny-lfm2\n", fields, 1)
-    world.spec.write_text(before.replace("\nprofiles:\n", f"\n{models}\nprofiles:\n") + profile + after)
+    before, name, after = world.spec.read_text().partition(f"  {world.profile(profile)}:\n")
+    after = after.replace("    model: tiny-lfm2\n", f"    model: tuned\n    adapters: [support]\n{fields}", 1)
+    world.spec.write_text(before.replace("\nprofiles:\n", f"\n{models}\nprofiles:\n") + name + after)
     (world.project.root / "templates").mkdir()
     (world.project.root / "templates/chat.jinja").write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
     readable(world.project.root / "templates")
     locked = world.nvllm("lock", IMAGE, "--json")
     assert locked.code == 0, locked
-    return Walk(world, elsewhere / "tuned", key_file)
+    return world
+
+
+@pytest.fixture
+def walk(worlds: Worlds, elsewhere: Path) -> Walk:
+    """A world whose eager profile is that of the walk."""
+    key_file = elsewhere / "key"
+    key_file.write_text(f"{KEY}\n")
+    key_file.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(key_file, 1000, 1000)  # as whom the engine runs then
+    fields = (
+        "    served-name: our/Model\n    chat-template: templates/chat.jinja\n"
+        f"    access: {{key-file: {key_file}, publish: 0.0.0.0}}\n"
+        "    restart: {attempts: 2, within: 3600, pause: 1}\n"
+    )
+    return Walk(own_model(worlds, elsewhere, "eager", fields), elsewhere / "tuned", key_file)
 
 
 def test_ones_own_model_with_an_adapter_and_a_key(walk: Walk, docker_client: DockerClient) -> None:
@@ -177,3 +157,23 @@ def test_ones_own_model_with_an_adapter_and_a_key(walk: Walk, docker_client: Doc
     plan = world.serve("--dry-run")
     assert plan.code == 0, plan
     assert plan.result["serve_hash"] != done.result["serve_hash"]
+
+
+@pytest.mark.long
+def test_a_blessed_server_compiles_nothing_for_its_adapter(
+    worlds: Worlds, elsewhere: Path, docker_client: DockerClient
+) -> None:
+    world = own_model(worlds, elsewhere, "blessed", "    dev: true\n")
+    name = world.profile("blessed")
+    done = world.nvllm("bless", IMAGE, "--profile", name, "--unsafe-trials", "1", "--json")
+    assert done.code == 0, done.out
+    served = world.serve("--detach", profile="blessed")
+    assert served.code == 0, served
+    walk = Walk(world, elsewhere / "tuned", elsewhere / "no-key")
+    answers = {walk.complete(model) for model in ("tuned", "support", "support")}
+    assert len(answers) == 2
+    (row,) = json.loads(world.nvllm("status", "--json").out)["result"]["instances"]
+    assert row["kernels"] == []
+    container = docker_client.containers.get(served.result["container"])
+    assert container.status == "running"
+    assert world.nvllm("stop", world.instance("blessed")).code == 0

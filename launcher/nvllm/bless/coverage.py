@@ -68,7 +68,8 @@ def rounds(start: EngineStart, arguments: Mapping[str, bool | int | float | str]
 
     On a GPU, QUIET rounds must need nothing new; on the CPU one, because rounds differ there in their prompts alone.
     """
-    of = workload.bounds(arguments, health.longest(start.plan.port))
+    adapters = tuple(adapter.name for adapter in start.plan.adapters)
+    of = workload.bounds(arguments, health.longest(start.plan.port), adapters)
     if start.plan.gpu is None:
         steps = partial(workload.sampling_steps, of)
         return Rounds(
