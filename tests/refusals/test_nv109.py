@@ -54,7 +54,7 @@ def sparse(path: Path) -> None:
 KINDS: dict[str, Callable[[Path], object]] = {
     "a FIFO": os.mkfifo,
     "a directory": Path.mkdir,
-    "a device": endless,
+    "a character device": endless,
     "5368709120 bytes": sparse,
 }
 
@@ -126,7 +126,7 @@ def test_an_error_that_no_command_expects_is_about_a_file_too(
     assert (found["where"], found["found"]) == ("/somewhere", "Permission denied")
 
 
-@pytest.mark.parametrize("kind", ["a FIFO", "a device"])
+@pytest.mark.parametrize("kind", ["a FIFO", "a character device"])
 def test_a_configuration_of_docker_that_would_block(
     world: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -48,6 +48,7 @@ class Project:
     @property
     def id(self) -> str:
         """Sixteen digits of the sha256 of the identity: they name what this host keeps for this project alone."""
+        # A path is bytes, which need not be UTF-8.
         return hashlib.sha256(os.fsencode(self.identity)).hexdigest()[:16]
 
     def writable(self, path: Path) -> Path:
