@@ -150,6 +150,7 @@ def acquire_all(directory: Path, keys: Iterable[Key], holder: Holder, patience: 
     lost: dict[Key, Sequence[Refusal]] = {}
     with _guarded(directory, patience) as directory_descriptor:
         try:
+            # In this order refusals are shown. Nothing waits for a lock here, so no order can be a deadlock.
             for key in sorted(set(keys), key=lambda key: (KINDS.index(key.kind), key.name)):
                 try:
                     taken[key] = _take(directory_descriptor, key, directory / key.filename)
@@ -233,7 +234,7 @@ def _guarded(directory: Path, patience: float) -> Iterator[int]:
             while not _lock(descriptor, path):
                 if time.monotonic() >= deadline:
                     raise Refused([_stuck(path, patience)])
-                time.sleep(0.01)
+                time.sleep(0.01)  # flock(2) has no time limit of its own
             try:
                 yield directory_descriptor
             finally:

@@ -77,6 +77,7 @@ def _gpu(limits: ThermalLimits, readings: Sequence[GpuReading], results: Measure
     gpu = readings[0]
     name = f"GPU {gpu.index}"
     degrees = [one.temperature for one in readings if one.temperature is not None]
+    # At its own threshold a GPU slows down already, so the threshold fails (docs/gates.md).
     most = limits.gpu if gpu.slowdown is None else min(limits.gpu, gpu.slowdown - 1)
     results.checks.append(_below(f"{name} temperature", max(degrees, default=None), most))
     if degrees:
