@@ -365,7 +365,7 @@ def bring(
         adopted = trees.adopt(scratch / "tree", cure, written=tree.written, keep=pin.keep)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        store.remove(sha)
+        store.remove(sha)  # the tree store has every file of it
     if adopted.hash != tree.hash:
         trees.remove(adopted.hash)
         raise refuse("NV907", str(trees.root), f"tree {tree.hash}", f"tree {adopted.hash}", cure)

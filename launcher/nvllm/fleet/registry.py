@@ -284,13 +284,13 @@ class Repository:
         refuse_any(by_answer.values())
         return sum(one.size for one in lacking)
 
-    def push_manifest(self, reference: str, data: bytes, media_type: str = MANIFEST) -> Descriptor:
+    def push_manifest(self, reference: str, data: bytes) -> Descriptor:
         """Send the manifest DATA as REFERENCE, a tag or its digest, and return what names it.
 
         Raises Refused NV331 if the registry does not take it.
         """
-        self._put(reference, data, media_type)
-        return Descriptor(media_type, sha256(data), len(data))
+        self._put(reference, data, MANIFEST)
+        return Descriptor(MANIFEST, sha256(data), len(data))
 
     def push_referrer(self, data: bytes, subject: str, artifact_type: str) -> None:
         """Send the manifest DATA, of ARTIFACT_TYPE, whose subject is the manifest SUBJECT (a digest).

@@ -31,6 +31,7 @@ from nvllm.fleet.tasks import HelloAnswer
 
 _HOST = r"(?:[A-Za-z0-9._-]+@)?(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
 _ADDRESS = re.compile(rf"ssh://({_HOST})(/.*)?")
+# Nobody is there to answer a question; a host that is not there is noticed after 15 s, and a cut link after 45.
 _OPTIONS = ("BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=15", "ServerAliveCountMax=3")
 
 _LOOKS = 0.1
@@ -60,6 +61,7 @@ class SshHost:
         """Return the command that runs nvllm with WORDS there; a shell of that host reads the last argument."""
         options = [word for option in _OPTIONS for word in ("-o", option)]
         named = ["--project", self.project] if self.project else []
+        # -T: a terminal there would change bytes on their way.
         return ["ssh", "-T", *options, self.destination, shlex.join(["nvllm", *named, *words])]
 
 
@@ -279,7 +281,8 @@ def _talk(named: SshHost, progress: Progress, limits: SshLimits, ended: Callable
     """Start a worker on NAMED, and end it with the context. Raises Refused NV512 if there is no program ssh."""
     proc.require("ssh", "openssh-client")
     pipe = subprocess.PIPE
-    # Ctrl-C reaches nvllm alone, which closes the pipe, so that the worker has time to remove its containers.
+    # Ctrl-C reaches nvllm alone, which closes the pipe, so the worker has time to remove its containers. No buffer: the
+    # selector knows nothing of bytes that lie in one.
     process = subprocess.Popen(
         named.argv("worker", "--pipe"), stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True
     )
