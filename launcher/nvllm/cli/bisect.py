@@ -25,6 +25,7 @@ from nvllm.cli.bisect_journals import (
     IMAGE,
     all_journals,
     all_unowned,
+    bench_of,
     cache_of,
     load,
     locked,
@@ -271,19 +272,10 @@ def run_command(
             same_bytes=start.same_bytes and same_bytes(_profile_of(app, start)),
         )
         check_unchanged(start, now, str(log.path))
-        engine_bench = bench.EngineBench(
-            app.project,
-            app.places,
-            start.image,
-            start.profile,
-            start.probe,
-            engine.require(),
-            app.offline,
-            app.progress,
-        )
+        engine_bench = bench_of(app, start, start.profile)
         if artifacts is not None:
             engine_bench.artifacts = _artifacts(app, log, artifacts)
-        engine_bench.clear()
+        engine_bench.clear()  # what a killed run has left
         _change_limits(log, max_trials, max_hours)
         if log.state.end is None:
             app.progress.note(_forecast_text(log.state, log.state.forecast))

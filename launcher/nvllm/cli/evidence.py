@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import get_args
 
 import click
 
@@ -68,8 +68,6 @@ from nvllm.trials import questions
 from nvllm.trials.artifact import check_kept
 from nvllm.trials.probe import program
 from nvllm.trials.probing import LegProbe, ProgramProbe, QuestionProbe
-
-F = TypeVar("F", bound=Callable[..., None])
 
 GSM8K, LM_EVAL = "gsm8k", "lm-eval"
 _SHOWN_KERNELS = 15
@@ -383,7 +381,7 @@ def _probe(app: App, build: Build, profile: str, name: str, asked: QuestionOptio
 
 def _percent(floor: float | None) -> float | None:
     """Return FLOOR, a part of 1, in percent, as manifests have it."""
-    return None if floor is None else round(100 * floor, 9)
+    return None if floor is None else round(100 * floor, 9)  # 100 * 0.29 is 28.999999999999996
 
 
 def _ledger(app: App, build: Build, profile: str) -> Path:
@@ -481,12 +479,13 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
     where = campaign.run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{clock.compact(began)}"
     evidence = EvidenceDirectory(where.absolute())
     app.remember_project()
+    # The command by which the run goes on: --force would remove it.
     command = shlex.join([*typed(click.get_current_context(), {"output", "force", "anyway"}), "--output", str(where)])
     keys = locked_keys(image, states, evidence.path)
     with locks.acquire_all(app.places.locks, keys, Holder(os.getpid(), began, command)):
         instances = FreshInstances(app.project, app.places, running, kind, command)
         for name in {name for one in states for name in one.profiles}:
-            instances.clear(image, name)
+            instances.clear(image, name)  # what a killed run has left
         asked = probe.questions if isinstance(probe, LoadThenQuestions) else probe
         if isinstance(asked, ProgramProbe | lmeval.LmEvalProbe):
             asked.programs.end_left()  # what a killed run has left

@@ -163,7 +163,7 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
     with newproject.scratch() if given.dry_run else durable.becoming(directory) as root:
         project = newproject.write(drafted, root)
         locked = None if given.no_lock or given.dry_run else _locked(app, drafted, project, asked)
-        (root / "manifests/.gitkeep").touch()
+        (root / "manifests/.gitkeep").touch()  # git keeps no empty directory, and a project has this one (NV107)
         spec = specfile.load(project.spec(values.name), drafted.spec)
         series = seriesfile.of(project, spec.patches.series)
         lacking = patchset.lacking(spec, series, [one for one in series.patches if one.id in spec.patches.enable])

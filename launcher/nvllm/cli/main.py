@@ -371,6 +371,7 @@ def _broken_pipe(args: Sequence[str], error: BrokenPipeError) -> int:
     """End quietly if the reader of stdout went away (``nvllm logs | head``); any other pipe is a crash."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
+    # POLLERR, of the end that is written to, says that nobody reads the other one: poll(2).
     if not any(event & select.POLLERR for _, event in poll.poll(0)):
         return _crash(args, "", error)
     _drop_output()
