@@ -516,7 +516,7 @@ def _say(app: App, manifest: RunManifest, comparison: Comparison, where: Path) -
     def text() -> None:
         tables(
             (summary.arm_columns(manifest), summary.arm_rows(manifest, comparison)),
-            (("figure", *(one.name for one in comparison.arms)), summary.figure_rows(comparison)),
+            (summary.figure_columns(comparison), summary.figure_rows(comparison)),
             (summary.EFFECT_COLUMNS, summary.effect_rows(comparison)),
             (summary.TRACED_COLUMNS, summary.traced_rows(comparison)),
         )

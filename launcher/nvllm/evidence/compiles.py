@@ -27,7 +27,6 @@ from nvllm.evidence.records import (
     Comparison,
     Effect,
     FactorFinding,
-    LegVerdict,
     Margins,
 )
 
@@ -96,6 +95,7 @@ def _joined(over_questions: Estimate, value: float, width: float, margin: float,
     joined = replace(over_questions, value=value, low=low, high=high)
     if width <= max(down, up):
         return joined, "question"
+    # A margin of 0 would need starts without end.
     needed = None if low > 0 or high < 0 or width <= margin else math.ceil(starts * (width / max(margin, 1e-3)) ** 2)
     return replace(joined, needed=needed), "run"
 
@@ -115,11 +115,7 @@ def _within(arms: Sequence[ArmLegs]) -> float:
 
 def _starts(arm: ArmLegs) -> list[float]:
     """Return the share of right answers of each start of ARM."""
-    return [*comparison.by_engine(arm, _right).values()]
-
-
-def _right(verdict: LegVerdict) -> float | None:
-    return verdict.correct / verdict.asked if verdict.asked else None
+    return [*comparison.by_engine(arm, lambda verdict: verdict.share).values()]
 
 
 def _share(arm: ArmLegs) -> float:

@@ -124,6 +124,7 @@ def over_runs(questions: Estimate, by_run: Sequence[float], level: float, margin
     width = runs.value - runs.low
     low = max(-1.0, questions.value - math.hypot(questions.value - questions.low, width))
     high = min(1.0, questions.value + math.hypot(questions.high - questions.value, width))
+    # A p of 0, which rounding makes, has no quantile.
     scores = [-_NORMAL.inv_cdf(max(1e-300, one / 2)) for one in (questions.p, runs.p)]
     p = 2 * _NORMAL.cdf(-1 / math.hypot(*(1 / one for one in scores))) if min(scores) > 0 else 1.0
     widened = replace(questions, low=low, high=high, p=p)

@@ -438,7 +438,6 @@ def _outcome(checks: Sequence[HarnessCheck], correct: int, asked: int, floor: fl
 
 def leg_text(verdict: LegVerdict) -> str:
     """Return VERDICT in one line."""
-    rate = verdict.tokens / verdict.seconds if verdict.seconds else 0.0
     result = f"{verdict.arm}, run {verdict.run}: {verdict.outcome}, {verdict.correct} of {verdict.asked} correct"
     result += f", {verdict.timeouts} ran into the timeout" if verdict.timeouts else ""
-    return f"{result}, {rate:.1f} tokens/s" + (f"; {verdict.reason}" if verdict.reason else "")
+    return f"{result}, {verdict.rate:.1f} tokens/s" + (f"; {verdict.reason}" if verdict.reason else "")

@@ -27,7 +27,7 @@ def _parts(manifest: RunManifest, comparison: Comparison) -> Iterator[str]:
     yield "\n".join(f"- {name}: {text}" for name, text in facts(manifest))
     yield _table(arm_columns(manifest), arm_rows(manifest, comparison))
     if any(arm.figures for arm in comparison.arms):
-        yield _table(("figure", *(arm.name for arm in comparison.arms)), figure_rows(comparison))
+        yield _table(figure_columns(comparison), figure_rows(comparison))
     if comparison.effects:
         yield _table(EFFECT_COLUMNS, effect_rows(comparison))
     if rows := memory_rows(comparison):
@@ -195,6 +195,11 @@ def effect_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         )
         for one in comparison.effects
     ]
+
+
+def figure_columns(comparison: Comparison) -> tuple[str, ...]:
+    """Return the columns of `figure_rows`."""
+    return ("figure", *(one.name for one in comparison.arms))
 
 
 def figure_rows(comparison: Comparison) -> list[tuple[str, ...]]:

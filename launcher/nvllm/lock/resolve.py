@@ -397,7 +397,7 @@ def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedMode
     if isinstance(model, HubModel):
         return before if before is not None and _fits(before, model) else job.providers.hub(model)
     if model.recipe is not None:  # a recipe makes the same files on any host, so they need not exist yet
-        files = recipes.recipe(model.recipe).files()
+        files = recipes.files(model.recipe)
     elif before is not None and before.kind == "directory" and model.tree in {None, before.tree} and before.files:
         return before
     else:

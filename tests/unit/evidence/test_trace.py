@@ -39,7 +39,7 @@ LOADED = json.dumps(
 
 
 def said(*rows: tuple[str, int, float], gpu: bool = False, kept: bytes = b"gz") -> str:
-    document = {"gpu": gpu, "kernels": rows, "sizes": [2], "steps": 31, "trace": base64.b64encode(kept).decode()}
+    document = {"gpu": gpu, "kernels": rows, "steps": 31, "trace": base64.b64encode(kept).decode()}
     return json.dumps(document)
 
 
