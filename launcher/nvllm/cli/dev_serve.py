@@ -84,6 +84,7 @@ def _until_saved(address: Address, saves: Saves) -> bool:
 
     A refusal is shown, and the next save is waited for: the edit may be its cause.
     """
+    # Before the files are read: what is saved from here on is served anew.
     before, runs = saves.state(), list[RunDirectory]()
     saves.saved = False
 

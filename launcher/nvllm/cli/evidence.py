@@ -369,7 +369,7 @@ def _probe(app: App, build: Build, profile: str, name: str, asked: QuestionOptio
     """Return the probe NAME of PROFILE: questions, or a program."""
     if name != GSM8K:
         test = program(Path(name), (), "", build_only=False)
-        floor = 100.0 if asked.floor is None else _percent(asked.floor)
+        floor = 100.0 if asked.floor is None else _percent(asked.floor)  # a program is a test: all of it must hold
         return ProgramProbe(test, proc.Programs(_ledger(app, build, profile)), floor)
     if asked.data is None:
         raise refuse("NV108", "--data", "a file of questions", "none", "--data FILE.jsonl, in the form of GSM8K")

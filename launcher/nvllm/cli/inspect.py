@@ -330,6 +330,7 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
             known.forget(root)
         garbage.forget(app.places, ids)
         app.remember_project()
+        # Images before the records of builds: one without a record is taken for another home's, and stays for ever.
         for piece in old_images:
             for tag in piece.tags:
                 docker.remove_image(tag)

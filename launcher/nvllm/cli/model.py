@@ -86,7 +86,7 @@ def make(app: App, image: str, name: str) -> None:
         for path, content in recipes.contents(pinned.recipe).items():
             (new / path).write_bytes(content)
             (new / path).chmod(0o644)
-        shutil.rmtree(target, ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)  # rename(2) replaces no directory that holds files
         new.rename(target)
     size = sum(file.size for file in files)
     data: Json = {

@@ -219,7 +219,7 @@ def port(
                 for name, content in files.items():
                     durable.replace(partial / name, content, 0o644, code="NV920")
             lines = [f"written: {app.project.show(target)}, {len(files) - 1} patches"]
-        if moved is not None:
+        if moved is not None:  # after the series that it names: an interrupted port goes on with that
             durable.replace(spec_path, moved.encode(), 0o644, code="NV920")
             lines.append(f"written: {app.project.show(spec_path)}")
         if moved is None or undecided:

@@ -314,6 +314,7 @@ def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None
 def _follow(app: App, path: Path, run: RunDirectory) -> None:
     seen = path.stat().st_size
     while True:
+        # It is gone between two starts, and after `nvllm gc`.
         with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
             seen = 0 if seen > os.fstat(stream.fileno()).st_size else seen  # another log was begun
             stream.seek(seen)

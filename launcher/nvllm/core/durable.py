@@ -74,6 +74,7 @@ def becoming(directory: Path) -> Iterator[Path]:
             partial.mkdir(parents=True)
         yield partial
         with writing(directory, "NV920"):
+            # Else a power cut can leave the directory under its new name, and without entries.
             for inner, _, _ in os.walk(partial):
                 sync_directory(Path(inner))
             partial.rename(directory)

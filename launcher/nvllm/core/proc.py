@@ -195,7 +195,7 @@ class Programs:
         for note in sorted(self._ledger.iterdir()):
             if note.name in own:
                 continue
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):  # no line yet: killed before its program started
                 number, started = reading.text(note, _NOTE).split(maxsplit=1)
                 if _started_at(int(number)) == started.strip():
                     _signal_group(int(number), signal.SIGKILL)

@@ -144,6 +144,7 @@ def bounds(arguments: Mapping[str, bool | int | float | str], longest: int, adap
     batch = int(arguments.get("max-num-seqs", _SEQUENCES))
     chunk = arguments.get("max-num-batched-tokens")
     named = arguments.get("compilation-config.cudagraph_capture_sizes")
+    # Where none are named, the sizes that vLLM captures by itself.
     graphs = json.loads(str(named)) if named is not None else [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
     return Bounds(longest, batch, int(chunk) if chunk is not None else None, tuple(sorted(map(int, graphs))), adapters)
 

@@ -171,6 +171,7 @@ class EvidenceDirectory:
         """Write the ANSWERS of a leg, then its VERDICT. Raises Refused NV920 if that fails."""
         leg = self.leg(verdict.arm, verdict.run)
         self.keep(leg, "perq.jsonl", lines(answers).decode())
+        # Last: a leg with a verdict is complete, and is not run again.
         self.keep(leg, "verdict.json", documents.encode(FORM_LEG, verdict).decode())
 
     def arms(self) -> tuple[ArmLegs, ...]:

@@ -118,6 +118,7 @@ class ExportSource:
     @property
     def container(self) -> Container:
         """The engine's container, as nvllm itself would create it, with the command and the labels of an export."""
+        # Not nvllm's own labels: by them it would take the container for one that it started, and may end.
         container = of_plan(self.plan, labels(self.plan))
         return replace(container, command=(*program(self.plan, "machine.py"), *container.command))
 

@@ -318,6 +318,7 @@ class Repository:
         return self._tried(put)
 
     def _has(self, digest: str) -> bool:
+        # A registry may keep blobs in another store, to which it redirects.
         answer = self.client.head(f"{self.name.api}/blobs/{digest}", follow_redirects=True)
         # 500: docker-registry, of a blob whose record a full disk has cut short. To send the blob again repairs it.
         if answer.status_code in {404, 500}:

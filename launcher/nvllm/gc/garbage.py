@@ -221,7 +221,7 @@ def _diff_id(tar: Path) -> str:
     try:
         return str(cast("Any", canonical.decode(reading.content(tar.with_suffix(".json"), reading.STATE)))["diff_id"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return ""
+        return ""  # without its JSON no tar is used
 
 
 def remove(piece: Piece, places: Places) -> None:

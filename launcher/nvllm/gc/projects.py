@@ -34,12 +34,12 @@ class Projects:
         link, root = self.directory / project.id, str(project.root.resolve())
         with writing(link):
             ensure(self.directory)
-            with contextlib.suppress(FileExistsError):
+            with contextlib.suppress(FileExistsError):  # recorded before
                 os.symlink(root, link)
             if str(_root(link)) != root:  # the project that nvllm came with, which was installed elsewhere before
                 fresh = self.directory.with_name(f".project-{os.getpid()}")
                 os.symlink(root, fresh)
-                os.replace(fresh, link)
+                os.replace(fresh, link)  # a rename: at no moment is the project unknown to a gc
 
     def roots(self) -> list[Path]:
         """Return the root of every recorded project, whether it still exists or not.
