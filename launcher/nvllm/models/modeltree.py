@@ -56,9 +56,8 @@ class _UnusableFile(Exception):  # noqa: N818 - what was found, not an error of 
 
 @dataclass(frozen=True, slots=True)
 class _ChangedUnseen:
-    """FILE as it is now. It has the size and times of its last hash, but other bytes from FIRST to LAST."""
+    """A file with the size and times of its last hash, and other bytes from FIRST to LAST."""
 
-    file: ModelFile
     first: int
     last: int
 
@@ -335,7 +334,7 @@ def _read(root: Path, target: str, path: str, cache: HashCache, sampled: int) ->
         cache.put(before, read, started)
         return file
     cache.forget(before)
-    return file if read.sha256 == sha256 else _ChangedUnseen(file, *changed)
+    return file if read.sha256 == sha256 else _ChangedUnseen(*changed)
 
 
 def _read_all(scan: _Scan, paths: Iterable[str], cache: HashCache, progress: Progress) -> dict[str, _State]:
