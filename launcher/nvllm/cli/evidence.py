@@ -421,7 +421,7 @@ def _campaign(app: App, campaign: Campaign) -> None:
     if campaign.run.dry_run:
         _plan(app, campaign)
     else:
-        _say(app, *_run(app, campaign))
+        _show_result(app, *_run(app, campaign))
 
 
 def _plan(app: App, campaign: Campaign) -> None:
@@ -502,7 +502,7 @@ def locked_keys(image: str, states: Sequence[ArmState], output: Path) -> list[Ke
     return [Key("evidence", f"output-{directory}"), *(Key("evidence", f"{image}-{name}") for name in profiles)]
 
 
-def _say(app: App, manifest: RunManifest, comparison: Comparison, where: Path) -> None:
+def _show_result(app: App, manifest: RunManifest, comparison: Comparison, where: Path) -> None:
     """Say what COMPARISON shows of the run of MANIFEST at WHERE.
 
     Raises Refused NV854 for invalid arms, NV855 for failed ones.

@@ -198,7 +198,7 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
     app.out.result(
         "init",
         cast("Json", data),
-        lambda: _say(app, drafted, directory, lacking, next_, signer, dry_run=given.dry_run, locked=locked),
+        lambda: _print_draft(app, drafted, directory, lacking, next_, signer, dry_run=given.dry_run, locked=locked),
     )
 
 
@@ -256,7 +256,7 @@ def _signer_data(signer: Signer | None, *, dry_run: bool) -> Json:
     return {"principal": signer.principal, "key": str(signer.key), "key_made": made, "signers": _SIGNERS}
 
 
-def _say(
+def _print_draft(
     app: App,
     drafted: ProjectDraft,
     directory: Path,

@@ -300,13 +300,13 @@ def _chosen(
     with question(repository.limits.seconds):  # however many artifacts refer to it
         for data, signed in _documents(repository, subject):
             if signers is None:
-                return _of(serve_hash, data, where), signed
+                return _manifest_of(serve_hash, data, where), signed
             try:
                 signature.verify(data, signed, signers, where, cure)
             except Refused as refused:
                 unsigned = unsigned or list(refused.refusals)
             else:
-                signed_ones.append((_of(serve_hash, data, where), signed))
+                signed_ones.append((_manifest_of(serve_hash, data, where), signed))
     refuse_any([] if signed_ones else unsigned)
     if not signed_ones:
         subject_of = f"registry {repository.name.host}: {subject}"
@@ -314,7 +314,7 @@ def _chosen(
     return max(signed_ones, key=lambda each: each[0].version)
 
 
-def _of(serve_hash: str, data: bytes, where: str) -> Manifest:
+def _manifest_of(serve_hash: str, data: bytes, where: str) -> Manifest:
     """Return the manifest in DATA. Raises Refused NV908 if it is none, and NV332 if it is not of SERVE_HASH."""
     manifest = _decoded(data, where)
     if manifest.serve_hash != serve_hash:

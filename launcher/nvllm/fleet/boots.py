@@ -84,11 +84,11 @@ class BootMachines:
 
     def _boot(self, number: int, compiled: Compiled, candidate: str) -> TrialRecord:
         def attempt(count: int) -> TrialRecord | str:
-            return self._sent(BootTask(uuid.uuid4().hex, count, number, self.served, candidate, compiled))
+            return self._send(BootTask(uuid.uuid4().hex, count, number, self.served, candidate, compiled))
 
         return self.pool.until_answered(f"trial {number}", "a machine that ends it", attempt)
 
-    def _sent(self, task: BootTask) -> TrialRecord | str:
+    def _send(self, task: BootTask) -> TrialRecord | str:
         """Send TASK, and return its verified record, or why there is none. How it ends is on the disk then."""
         sent = SentBoot(
             task.task, task.number, task.attempt, self.served.serve_hash, task.compiled.tree.hash, task.candidate,

@@ -252,7 +252,7 @@ class Repository:
         index = self._document(str(url), {"Accept": INDEX})
         if index is None:
             index = self.find_manifest(digest.replace(":", "-"))
-        listed = _listed(index or b"{}", "manifests")
+        listed = _objects_in(index or b"{}", "manifests")
         try:
             return _descriptors([one for one in listed if one.get("artifactType", artifact_type) == artifact_type])
         except ValueError as error:
@@ -302,7 +302,7 @@ class Repository:
         tag = subject.replace(":", "-")
         before = self.find_manifest(tag)
         own: Json = {**Descriptor(MANIFEST, sha256(data), len(data)).document(), "artifactType": artifact_type}
-        others = [one for one in _listed(before or b"{}", "manifests") if one.get("digest") != sha256(data)]
+        others = [one for one in _objects_in(before or b"{}", "manifests") if one.get("digest") != sha256(data)]
         index: Json = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [*others, own]}
         self._put(tag, canonical.encode(index), INDEX)
 
@@ -541,7 +541,7 @@ def _descriptors(listed: Sequence[object]) -> tuple[Descriptor, ...]:
     return tuple(described(one) for one in listed)
 
 
-def _listed(document: bytes, name: str) -> Sequence[Mapping[str, Any]]:
+def _objects_in(document: bytes, name: str) -> Sequence[Mapping[str, Any]]:
     """Return the objects in the list NAME of DOCUMENT, none if there is no such list."""
     try:
         value = canonical.decode(document)
@@ -553,5 +553,5 @@ def _listed(document: bytes, name: str) -> Sequence[Mapping[str, Any]]:
 
 def _words(body: bytes) -> str:
     """Return what a registry says in BODY, the answer to a request that it does not do."""
-    messages = [str(one.get("message") or one.get("code")) for one in _listed(body, "errors")]
+    messages = [str(one.get("message") or one.get("code")) for one in _objects_in(body, "errors")]
     return "; ".join(messages)[:300] or body.decode(errors="replace").strip()[:200]

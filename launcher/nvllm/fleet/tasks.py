@@ -322,15 +322,15 @@ def answer(line: bytes, where: str) -> Answer:
     reply = _parsed(FORM_ANSWER, line, "NV345", where, cure)
     if isinstance(reply, TrialAnswer):
         content = _decoded(reply.content, "NV345", f"{where}: .content", cure)
-        told = hashlib.sha256(content).hexdigest()
-        if reply.evidence != told and (content or reply.evidence):
-            raise refuse("NV345", f"{where}: .content", f"evidence of sha256 {reply.evidence or 'none'}", told, cure)
+        digest = hashlib.sha256(content).hexdigest()
+        if reply.evidence != digest and (content or reply.evidence):
+            raise refuse("NV345", f"{where}: .content", f"evidence of sha256 {reply.evidence or 'none'}", digest, cure)
         if (reply.stage is None) == (reply.outcome == "untestable"):
             raise refuse("NV345", f"{where}: .stage", "a stage if it is untestable, else none", str(reply.stage), cure)
     if isinstance(reply, BootAnswer):
-        told = hashlib.sha256(_decoded(reply.content, "NV345", f"{where}: .content", cure)).hexdigest()
-        if reply.record.log != told:
-            raise refuse("NV345", f"{where}: .content", f"a log of sha256 {reply.record.log}", told, cure)
+        digest = hashlib.sha256(_decoded(reply.content, "NV345", f"{where}: .content", cure)).hexdigest()
+        if reply.record.log != digest:
+            raise refuse("NV345", f"{where}: .content", f"a log of sha256 {reply.record.log}", digest, cure)
     return reply
 
 

@@ -249,7 +249,7 @@ def _take(directory_descriptor: int, key: Key, path: Path) -> int:
     """Return a locked descriptor of PATH. Raises Refused NV508 if another process holds the lock of KEY."""
     descriptor = _open(directory_descriptor, path)
     try:
-        refuse_any([] if _lock(descriptor, path) else [_held(key, path, _read(descriptor))])
+        refuse_any([] if _lock(descriptor, path) else [_another_holder(key, path, _read(descriptor))])
     except BaseException:
         os.close(descriptor)
         raise
@@ -328,7 +328,7 @@ def _read(descriptor: int) -> Holder | None:
             return None
 
 
-def _held(key: Key, path: Path, holder: Holder | None) -> Refusal:
+def _another_holder(key: Key, path: Path, holder: Holder | None) -> Refusal:
     holding = "a process that the file does not name" if holder is None else str(holder)
     if holder is not None and holder.instance is not None:
         cure = f"nvllm stop {holder.instance}"
