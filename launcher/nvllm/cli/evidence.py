@@ -57,6 +57,7 @@ from nvllm.evidence.records import (
     TraceRules,
 )
 from nvllm.evidence.runner import Runner
+from nvllm.evidence.summary import Table
 from nvllm.evidence.tworuns import Run
 from nvllm.host import locks
 from nvllm.host.locks import Holder, Key
@@ -508,25 +509,25 @@ def _show_result(app: App, manifest: RunManifest, comparison: Comparison, where:
     Raises Refused NV854 for invalid arms, NV855 for failed ones.
     """
 
-    def tables(*shown_if_filled: tuple[Sequence[str], list[tuple[str, ...]]]) -> None:
-        for columns, rows in shown_if_filled:
-            if rows:
-                app.out.table(columns, rows)
+    def tables(*every: Table) -> None:
+        for table in every:
+            if table.rows:
+                app.out.table(*table)
 
     def text() -> None:
         tables(
-            (summary.arm_columns(manifest), summary.arm_rows(manifest, comparison)),
-            (summary.figure_columns(comparison), summary.figure_rows(comparison)),
-            (summary.EFFECT_COLUMNS, summary.effect_rows(comparison)),
-            (summary.TRACED_COLUMNS, summary.traced_rows(comparison)),
+            summary.arm_table(manifest, comparison),
+            summary.figure_table(comparison),
+            summary.effect_table(comparison),
+            summary.traced_table(comparison),
         )
-        for table in comparison.kernels:
-            app.out.line(summary.kernels_title(table))
-            app.out.table(summary.KERNEL_COLUMNS, summary.kernel_rows(table)[:_SHOWN_KERNELS])
+        for kernels in comparison.kernels:
+            app.out.line(summary.kernels_title(kernels))
+            app.out.table(*summary.kernel_table(kernels).first(_SHOWN_KERNELS))
         tables(
-            (summary.COMMON_COLUMNS, summary.common_rows(comparison)[:_SHOWN_KERNELS]),
-            (summary.COMPILE_COLUMNS, summary.compile_rows(comparison)),
-            (summary.ENGINE_COLUMNS, summary.engine_rows(comparison)),
+            summary.common_table(comparison).first(_SHOWN_KERNELS),
+            summary.compile_table(comparison),
+            summary.engine_table(comparison),
         )
         for finding in comparison.findings:
             app.out.line(f"{finding.factor}: {finding.finding}: {finding.text}")

@@ -263,10 +263,9 @@ def _side(app: App, name: str) -> Side:
 
 def _instance(name: str, document: Path) -> Side:
     """Return what the plan in DOCUMENT hashed. Raises Refused NV108 or NV109 if this version cannot read it."""
+    data = reading.required(document, reading.STATE, str(document))
     try:
-        planned = plan.decode(canonical.decode(reading.content(document, reading.STATE)))
-    except OSError as error:
-        raise reading.refused(str(document), error) from error
+        planned = plan.decode(canonical.decode(data))
     except ValueError as error:
         cure = "nvllm gc"
         expected, problem = "a launch plan of this version of nvllm", str(error)[:300]

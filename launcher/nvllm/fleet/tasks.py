@@ -16,7 +16,7 @@ from typing import Annotated, TypeAlias, cast
 from nvllm.bless.blessing import Compiled
 from nvllm.cache import cachetree
 from nvllm.cache.manifest import TrialRecord
-from nvllm.core import canonical, catalogue, documents, schemas
+from nvllm.core import canonical, catalogue, documents
 from nvllm.core.canonical import Json
 from nvllm.core.fields import Form, Positive, Rule, Seconds, Sha256, T, Tagged, Word
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
@@ -337,14 +337,7 @@ def answer(line: bytes, where: str) -> Answer:
 def _parsed(form: Form[T], line: bytes, code: str, where: str, cure: str) -> T:
     if len(line) > MOST_LINE:
         raise refuse(code, where, f"a line of at most {MOST_LINE} bytes", "a longer one", cure)
-    try:
-        document = canonical.decode(line)
-    except ValueError as error:
-        raise refuse(code, where, "one line of JSON", str(error)[:200], cure) from error
-    refuse_any(
-        Refusal(code, f"{where}: {one.path}", one.allowed, one.actual, cure) for one in schemas.validate(form, document)
-    )
-    return documents.structure(form, document)
+    return documents.parse(form, line, lambda _: (), code=code, label=where, cure=cure)
 
 
 def _decoded(text: str, code: str, where: str, cure: str) -> bytes:

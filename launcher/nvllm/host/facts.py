@@ -285,13 +285,13 @@ def memory(proc_root: Path = _PROC) -> Mapping[str, int]:
     return {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
 
 
-def machine_id(etc_root: Path = Path("/etc")) -> str:
+def machine_id() -> str:
     """Return the id of this installation (machine-id(5)), else the name of the host.
 
     Not the boot id: what a gate has found of the hardware holds after a reboot too.
     """
     try:
-        installation = (etc_root / "machine-id").read_text(encoding="ascii", errors="replace").strip()
+        installation = Path("/etc/machine-id").read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         installation = ""
     return installation or os.uname().nodename
