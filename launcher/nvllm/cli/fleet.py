@@ -192,6 +192,7 @@ def _lacking(address: str) -> Iterator[Refusal]:
         yield Refusal(
             "NV346", address, "RAY_AUTH_MODE=token, here and on every machine", mode or "no RAY_AUTH_MODE", cure
         )
+    # Where Ray itself looks for it.
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
     if not os.environ.get("RAY_AUTH_TOKEN") and not token.is_file():
         host = address.removeprefix("ray://").partition(":")[0]

@@ -98,6 +98,7 @@ def converter(form: Form[Any]) -> cattrs.Converter:
 def _structure_fn(form: Form[Any], reader: cattrs.Converter, cls: type[Any]) -> Any:
     names = {}
     for member in fields.declared(cls, form):
+        # The type `Size`: people write 6GiB, and the field has bytes.
         size = any("string" in rule.types and "integer" in rule.types for rule in member.rules)
         names[member.field.name] = override(rename=member.name, struct_hook=_size if size else None)
     return cast("Any", make_dict_structure_fn)(cls, reader, **names)

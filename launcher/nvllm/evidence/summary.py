@@ -32,6 +32,7 @@ class Table(NamedTuple):
     def markdown(self) -> str:
         """The table as Markdown."""
         lines = [self.columns, ("---",) * len(self.columns), *self.rows]
+        # A | in a text would end its cell.
         return "\n".join(f"| {' | '.join(one.replace('|', '/') for one in row)} |" for row in lines)
 
 

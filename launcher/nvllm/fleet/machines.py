@@ -268,6 +268,7 @@ class RemoteMachines:
 
     @property
     def count(self) -> int:
+        # If all of them rest, one trial waits for the first that may be asked again.
         return min(self.jobs, max(1, len(self.pool.awake())))
 
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
