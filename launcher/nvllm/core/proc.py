@@ -62,7 +62,9 @@ def require(program: str, package: str) -> str:
 def run(
     argv: Sequence[str], *, env: Mapping[str, str], timeout: float, cwd: Path | None = None, stdin: bytes = b""
 ) -> Completed:
-    """Run ARGV for at most TIMEOUT seconds and return its result; the caller checks the exit status.
+    """Run ARGV in CWD with the variables ENV and the input STDIN, for at most TIMEOUT seconds; return its result.
+
+    The caller checks the exit status.
 
     Raises subprocess.TimeoutExpired, after the child was killed, and OSError if it cannot be started.
     """

@@ -43,6 +43,8 @@ def manifest(
 ) -> RunManifest:
     """Return the manifest of a run of KIND: RUNS of each arm in STATES, PER_ENGINE in each engine, asked PROBE on HOST.
 
+    MARGINS, TRACE (None: no traces), UNTIL_DECIDED and COLD are as the manifest has them.
+
     Raises Refused NV302 if there is no image here that counts as that of BUILD for PROJECT.
     """
     built = presence.proved(build, project, places)

@@ -138,7 +138,10 @@ def summary(arm: ArmLegs) -> ArmSummary:
 
 
 def correct(factor: str, first: ArmLegs, other: ArmLegs, level: float, margins: Margins) -> Effect:
-    """Return the effect of FACTOR, by which the share of correct answers of OTHER differs from that of FIRST."""
+    """Return the effect of FACTOR, by which the share of correct answers of OTHER differs from that of FIRST.
+
+    LEVEL is that of its interval; within MARGINS it counts as none.
+    """
     return _effect(factor, CORRECT, [((-1, first), (1, other))], level, margins)
 
 

@@ -36,7 +36,10 @@ _LOSS = "loss"
 def noted(
     compared: Comparison, arms: Sequence[ArmLegs], states: Sequence[ArmState], margins: Margins, error_share: float
 ) -> Comparison:
-    """Return COMPARED, the comparison of ARMS, each of which loaded the artifact of its state in STATES."""
+    """Return COMPARED, the comparison of ARMS by MARGINS, each of which loaded the artifact of its state in STATES.
+
+    ERROR_SHARE is as in `comparison.compare`.
+    """
     usable = [arm for arm in arms if arm.outcome != "invalid" and arm.valid]
     effects, findings = list[Effect](), list[FactorFinding]()
     bad = set[str]()

@@ -125,7 +125,7 @@ class EvidenceDirectory:
         return self.path / "arms" / arm / f"run-{run}"
 
     def verdict(self, arm: str, run: int) -> LegVerdict | None:
-        """Return the verdict of a leg, None if it is not complete."""
+        """Return the verdict of RUN of ARM, None if that leg is not complete."""
         path = self.leg(arm, run) / "verdict.json"
         return self._read(path, FORM_LEG) if path.exists() else None
 

@@ -1,7 +1,8 @@
 """Intervals and p-values of what one run can show: paired differences over questions, and ratios over runs.
 
-Each function takes numbers and returns numbers; its docstring names the method. None of them gives an interval without
-a width, or a p-value of 0, because observations agree: that they agree is no measure of how much they vary.
+Each function takes numbers and returns numbers; its docstring names the method. LEVEL is that of an interval, from 0 to
+1, and what differs by no more than MARGIN counts as the same. None of them gives an interval without a width, or a
+p-value of 0, because observations agree: that they agree is no measure of how much they vary.
 """
 
 from __future__ import annotations

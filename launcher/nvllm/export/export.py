@@ -192,7 +192,7 @@ def labels(plan: LaunchPlan) -> dict[str, str]:
 
 
 def remarks(source: ExportSource, guarantees: Mapping[str, Guarantee], before: Sequence[str] = ()) -> str:
-    """Return the comment at the top of an exported file: what it is, and every guarantee that it does not keep.
+    """Return the comment at the top of a file of SOURCE: what it is, and each of GUARANTEES that it does not keep.
 
     BEFORE are lines about what has to be done before it is used.
     """

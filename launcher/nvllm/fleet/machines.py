@@ -275,6 +275,7 @@ class RemoteMachines:
         return self.bench.build(chosen)
 
     def task(self, built: Built, attempt: int, reason: str) -> PendingTrial:
+        """Return trial ATTEMPT of BUILT, for REASON, as a task that is not sent yet; its image is in the registry."""
         if built.build_hash not in self._pushed:
             self._pushed[built.build_hash] = self._push(built)
         manifest, config = self._pushed[built.build_hash]

@@ -118,7 +118,7 @@ def images(
     referred: References,
     oldest: float,
 ) -> Iterator[Piece]:
-    """Yield the images among STORED whose build record is older than OLDEST, and that are neither current nor in use.
+    """Yield the images among STORED with a build record older than OLDEST that neither REFERRED nor CONTAINERS need.
 
     STORED are all images of the engine, because layers are shared with any of them. One without a record in PLACES was
     built by another user, or for another NVLLM_HOME, and is left alone.

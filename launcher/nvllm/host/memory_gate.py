@@ -48,7 +48,7 @@ def unready(limits: MemoryLimits, meminfo: Mapping[str, int]) -> list[Refusal]:
 
 
 def run(limits: MemoryLimits, memtester: Memtester, results: Measured, progress: Progress) -> None:
-    """Look at MemAvailable and swap, then test the bands; add to RESULTS as it goes."""
+    """Look at MemAvailable and swap, then test the bands of LIMITS with MEMTESTER; add to RESULTS as it goes."""
     _before(limits, memory(), results)
     for band in limits.bands:
         name = f"band {size_text(band)}"

@@ -90,7 +90,7 @@ def phase_names(starts: Sequence[Start]) -> list[str]:
 def intervals(
     label: str, rows: Sequence[Interval], ticks: Sequence[tuple[float, str]], scale: Literal["linear", "log"]
 ) -> str:
-    """Return a plot of ROWS on an axis with TICKS: its lowest value, the value of no effect, and its highest one."""
+    """Return a plot of ROWS on an axis of SCALE with TICKS: its lowest value, that of no effect, and its highest."""
     drawn = rows[:MOST]
     lines = 2 * len(drawn) + sum(bool(one.head) for one in drawn)
 
