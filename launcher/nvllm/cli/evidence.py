@@ -180,7 +180,7 @@ def ablate(
         given = {"--sentinels": sentinels, "--arms": named, "--design": design, "--cold": run.cold or None}
         states = _compiles(build, profile, artifacts, [name for name, value in given.items() if value is not None])
     elif sentinels is not None:
-        chosen = _sentinels(app, build, profile, sentinels)
+        chosen = _sentinels(build, sentinels)
         compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
         states = circumstances.ablated_arms(build, profile, compared)
     else:
@@ -342,7 +342,7 @@ def _build(app: App, image: str, profile: str) -> Build:
     return build
 
 
-def _sentinels(app: App, build: Build, profile: str, text: str) -> tuple[str, ...]:
+def _sentinels(build: Build, text: str) -> tuple[str, ...]:
     """Return the sentinels in TEXT. Raises Refused NV602 for each that the patches of BUILD do not read."""
     known = patchset.sentinels(build.patches)
     chosen = tuple(dict.fromkeys(one.strip() for one in text.split(",")))

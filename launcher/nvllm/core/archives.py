@@ -55,7 +55,7 @@ _TORN = (
 
 _OPENERS: Mapping[bytes, Callable[[BinaryIO], io.BufferedIOBase]] = {
     b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
-    b"\xfd7zXZ": lambda stream: lzma.LZMAFile(stream),  # noqa: SIM115 - closing it would close nothing
+    b"\xfd7zXZ": lzma.LZMAFile,
 }
 
 _ENDINGS = 16

@@ -43,7 +43,7 @@ def noted(
     usable = [arm for arm in arms if arm.outcome != "invalid" and arm.valid]
     effects, findings = list[Effect](), list[FactorFinding]()
     bad = set[str]()
-    for arm in sorted(usable, key=_share):
+    for arm in sorted(usable, key=lambda arm: statistics.fmean(_starts(arm) or [0.0])):
         others = [one for one in usable if one.name not in {arm.name, *bad}]
         if not others:
             continue
@@ -119,10 +119,6 @@ def _within(arms: Sequence[ArmLegs]) -> float:
 def _starts(arm: ArmLegs) -> list[float]:
     """Return the share of right answers of each start of ARM."""
     return [*comparison.by_engine(arm, lambda verdict: verdict.share).values()]
-
-
-def _share(arm: ArmLegs) -> float:
-    return statistics.fmean(_starts(arm) or [0.0])
 
 
 def _tree(arm: ArmLegs) -> str:

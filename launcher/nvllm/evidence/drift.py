@@ -48,13 +48,17 @@ def noted(compared: Comparison, arms: Sequence[ArmLegs], margins: Margins, error
         series = _series([parts[0][0].first, *(pair.other for pair, _ in parts)])
         findings.append(replace(decided, text=f"{series}; {decided.text}", brief=series))
     notes = [f"runs in one engine: {len(pairs)} pairs, each later run against the first one, corrected by themselves"]
-    engines = tuple(_engines(arms))
+    engines = [
+        EngineRuns(arm.name, engine, tuple(_figures(verdict) for _, (verdict, _) in sorted(legs.items())))
+        for arm in arms
+        for engine, legs in _by_turn(arm).items()
+    ]
     return replace(
         compared,
         effects=(*compared.effects, *effects),
         findings=(*compared.findings, *findings),
         notes=(*compared.notes, *(notes if pairs else [])),
-        engines=engines,
+        engines=tuple(engines),
     )
 
 
@@ -98,12 +102,6 @@ def _series(runs: Sequence[ArmLegs]) -> str:
     if len(asked) == 1:
         return f"{', '.join(str(right) for right, _ in totals)} of {max(asked)} right, run after run"
     return f"{', '.join(f'{right} of {each}' for right, each in totals)} right, run after run"
-
-
-def _engines(arms: Sequence[ArmLegs]) -> Iterator[EngineRuns]:
-    for arm in arms:
-        for engine, legs in _by_turn(arm).items():
-            yield EngineRuns(arm.name, engine, tuple(_figures(verdict) for _, (verdict, _) in sorted(legs.items())))
 
 
 def _figures(verdict: LegVerdict) -> RunFigures:

@@ -246,10 +246,6 @@ def _require_reachable(manifest: Manifest, blessings: Blessings, where: str) -> 
         raise refuse("NV917", where, expected, f"version {manifest.version}", manifest.cure)
 
 
-def _again(manifest: Manifest) -> str:
-    return f"on the host that blessed it: nvllm push REPO {manifest.image} --blessing {manifest.profile}"
-
-
 def _again_from(repository: Repository) -> str:
     return f"push the blessing again: nvllm push {repository.name.typed} IMAGE --blessing PROFILE"
 
@@ -318,7 +314,8 @@ def _manifest_of(serve_hash: str, data: bytes, where: str) -> Manifest:
     """Return the manifest in DATA. Raises Refused NV908 if it is none, and NV332 if it is not of SERVE_HASH."""
     manifest = _decoded(data, where)
     if manifest.serve_hash != serve_hash:
-        raise refuse("NV332", where, f"serve hash {serve_hash}", manifest.serve_hash, _again(manifest))
+        cure = f"on the host that blessed it: nvllm push REPO {manifest.image} --blessing {manifest.profile}"
+        raise refuse("NV332", where, f"serve hash {serve_hash}", manifest.serve_hash, cure)
     return manifest
 
 
