@@ -20,7 +20,7 @@ import itertools
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -247,15 +247,6 @@ def started(path: Path) -> float:
             case {"time": int() | float() as when}:
                 return float(when)
     return 0.0
-
-
-def unfinished(directory: Path) -> Iterator[BisectState]:
-    """Yield the state of every unfinished bisect below DIRECTORY, except those with a damaged journal."""
-    for path in sorted(directory.glob("*/journal.jsonl")):
-        with contextlib.suppress(Refused):
-            state = read(path).state
-            if state.end is None:
-                yield state
 
 
 _NO_CHAIN = "0" * 64

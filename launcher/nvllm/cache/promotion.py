@@ -47,7 +47,9 @@ def promote(blessings: Blessings, new: Manifest, old: Blessing | None = None, si
     path, data = directory / new.filename, manifest.encode(new)
     _make(directory)
     with durable.locked(directory):
-        manifest.decode(data, str(path))
+        manifest.decode(
+            data, str(path)
+        )  # by the rules of every reader: nothing comes into force that each would refuse
         refusals = [
             *_in_the_way(blessings, new, old),
             *_not_next(blessings, new, path),

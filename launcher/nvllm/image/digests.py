@@ -113,7 +113,7 @@ def read(path: Path, label: str) -> Digests | None:
     try:
         data = reading.content(path, reading.LOCK)
     except FileNotFoundError:
-        if os.path.islink(path):
+        if os.path.islink(path):  # not "nothing was recorded": then a build would be held against nothing
             raise reading.refused(label, OSError(errno.ELOOP, "a link to nothing", str(path))) from None
         return None
     except OSError as error:

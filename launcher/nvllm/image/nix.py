@@ -67,8 +67,10 @@ class NixBuilder(ImageBuilder):
         flake = f"{self.project.root}#oci-{build.spec.name}"
         paths = [str(store.path(sha256)) for sha256 in sorted({file.sha256 for file in files})]
         self.progress.note(f"giving {len(paths)} files to Nix")
+        # By content, as `requireFile` in nix/image.nix asks for them: the sandbox fetches nothing.
         _run([proc.require("nix-store", "nix-bin"), "--add-fixed", "sha256", *paths], flake)
         self.progress.note(f"nix build {flake}")
+        # --no-link: the link `result` would be left in the user's directory.
         output = _run([program, *_FEATURES, "build", "--no-link", "--json", "--print-build-logs", flake], flake)
         try:
             made = read(Path(_document(output)[0]["outputs"]["out"]))
