@@ -374,6 +374,7 @@ def _whole(data: bytes) -> bytes:
 def _append(path: Path, text: bytes) -> None:
     """Append TEXT to PATH after its last whole line, and sync it to the disk."""
     try:
+        # Not O_APPEND: the line is written after the last whole one, in the place of a torn one.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         raise Refused([_unwritten(path, error)]) from error

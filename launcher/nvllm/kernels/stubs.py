@@ -23,6 +23,7 @@ FORMAT = "1"
 
 _GLIBC = "2.31"  # the oldest C library of a base that the wheels of vLLM run on
 _TIMEOUT = 300.0
+"""Seconds for one module in C, with Zig's own library, which it compiles first."""
 _DRIVER = re.compile(r"\bcu[A-Z][A-Za-z0-9]+(?=\()")
 _LIBRARY = "libcuda.so.1"
 
@@ -87,6 +88,7 @@ class CCompiler:
         return (work / f"{name}.so").read_bytes()
 
     def _run(self, work: Path, module: str, arguments: list[str]) -> None:
+        # baseline: not for the processor of this host, but for each of that machine.
         target = ["-target", f"{self.platform.machine}-linux-gnu.{_GLIBC}", "-mcpu=baseline"]
         argv = [str(self.zig), "cc", *target, "-shared", "-fPIC", "-O2", "-s", *arguments]
         done = proc.run(argv, env=self._environment(), timeout=_TIMEOUT, cwd=work)

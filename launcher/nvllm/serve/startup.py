@@ -359,8 +359,8 @@ class EngineStart:
         )
 
     def _too_late(self) -> Refusal:
-        seen = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in self.timeline.phases) or "nothing"
-        where, reached = f"container {self.plan.instance}", f"it got as far as: {seen}"
+        phases = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in self.timeline.phases) or "nothing"
+        where, reached = f"container {self.plan.instance}", f"it got as far as: {phases}"
         expected = f"ready within {self.plan.limits.start_timeout} s, the profile's limits.start-timeout"
         return Refusal("NV702", where, expected, reached, self.run.log_cure)
 

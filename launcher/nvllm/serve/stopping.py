@@ -58,12 +58,12 @@ def orphan(engine: Engine, places: Places, instance: str) -> Orphan | None:
     return Orphan(running.id, run.read_state())
 
 
-def end_orphan(engine: Engine, places: Places, instance: str, left: Orphan) -> None:
-    """End the orphan LEFT of INSTANCE, and record it. The caller holds the locks of a serve of it.
+def end_orphan(engine: Engine, places: Places, instance: str, abandoned: Orphan) -> None:
+    """End the orphan ABANDONED of INSTANCE, and record it. The caller holds the locks of a serve of it.
 
     Raises Refused NV920 if its state cannot be written.
     """
-    engine.stop(left.container, _patience(left.state))
+    engine.stop(abandoned.container, _patience(abandoned.state))
     _record(RunDirectory(places.run(instance)), "ended by the next serve; its supervisor was gone")
 
 

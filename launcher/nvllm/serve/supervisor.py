@@ -65,8 +65,8 @@ def hold_locks(examination: Examination, places: Places, command: str) -> Iterat
         explained = {refusal.code for refusal in refused.refusals}
         if isinstance(refused, LocksLost) and port_key(examination.plan) in refused.keys:
             explained.add("NV507")
-        taken = _stoppable(refused.refusals, places, examination.plan.instance)
-        raise Refused([*(one for one in refusals if one.code not in explained), *taken]) from refused
+        held_elsewhere = _stoppable(refused.refusals, places, examination.plan.instance)
+        raise Refused([*(one for one in refusals if one.code not in explained), *held_elsewhere]) from refused
     with held_locks:
         refuse_any(refusals)
         yield held_locks
@@ -75,11 +75,11 @@ def hold_locks(examination: Examination, places: Places, command: str) -> Iterat
 def _stoppable(refusals: Iterable[Refusal], places: Places, asking: str) -> list[Refusal]:
     """Return REFUSALS of locks with cures that the project of the instance ASKING may use: others' name their own."""
     try:
-        taken = locks.status(places.locks)
+        statuses = locks.status(places.locks)
     except Refused:  # it is among REFUSALS: the directory takes no locks
         return list(refusals)
     instances = {
-        str(places.locks / lock.key.filename): lock.holder.instance for lock in taken if lock.holder is not None
+        str(places.locks / lock.key.filename): lock.holder.instance for lock in statuses if lock.holder is not None
     }
     return [
         refusal
