@@ -44,7 +44,6 @@ from nvllm.sources.store import Store
 _UNPACKED = 4.0
 """Bytes of layers per byte of locked files: 3.8 for the image cpu, whose wheels unpack to 2.4 GB."""
 
-
 ImagePart = Literal["base", "wheels", "patches", "kernels"]
 """A part of an image that can be built alone: one layer, or all layers of the patched files."""
 

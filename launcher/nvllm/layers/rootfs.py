@@ -48,7 +48,6 @@ _USERS = {
 }
 _DIRECTORIES = ("dev", "proc", "sys", "run/nvllm", "models", "var/tmp", "tmp", "home/nvllm")
 
-
 _LINKS = 40
 """How many links in a row are followed, as by the kernel."""
 

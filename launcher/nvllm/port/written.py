@@ -25,7 +25,6 @@ _LENGTH = 16
 """How many lines of an upstream change a record of it names at most, and how many characters such a line has at least:
 a shorter one is in many files."""
 
-
 Evidence: TypeAlias = Mapping[str, Sequence[SourceEvidence]]
 """By the id of a patch that is upstream: what the new source holds of it."""
 

@@ -40,7 +40,6 @@ _CHUNK = 1 << 18
 _OK, _PARTIAL_CONTENT, SERVER_ERROR = 200, 206, 500
 TRANSIENT = frozenset({408, 425, 429})  # timeout, too early, too many requests: the server asks for another attempt
 
-
 OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, RecursionError, AssertionError)
 """What the clients of indexes and hubs raise for an answer of another form than they expect; they check none.
 

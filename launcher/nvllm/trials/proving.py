@@ -39,7 +39,6 @@ from nvllm.trials.verdict import Ran, TestResult
 Where: TypeAlias = Literal["image", "engine", "host"]
 """Where a proof runs: in a container of the image; here, beside a served engine; here, with the image's name."""
 
-
 Test: TypeAlias = tuple[str, str]
 """A proof: the id of a patch, and the node of a test that it names."""
 
