@@ -99,7 +99,7 @@ class Compiling:
         if kept is None:
             which = f", number {number}" if number else ""
             self.progress.note(f"compile: {plan.profile}, compile key {key[:12]}{which}")
-            private_directory(directory.parent)
+            private_directory(directory.parent)  # what lies here is loaded as code
             private_directory(directory)
             failed = f"ls {shlex.quote(str(directory))} && {self.again}; {self.otherwise}"
             with Pins(self.places.pins).pin() as pin:

@@ -116,6 +116,7 @@ def again(start: EngineStart, asked: Rounds, count: int) -> None:
 
 def _round(start: EngineStart, asked: Rounds, number: int) -> int:
     """Ask the round NUMBER, and return how many requests were answered."""
+    # A thread for each request of a step: all are with the engine at the same time.
     with ThreadPoolExecutor(max_workers=asked.batch) as pool:
         return sum(sum(pool.map(lambda request: _ask(start, request), step)) for step in asked.steps(number))
 

@@ -24,7 +24,9 @@ from nvllm.layers.tarlayer import Layer
 FLAKE = "flake.nix"
 
 _FEATURES = ("--extra-experimental-features", "nix-command flakes")
+"""`nix build` and flakes are experimental, and off unless a configuration says otherwise."""
 _PASSED = ("NIX_CONFIG", "NIX_CONF_DIR", "NIX_REMOTE", "NIX_SSL_CERT_FILE")
+"""The user's settings of Nix: its configuration, its daemon, its certificates."""
 _TIMEOUT = 6 * 3600.0
 """Seconds. Nix downloads every wheel of an image, up to 6 GB, and says nothing to nvllm meanwhile."""
 _SHOWN = 1200

@@ -88,6 +88,7 @@ def recorded_commit(version_file: bytes) -> str | None:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
             names = {target.id for target in node.targets if isinstance(target, ast.Name)}
             value = node.value.value
+            # `g`, and at least the seven digits to which git abbreviates an id.
             if "__commit_id__" in names and isinstance(value, str) and len(value) > 7:
                 return value.removeprefix("g")
     return None

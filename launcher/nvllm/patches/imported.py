@@ -53,6 +53,7 @@ def changes(files: Iterable[tuple[str, bytes]], taken: Collection[str]) -> tuple
     for name, content in files:
         for number, (subject, text) in enumerate(mails(content), 1):
             label = name if subject is None else f"{name}, mail {number}"
+            # `git format-patch` puts a number before the name.
             stem = re.sub(r"^[0-9]+[-_]", "", PurePath(name).stem)
             patch_id = unused(slug(subject or stem), [*taken, *(one.id for one in read)])
             summary = subject or f"Imported from {PurePath(name).name}"

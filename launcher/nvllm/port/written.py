@@ -97,7 +97,10 @@ def _upstream(patch: Patch, outcome: Ported, holding: Sequence[SourceEvidence], 
         "upstream": {"state": "merged", **reference, "since": outcome.since or release.version},
         "touches": paths,
         "proved-by": list(patch.proved_by),
-        "evidence": [_document(item) for item in holding],
+        "evidence": [
+            {"path": item.path, "contains": list(item.contains), **({"lacks": list(item.lacks)} if item.lacks else {})}
+            for item in holding
+        ],
     }
 
 
@@ -122,8 +125,3 @@ def _evidence(diff: Diff, renamed: Mapping[str, str], tree: SourceTree) -> Itera
         lines = [line.decode() for line in added if len(line) >= _LENGTH and line in content]
         if lines:
             yield SourceEvidence(path, tuple(dict.fromkeys(lines))[:_LINES])
-
-
-def _document(item: SourceEvidence) -> Json:
-    lacks: dict[str, Json] = {"lacks": list(item.lacks)} if item.lacks else {}
-    return {"path": item.path, "contains": list(item.contains), **lacks}

@@ -1,11 +1,14 @@
 """The service of a profile: everything that `nvllm serve` does, in order, until the engine has ended for good.
 
-1. `examined`: every check; a refusal ends it here.
+1. `examined`: every check, and the launch plan; a refusal ends it here.
 2. The locks of serve hash, port and GPUs are taken (`supervisor.hold_locks`), and held to the end.
 3. An orphan, a container that a killed supervisor left, is ended (`stopping`), and every check made again.
-4. The blessed cache is copied and hashed (`staged_cache.staged`).
-5. The container is created and started, and watched (`supervisor.Supervisor`).
-6. If the engine dies and the profile has a `restart`: a pause, every check again, and on with step 4.
+4. The blessed cache is copied and hashed (`staged_cache.staged`); the copy becomes a mount of the plan.
+5. The run directory is written, with what the gate compares (`startup`, `rundir`), and the engine creates the container
+   of the plan and starts it (`engine/containers.py`).
+6. The log says how far the start has come (`timeline`); it is ready with the first generation (`health`).
+7. From then on it is watched (`supervisor.Supervisor`).
+8. If the engine dies and the profile has a `restart`: a pause, every check again, and on with step 4.
 """
 
 from __future__ import annotations

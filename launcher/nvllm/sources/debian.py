@@ -140,13 +140,11 @@ class _Apt:
             "Acquire::Retries": "3",
             "Acquire::Languages": "none",
         }
-        reaching = [line for line in self._host().splitlines() if line.startswith("Acquire::http")]
+        host = proc.run(["apt-config", "dump"], env=proc.environment({}), timeout=_TIMEOUT)
+        settled = host.stdout.decode(errors="replace").splitlines()
+        reaching = [line for line in settled if line.startswith("Acquire::http")]
         lines = [*reaching, *(f'{key} "{value}";' for key, value in settings.items())]
         (root / "apt.conf").write_text("".join(line + "\n" for line in lines))
-
-    def _host(self) -> str:
-        done = proc.run(["apt-config", "dump"], env=proc.environment({}), timeout=_TIMEOUT)
-        return done.stdout.decode(errors="replace")
 
     def install(self, packages: Iterable[LockedDeb]) -> None:
         """Register exactly PACKAGES as installed."""

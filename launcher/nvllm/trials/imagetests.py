@@ -36,7 +36,8 @@ TIMEOUT = 3600.0
 
 PLUGIN = "nvllm_proving"
 OPTIONS = ("-q", "-s", "-p", "no:cacheprovider", "--import-mode=importlib", "--continue-on-collection-errors")
-"""Options of pytest. Tests lie in no package and may have one name, and one that cannot be imported ends no other."""
+"""Options of pytest. -s: it would keep what the plugin prints. Tests lie in no package and may have one name; one that
+cannot be imported ends no other."""
 _WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 """A container that gets no GPU sees none, also where the engine gives them to every container."""
 

@@ -219,6 +219,7 @@ class ProofBench:
             own = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": name, proving.NODES: json.dumps(nodes)}
             env = proc.environment({**about, **own}, ENGINE_VARIABLES)
             root = str(self.root)
+            # --basetemp: what the tests write goes with this directory.
             options = [*OPTIONS, "-p", PLUGIN, "--rootdir", root, "--basetemp", f"{name}/tests"]
             argv = [sys.executable, "-m", "pytest", *options, *imagetests.files(nodes)]
             try:
