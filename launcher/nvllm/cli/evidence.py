@@ -57,7 +57,7 @@ from nvllm.evidence.records import (
     TraceRules,
 )
 from nvllm.evidence.runner import Runner
-from nvllm.evidence.summary import Table
+from nvllm.evidence.summary import ReportTable
 from nvllm.evidence.tworuns import Run
 from nvllm.host import locks
 from nvllm.host.locks import Holder, Key
@@ -509,7 +509,7 @@ def _show_result(app: App, manifest: RunManifest, comparison: Comparison, where:
     Raises Refused NV854 for invalid arms, NV855 for failed ones.
     """
 
-    def tables(*every: Table) -> None:
+    def tables(*every: ReportTable) -> None:
         for table in every:
             if table.rows:
                 app.out.table(*table)

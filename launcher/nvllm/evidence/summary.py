@@ -18,15 +18,15 @@ from nvllm.pages.page import printable
 from nvllm.serve.memoryseries import AVAILABLE, FIGURES
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """A table of texts, with what each report shows: its COLUMNS, and its ROWS in order."""
 
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
 
-    def first(self, most: int) -> Table:
+    def first(self, most: int) -> ReportTable:
         """Return the table with its first rows, at most MOST."""
-        return Table(self.columns, self.rows[:most])
+        return ReportTable(self.columns, self.rows[:most])
 
     @property
     def markdown(self) -> str:
@@ -162,7 +162,7 @@ _ANSWERED = ("samples", "correct, %", "interval, %", "timeouts")
 _TOKENS = ("tokens/s", "tokens an answer")
 
 
-def arm_table(manifest: RunManifest, comparison: Comparison) -> Table:
+def arm_table(manifest: RunManifest, comparison: Comparison) -> ReportTable:
     """Return each arm of the run of MANIFEST: answers and tokens, unless a load was measured, with figures for them."""
     answered = (*_ANSWERED, *(PRIMARY if manifest.kind == "sweep" else _TOKENS))
     columns = _ALWAYS if manifest.kind == "bench" else (*_ALWAYS, *answered)
@@ -181,10 +181,10 @@ def arm_table(manifest: RunManifest, comparison: Comparison) -> Table:
         }
         for one in comparison.arms
     ]
-    return Table(columns, [tuple(row.get(name, "") for name in columns) for row in rows])
+    return ReportTable(columns, [tuple(row.get(name, "") for name in columns) for row in rows])
 
 
-def effect_table(comparison: Comparison) -> Table:
+def effect_table(comparison: Comparison) -> ReportTable:
     """Return each effect."""
     columns = ("factor", "measure", "effect", "interval", "p", "p corrected", "observations", "margin", "would take")
     rows = [
@@ -201,24 +201,24 @@ def effect_table(comparison: Comparison) -> Table:
         )
         for one in comparison.effects
     ]
-    return Table(columns, rows)
+    return ReportTable(columns, rows)
 
 
-def figure_table(comparison: Comparison) -> Table:
+def figure_table(comparison: Comparison) -> ReportTable:
     """Return each figure of a load: its name, and its mean for each arm."""
     names = dict.fromkeys(name for one in comparison.arms for name in one.figures)
     rows = [
         (name, *(f"{one.figures[name]:.2f}" if name in one.figures else "" for one in comparison.arms))
         for name in names
     ]
-    return Table(("figure", *(one.name for one in comparison.arms)), rows)
+    return ReportTable(("figure", *(one.name for one in comparison.arms)), rows)
 
 
 _TEXT = 120
 """Characters of the end of a text in a table."""
 
 
-def flipped_table(comparison: Comparison) -> Table:
+def flipped_table(comparison: Comparison) -> ReportTable:
     """Return two rows for each flipped question, one for each arm."""
     columns = ("factor", "question", "expected", "arm", "right", "answer", "end of the text")
     rows = [
@@ -234,7 +234,7 @@ def flipped_table(comparison: Comparison) -> Table:
             (flip.first, flip.other), flip.right, flip.runs, flip.replies, flip.texts, strict=True
         )
     ]
-    return Table(columns, rows)
+    return ReportTable(columns, rows)
 
 
 def unlisted_text(comparison: Comparison) -> str:
@@ -242,7 +242,7 @@ def unlisted_text(comparison: Comparison) -> str:
     return f"{comparison.unlisted} more are not listed" if comparison.unlisted else ""
 
 
-def compile_table(comparison: Comparison) -> Table:
+def compile_table(comparison: Comparison) -> ReportTable:
     """Return each artifact of one key, and what its starts show."""
     rows = [
         (
@@ -254,10 +254,10 @@ def compile_table(comparison: Comparison) -> Table:
         )
         for one in comparison.compiles
     ]
-    return Table(("artifact", "right, start after start", "different outputs", "", "tree"), rows)
+    return ReportTable(("artifact", "right, start after start", "different outputs", "", "tree"), rows)
 
 
-def engine_table(comparison: Comparison) -> Table:
+def engine_table(comparison: Comparison) -> ReportTable:
     """Return each run of the engines that were asked several."""
     columns = ("arm", "engine", "run", "outcome", "correct", "tokens/s", "KV in use after, %", "peak memory, MiB")
     rows = [
@@ -274,10 +274,10 @@ def engine_table(comparison: Comparison) -> Table:
         for engine in comparison.engines
         for run in engine.runs
     ]
-    return Table(columns, rows)
+    return ReportTable(columns, rows)
 
 
-def question_table(comparison: Comparison) -> Table:
+def question_table(comparison: Comparison) -> ReportTable:
     """Return each question, with a mark for each of its runs, see `MARKS`.
 
     A column is an engine that was asked several runs, else an arm.
@@ -285,7 +285,7 @@ def question_table(comparison: Comparison) -> Table:
     arms_named = len({one.arm for one in comparison.engines}) > 1
     names = [f"{f'{one.arm}, ' if arms_named else ''}engine {one.engine}" for one in comparison.engines]
     columns = ("question", "expected", *(names or (one.name for one in comparison.arms)))
-    return Table(columns, [(str(one.id), one.expected, *one.marks) for one in comparison.questions])
+    return ReportTable(columns, [(str(one.id), one.expected, *one.marks) for one in comparison.questions])
 
 
 MARKS = "A mark for each run, in order: + right, x wrong, - ran into its timeout, . no answer."
@@ -296,17 +296,17 @@ _MEMORY = MappingProxyType(
 )
 
 
-def memory_table(comparison: Comparison) -> Table:
+def memory_table(comparison: Comparison) -> ReportTable:
     """Return each arm whose memory was looked at."""
     rows = [
         (one.name, *(f"{one.memory[name] / 2**30:.2f}" if name in one.memory else "" for name in _MEMORY))
         for one in comparison.arms
         if one.memory
     ]
-    return Table(("arm", *_MEMORY.values()), rows)
+    return ReportTable(("arm", *_MEMORY.values()), rows)
 
 
-def traced_table(comparison: Comparison) -> Table:
+def traced_table(comparison: Comparison) -> ReportTable:
     """Return each arm with traces whose tokens were counted."""
     rows = [
         (
@@ -317,7 +317,7 @@ def traced_table(comparison: Comparison) -> Table:
         )
         for one in comparison.traced
     ]
-    return Table(("arm", "traces", "kernels, ms a token", "interval, ms"), rows)
+    return ReportTable(("arm", "traces", "kernels, ms a token", "interval, ms"), rows)
 
 
 def kernels_title(table: KernelTable) -> str:
@@ -329,7 +329,7 @@ def kernels_title(table: KernelTable) -> str:
     return f"Trace of {of}{tree}: {what}, {table.microseconds / 1000:.3f} ms in all{more}"
 
 
-def kernel_table(table: KernelTable) -> Table:
+def kernel_table(table: KernelTable) -> ReportTable:
     """Return each kernel of TABLE."""
     rows = [
         (
@@ -341,10 +341,10 @@ def kernel_table(table: KernelTable) -> Table:
         )
         for one in table.kernels
     ]
-    return Table(("kernel", "calls", "mean, us", "ms", "share, %"), rows)
+    return ReportTable(("kernel", "calls", "mean, us", "ms", "share, %"), rows)
 
 
-def common_table(comparison: Comparison) -> Table:
+def common_table(comparison: Comparison) -> ReportTable:
     """Return each kernel that two arms have."""
     rows = [
         (
@@ -357,7 +357,7 @@ def common_table(comparison: Comparison) -> Table:
         )
         for one in comparison.common
     ]
-    return Table(("kernel", "arms", "calls", "ms", "share, %", "time"), rows)
+    return ReportTable(("kernel", "arms", "calls", "ms", "share, %", "time"), rows)
 
 
 def _p(value: float | None) -> str:
