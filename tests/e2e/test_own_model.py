@@ -10,6 +10,7 @@ import json
 import os
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,13 @@ class Walk:
         state = self.world.state()
         return bool(state["stage"] == "ready" and state["container"] != container)
 
-    def complete(self, model: str) -> str:
-        status, text = self.ask("/v1/completions", {"model": model, **QUESTION})
+    def complete(self, model: str, **settings: int) -> str:
+        status, text = self.ask("/v1/completions", {"model": model, **QUESTION, **settings})
         assert status == 200, text
         return str(json.loads(text)["choices"][0]["text"])
+
+    def scored(self, model: str) -> str:
+        return self.complete(model, prompt_logprobs=1)
 
 
 def own_model(worlds: Worlds, elsewhere: Path, profile: str, fields: str) -> World:
@@ -122,6 +126,10 @@ def test_ones_own_model_with_an_adapter_and_a_key(walk: Walk, docker_client: Doc
     plain, adapted = walk.complete("our/Model"), walk.complete("support")
     assert plain == walk.complete("our/Model")
     assert plain != adapted
+    # Also where one step computes both, and scores their prompts.
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(walk.scored, ("our/Model", "support", "our/Model", "support")))
+    assert answers == [plain, adapted, plain, adapted]
     messages = [{"role": "user", "content": "hello"}]
     text = walk.ask("/tokenize", {"model": "our/Model", "messages": messages, "return_token_strs": True})[1]
     assert "".join(json.loads(text)["token_strs"]) == "[hello]"
@@ -157,23 +165,3 @@ def test_ones_own_model_with_an_adapter_and_a_key(walk: Walk, docker_client: Doc
     plan = world.serve("--dry-run")
     assert plan.code == 0, plan
     assert plan.result["serve_hash"] != done.result["serve_hash"]
-
-
-@pytest.mark.long
-def test_a_blessed_server_compiles_nothing_for_its_adapter(
-    worlds: Worlds, elsewhere: Path, docker_client: DockerClient
-) -> None:
-    world = own_model(worlds, elsewhere, "blessed", "    dev: true\n")
-    name = world.profile("blessed")
-    done = world.nvllm("bless", IMAGE, "--profile", name, "--unsafe-trials", "1", "--json")
-    assert done.code == 0, done.out
-    served = world.serve("--detach", profile="blessed")
-    assert served.code == 0, served
-    walk = Walk(world, elsewhere / "tuned", elsewhere / "no-key")
-    answers = {walk.complete(model) for model in ("tuned", "support", "support")}
-    assert len(answers) == 2
-    (row,) = json.loads(world.nvllm("status", "--json").out)["result"]["instances"]
-    assert row["kernels"] == []
-    container = docker_client.containers.get(served.result["container"])
-    assert container.status == "running"
-    assert world.nvllm("stop", world.instance("blessed")).code == 0
