@@ -106,7 +106,7 @@ class Bench:
             self.keep(step, {key: result[key] for key in ("tree", "guard", "slow", "container")})
             self.asked(step, model)
             if drawn:
-                self.drawn(step, drawn)
+                self.drawn(step, drawn, model)
             self.observe(step)
             self.stop(step, profile)
 
@@ -136,9 +136,10 @@ class Bench:
         """Keep what `status` says: is the engine alive, which kernels did it lack, and what does its cache cover."""
         time.sleep(3)  # the supervisor reads the log once a second
         (instance,) = self.nvllm(f"{step}: status", "status")["instances"]
-        missing = dict(Counter(one["name"] for one in instance["kernels"]))
+        missing = dict(Counter(kernel["name"] for kernel in instance["kernels"]))
         self.keep(step, {"alive": instance["stage"] == "ready", "missing": missing, "kv tokens": instance["kv_tokens"]})
-        self.keep(step, {"coverage": instance.get("coverage")})
+        waited = {kernel["key"]: kernel["requests"] for kernel in instance["kernels"] if kernel["arguments"]}
+        self.keep(step, {"coverage": instance.get("coverage"), "waited": waited})
 
     def stop(self, step: str, profile: str) -> None:
         """Stop PROFILE, and keep as part of STEP what the log of its engine says."""

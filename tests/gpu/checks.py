@@ -271,6 +271,24 @@ def extension(results: Results) -> Iterator[str]:
         yield f"still lacked {missing}"
 
 
+def adapter(results: Results) -> Iterator[str]:
+    """A report names the requests that waited for kernels; `--extend` asks the adapter, which lacks none then."""
+    steps = results.get("adapted", {}).get("extended", {})
+    for step in ("bless", "extend"):
+        yield from _blessed_by("extended", steps, step)
+    for step in ("serve", "serve extended"):
+        yield from _served_by("extended", steps, step)
+    reported, after = (steps.get(step, {}) for step in ("serve", "serve extended"))
+    requests = {name for names in reported.get("waited", {}).values() for name in names}
+    if not reported.get("missing"):
+        yield "no kernel was missing, so nothing was shown"
+    if not requests or not all(name.startswith("cmpl-") for name in requests):
+        yield f"requests that waited: {sorted(requests)}"
+    if missing := after.get("missing"):
+        yield f"still lacked {missing}"
+    yield from after.get("wrong") or ()
+
+
 def gated_delta_net(results: Results) -> Iterator[str]:
     """The same for a gated delta net."""
     steps = results.get("blessing", {}).get("gated delta net", {})
@@ -490,6 +508,7 @@ PARTS: Mapping[str, tuple[Check, ...]] = {
     "probes": (answered, states, same_answers, one_token, switches, kernels),
     "serving": (blessed, survives, covered),
     "blessing": (by_nvllm, unseen, tampered, extension, gated_delta_net),
+    "adapted": (adapter,),
     "shapes": (shapes,),
     "repeats": (repeats,),
     "sized": (sized, preempted, flat),

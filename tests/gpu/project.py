@@ -47,6 +47,8 @@ GENERAL = {"max-model-len": 128, "gpu-memory-utilization": 0.1}
 EAGER, SWITCHED_OFF = "tiny-eager", "tiny-switched-off"
 """What a bench compares: eager, and the same with every switch off."""
 
+LLAMA, ADAPTER, ADAPTED = "tiny-llama", "support", "llama-adapted"
+"""A model without a state, a LoRA adapter for it, and the profile that serves both."""
 FORKED = "tiny-forked"
 """sm120's `tiny-blessed`, whose API server forks the engine; otherwise it starts a program that imports vLLM again."""
 FORKED_512, FORKED_CHUNKED = "tiny-512-forked", "tiny-chunked-forked"
@@ -91,6 +93,7 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
         },
     },
     "tiny-512": {"dev": True, "arguments": OF_512},
+    ADAPTED: {"dev": True, "model": LLAMA, "adapters": [ADAPTER]},
     FORKED: {"dev": True, "environment": FORK},
     FORKED_512: {"dev": True, "arguments": OF_512, "environment": FORK},
     "tiny-chunked": {"dev": True, "arguments": CHUNKED},

@@ -24,7 +24,8 @@ def round_of(said: Mapping[str, Any]) -> dict[str, Any]:
             "host us": round(statistics.median(taken), 1),
             "sum us": round(sum(taken)),
         }
-    return {"seconds": said["seconds"], "tokens": said["tokens"], "clearing": calls}
+    per_request = {name: round(seconds * 1e6 / said["requests"], 2) for name, seconds in said["phases"].items()}
+    return {"seconds": said["seconds"], "tokens": said["tokens"], "clearing": calls, "host us a request": per_request}
 
 
 def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], side: str, against: str) -> list[float]:
@@ -108,6 +109,24 @@ def loads(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
 SIDES = ("stock", "patched")
 
 
+def host_phases(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the lines of the table of what the host did for a request under each load of FOUND, in microseconds.
+
+    Runs of before 2026-11-26 have no such figures.
+    """
+    lines = [["load", "phase", "stock, us a request", "patched, us a request", "patched less stock, us"]]
+    for load, seen in found.items():
+        rounds = {side: [one for one in seen["rounds"][side] if "host us a request" in one] for side in SIDES}
+        if not all(rounds.values()):
+            continue
+        for phase in rounds["stock"][0]["host us a request"]:
+            stock, patched = (
+                statistics.median(one["host us a request"][phase] for one in rounds[side]) for side in SIDES
+            )
+            lines.append([load, phase, f"{stock:.1f}", f"{patched:.1f}", f"{patched - stock:+.1f}"])
+    return lines
+
+
 def beside(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """Return the lines of the table of what a request got, alone and beside one that may get two tokens."""
     lines = [["tree", "request", "alone", "row swapped", "row left"]]
@@ -166,6 +185,14 @@ def commands(blessing: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[li
                 continue
             lines.append([case, f"`{' '.join(words[:2] + words[5:])}`", f"{one['seconds']:.0f}", *_came_to(one)])
     return lines
+
+
+def reported(serve: Mapping[str, Any]) -> list[list[str]]:
+    """Return the lines of the table of the kernels that were compiled for requests of SERVE, and of whose."""
+    lines = [["kernel", "variants"]]
+    lines += [[f"`{name}`", str(count)] for name, count in serve["missing"].items()]
+    waited = sorted({request for names in serve["waited"].values() for request in names})
+    return [*lines, [f"requests that waited: {len(waited)}, such as `{waited[0]}`" if waited else "", ""]]
 
 
 _MOST = 8
@@ -388,6 +415,12 @@ TABLES: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
         markdown(servers(found.get("serving", {}))),
     ],
     "blessing": lambda found: ["### By nvllm itself", markdown(commands(found.get("blessing", {})))],
+    "adapted": lambda found: [
+        "### An adapter",
+        markdown(commands(found["adapted"])),
+        "Kernels that the first blessing lacked:",
+        markdown(reported(found["adapted"]["extended"]["serve"])),
+    ],
     "shapes": lambda found: [
         "### Profiles with other bounds",
         markdown(commands(found["shapes"])),
@@ -400,7 +433,15 @@ TABLES: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
     "campaigns": lambda found: ["### Comparisons", *comparisons(found["campaigns"], [*checks.CAMPAIGNS])],
     "torture": lambda found: ["### Torture", markdown(tortured(found["torture"]))],
     "throughput": lambda found: ["### Throughput", *throughput(found["throughput"])],
-    "loads": lambda found: ["### Throughput of the series against stock", markdown(loads(found["loads"]))],
+    "loads": lambda found: [
+        "### Throughput of the series against stock",
+        markdown(loads(found["loads"])),
+        *(
+            ["### What the host does for a request", markdown(lines)]
+            if len(lines := host_phases(found["loads"])) > 1
+            else []
+        ),
+    ],
     "allowed": lambda found: ["### Beside a request that may get two tokens", markdown(beside(found["allowed"]))],
 }
 """The tables of each part of a run."""

@@ -2,11 +2,13 @@
 
 It runs in the engine's own process, on a GPU. The model is an LFM2 with weights that nobody trained; that of the first
 load is so large that the GPU, not the host, decides how long a step takes. Prints a line of JSON when it is ready, and
-one for each round: seconds, tokens, and of each call that clears blocks how many they were and what it took the host.
+one for each round: seconds, tokens, of each call that clears blocks how many they were and what it took the host, and
+the host's seconds in each of `PHASES`.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -21,6 +23,10 @@ from typing import Any
 import device
 import tiny_models
 from vllm import LLM, SamplingParams
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine.input_processor import InputProcessor
+from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 AT_ONCE = 64
@@ -92,6 +98,40 @@ def timed() -> list[tuple[int, int]]:
     return calls
 
 
+PHASES: Mapping[str, tuple[type, str]] = {
+    "take a request": (LLMEngine, "add_request"),
+    "of it: check and convert": (InputProcessor, "process_inputs"),
+    "of it: check its settings": (SamplingParams, "verify"),
+    "schedule a step": (Scheduler, "schedule"),
+    "launch a step": (GPUModelRunner, "execute_model"),
+    "of it: its inputs": (GPUModelRunner, "_update_states"),
+    "sample": (GPUModelRunner, "sample_tokens"),
+    "keep its tokens": (Scheduler, "update_from_output"),
+    "answer": (OutputProcessor, "process_outputs"),
+}
+"""What the host does for a request or a step, and the method that does it."""
+
+
+def spent() -> dict[str, float]:
+    """Return the seconds in each of `PHASES`, which grow from now on."""
+    seconds = dict.fromkeys(PHASES, 0.0)
+
+    def timing(name: str, method: Any) -> Any:
+        @functools.wraps(method)
+        def call(*args: Any, **more: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return method(*args, **more)
+            finally:
+                seconds[name] += time.perf_counter() - began
+
+        return call
+
+    for name, (owner, method) in PHASES.items():
+        setattr(owner, method, timing(name, getattr(owner, method)))
+    return seconds
+
+
 def main(argv: Sequence[str]) -> None:
     load = LOADS[argv[0] if argv else "9B"]
     said = os.fdopen(os.dup(1), "w")
@@ -99,7 +139,7 @@ def main(argv: Sequence[str]) -> None:
     model = Path(tempfile.mkdtemp())
     config = {**tiny_models.COMMON, **tiny_models.lfm2().settings, **load.settings}
     (model / "config.json").write_text(json.dumps(config))
-    calls = timed()
+    calls, seconds_of = timed(), spent()
     llm = LLM(
         model=str(model),
         load_format="dummy",
@@ -118,11 +158,13 @@ def main(argv: Sequence[str]) -> None:
     print(json.dumps({"ready": True, "device": device.name()}), file=said, flush=True)
     for _ in sys.stdin:
         calls.clear()
+        seconds_of.update(dict.fromkeys(PHASES, 0.0))
         began = time.perf_counter()
         found = llm.generate(prompts, parameters, use_tqdm=False)
         seconds = time.perf_counter() - began
         tokens = sum(len(one.outputs[0].token_ids) for one in found)
-        print(json.dumps({"seconds": seconds, "tokens": tokens, "clearing": calls}), file=said, flush=True)
+        of_round = {"seconds": seconds, "tokens": tokens, "requests": load.requests, "phases": seconds_of}
+        print(json.dumps({**of_round, "clearing": calls}), file=said, flush=True)
 
 
 if __name__ == "__main__":
