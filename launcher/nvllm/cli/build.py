@@ -253,6 +253,7 @@ def _check(app: App, build: Build, layers_only: bool) -> None:
         first = contents.of_layers("first", layers)
     else:
         whole = builder.image(build)
+        builder.fetched(build, rebuild.files(build))  # also those of layers that were in the cache
         layers, first = whole.layers, contents.of_image("first", whole)
     recording.verify(layers, app.progress)
     chosen = ["--patches", ",".join(patch.id for patch in build.patches) or "none"]

@@ -61,13 +61,13 @@ class ImageBuilder:
     def image(self, build: Build, below: Sequence[Lower] = ()) -> Image:
         """Return the image of BUILD. BELOW are the layers of its base if the base is an image of a registry.
 
-        Raises Refused as `fetch` and `LayerBuilder` do; and before anything is fetched NV506 if the layers would not
-        fit on the disk, and NV218 if vLLM still has to be compiled.
+        Only what the layers that the cache lacks are made from is fetched. Raises Refused as `fetch` and `LayerBuilder`
+        do; and before anything is fetched NV506 if the layers would not fit on the disk, and NV218 if vLLM still has to
+        be compiled.
         """
         refuse_any(uncompiled(build))
         _require_space(build, LayerCache(self.places.layers))
-        needed = (*build.lock.files, *toolchain.files(build.lock), *_native_files(build))
-        return self.builder(build, needed).image(below)
+        return self.builder(build, self.builder(build, ()).needed()).image(below)
 
     def upper(self, build: Build) -> list[Layer]:
         """Return the layers of BUILD that its patch set decides, fetching only the files that they are made from.
@@ -175,7 +175,7 @@ def _require_space(build: Build, cache: LayerCache) -> None:
         ("base", base_factors(lock), lock.base_files),
         ("wheels", wheels_factors(lock), tuple(wheel.file for wheel in lock.wheels)),
     )
-    absent = [file for kind, factors, files in large if not cache.has(kind, factors) for file in files]
+    absent = [file for kind, factors, files in large if cache.made(kind, factors) is None for file in files]
     needed = int(_UNPACKED * sum(file.size for file in absent))
     free = facts.disk(cache.directory).free
     if free < needed:
@@ -184,7 +184,7 @@ def _require_space(build: Build, cache: LayerCache) -> None:
 
 
 class LayerBuilder:
-    """Makes the layers of BUILD. STORE holds every locked file; DIFFS are those of the patch set, in order."""
+    """Makes the layers of BUILD. STORE holds the locked files of those that CACHE lacks; DIFFS are the patches, in order."""
 
     def __init__(
         self, build: Build, diffs: tuple[Diff, ...], store: Store, cache: LayerCache, progress: Progress
@@ -218,6 +218,39 @@ class LayerBuilder:
             },
             below=below,
         )
+
+    def needed(self) -> list[LockedFile]:
+        """Return the locked files that the layers which the cache lacks are made from."""
+        lock = self.build.lock
+        files = []
+        if self.cache.made("wheels", wheels_factors(lock)) is None:
+            files += [wheel.file for wheel in lock.wheels]
+        if not self._upper_made():
+            compiling = toolchain.inputs(lock) if self.build.spec.targets else ()
+            files += [lock.vllm.source, lock.vllm_wheel.file, *compiling, *_native_files(self.build)]
+        if files or self.cache.made("base", base_factors(lock)) is None:
+            files += lock.base_files  # of the interpreter that compiles bytecode
+        return files
+
+    def _upper_made(self) -> bool:
+        """Return whether the cache has all layers that the patch set decides; never where extensions are compiled."""
+        files = self._made_files()
+        if files is None or self.build.native is not None:
+            return False
+        layers = [("record", self._patch_factors(self.build.patches))] if self.build.patches else []
+        if self.build.spec.targets:
+            layers.append(("kernels", self._kernel_factors(self._sources(files))))
+        return all(self.cache.made(kind, factors) is not None for kind, factors in layers)
+
+    def _made_files(self) -> dict[str, bytes | None] | None:
+        """Return the changed files of the package, as their layers in the cache have them; None if it lacks a layer."""
+        files: dict[str, bytes | None] = {}
+        for part in patchlayer.parts(self.diffs):
+            layer = self.cache.made(*self._part_key(part))
+            if layer is None:
+                return None
+            files |= patchlayer.content(layer.path, part.paths, self.build.scheme)
+        return files
 
     def upper(self) -> list[Layer]:
         """Return the layers that the patch set decides, in order.
@@ -395,14 +428,18 @@ class LayerBuilder:
         assert loaded is not None
         return native.Compiler(connected, loaded.id, scheme)
 
-    def _part(self, part: patchlayer.PatchedPart) -> Layer:
+    def _part_key(self, part: patchlayer.PatchedPart) -> tuple[str, dict[str, Json]]:
+        """Return the kind of the layer of PART, and its factors."""
         patches = [self.build.patches[number] for number in part.diffs]
         factors = {
             **self._patch_factors(patches),
             "paths": list(part.paths),
             "interpreter": identity.interpreter_factors(self.build.lock),
         }
-        kind = f"patches {part.paths[0]}"
+        return f"patches {part.paths[0]}", factors
+
+    def _part(self, part: patchlayer.PatchedPart) -> Layer:
+        kind, factors = self._part_key(part)
 
         def make(path: Path) -> Layer:
             entries = patchlayer.entries(self._patched, part.paths, self.build.scheme, self.interpreter)
@@ -461,9 +498,12 @@ class LayerBuilder:
             with self.kernel_compiler() as bench:
                 return self._write("kernels", list(bench.entries(compiled)), path)
 
-        managed: dict[str, Json] = {"manager": kernellayer.rules(self.build.lock), "site": site}
-        factors = managed if compiled is None else kernellayer.factors(self.build.lock, compiled)
-        return [self.cache.layer("kernels", self._factors(factors), make)]
+        return [self.cache.layer("kernels", self._kernel_factors(compiled), make)]
+
+    def _kernel_factors(self, compiled: KernelSources | None) -> dict[str, Json]:
+        lock = self.build.lock
+        managed: dict[str, Json] = {"manager": kernellayer.rules(lock), "site": self.build.scheme.site}
+        return self._factors(managed if compiled is None else kernellayer.factors(lock, compiled))
 
     def kernel_compiler(self) -> KernelCompiler:
         """Return the compiler of kernels, a context manager. Unpacks the base tree if Triton runs in it."""
@@ -475,8 +515,13 @@ class LayerBuilder:
 
     def kernel_sources(self) -> KernelSources | None:
         """Return the modules of the patch set that hold kernels, None if there are none."""
-        files = kernellayer.sources(self._patched.files)
-        return KernelSources(self.build.spec.targets, files) if files else None
+        files = self._made_files()
+        return self._sources(self._patched.files if files is None else files)
+
+    def _sources(self, files: Mapping[str, bytes | None]) -> KernelSources | None:
+        """Return those of FILES, which the patch set changes, that hold kernels, None if there are none."""
+        chosen = kernellayer.sources(files)
+        return KernelSources(self.build.spec.targets, chosen) if chosen else None
 
     def identity(self, below: list[Layer]) -> Layer:
         """Return the identity layer: the gate, the identity file and the SBOM."""

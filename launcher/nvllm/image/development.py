@@ -43,6 +43,9 @@ class _DevelopmentLayers(LayerBuilder):
         super().__init__(below.build, below.diffs, below.store, below.cache, below.progress)
         self.changed = changed
 
+    def needed(self) -> list[LockedFile]:
+        return [*super().needed(), *self.build.lock.base_files]  # the files of a work tree get bytecode, too
+
     def upper(self) -> list[Layer]:
         return [*super().upper(), self._over()]
 

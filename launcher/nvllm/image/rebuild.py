@@ -69,7 +69,8 @@ def rebuilt(
 ) -> Iterator[tuple[Path, Variation]]:
     """Build BUILD again with `nvllm build ARGUMENTS`; yield the layout that it wrote, and what was varied.
 
-    Its locked files must be in the store of PLACES. Raises Refused NV310 if the second build fails.
+    The store of PLACES must hold what `files` names; without base, what the patch set's layers are made from. Raises
+    Refused NV310 if the second build fails.
     """
     with tempfile.TemporaryDirectory(prefix="nvllm-check-") as name:
         scratch = Path(name)
@@ -77,9 +78,7 @@ def rebuilt(
         for directory in (home / "cache", home / "tmp", layout.parent):
             directory.mkdir(parents=True)
         _copy_project(project, build, copy)
-        native = () if build.native is None else build.native.files
-        files = (*build.lock.files, *toolchain.files(build.lock), *native)
-        _link_files(files, Store(places.store), Store(home / "cache/store"))
+        _link_files(files(build), Store(places.store), Store(home / "cache/store"))
         around = _surroundings(home)
         _give(scratch, copy, around.settings["user"])
         words = ["--project", str(copy), "--platform", project.platform, "--offline", "--quiet", "build", *arguments]
@@ -89,6 +88,12 @@ def rebuilt(
             cure = "find which of these the build depends on: " + ", ".join(around.variation.varied)
             raise refuse("NV310", f"second build of {build.spec.name}", "a build that ends as the first", problem, cure)
         yield layout, around.variation
+
+
+def files(build: Build) -> tuple[LockedFile, ...]:
+    """Return the locked files that building BUILD from nothing needs."""
+    native = () if build.native is None else build.native.files
+    return (*build.lock.files, *toolchain.files(build.lock), *native)
 
 
 def compare(first: Contents, layout: Path, kept: Path) -> list[ImageDifference]:
@@ -125,7 +130,7 @@ def _copy_project(project: Project, build: Build, copy: Path) -> None:
 def _link_files(files: Sequence[LockedFile], store: Store, other: Store) -> None:
     for sha256 in sorted({file.sha256 for file in files}):
         copy, source = other.path(sha256), store.path(sha256)
-        if source.exists():  # one that no layer of this build is made from may never have been fetched
+        if source.exists():  # one that no layer of the patch set is made from may never have been fetched
             copy.parent.mkdir(parents=True, exist_ok=True)
             durable.link(source, copy)
 

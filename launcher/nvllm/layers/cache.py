@@ -45,10 +45,10 @@ class LayerCache:
             partial.replace(note)
             return made
 
-    def has(self, kind: str, factors: Mapping[str, Json]) -> bool:
-        """Return whether the layer KIND for FACTORS is made already."""
+    def made(self, kind: str, factors: Mapping[str, Json]) -> Layer | None:
+        """Return the layer KIND for FACTORS, None if it is not made yet."""
         path = self.directory / f"{self.key(kind, factors)}.tar"
-        return _known(kind, path, path.with_suffix(".json")) is not None
+        return _known(kind, path, path.with_suffix(".json"))
 
     def holding(self, diff_id: str) -> Path | None:
         """Return the path of a layer that is in the cache as DIFF_ID and really has that sha256, or None."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import tarfile
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -152,6 +153,19 @@ def entries(
                 copy.write_bytes(data)
                 interpreter.compile(None, {target: str(copy)}, out)
                 yield from bytecode.entries(out)
+
+
+def content(layer: Path, paths: Collection[str], scheme: Scheme) -> dict[str, bytes | None]:
+    """Return those of PATHS that LAYER, written from `entries`, has: path to bytes, None for a removed file."""
+    files: dict[str, bytes | None] = dict.fromkeys(paths)
+    with tarfile.open(layer) as tar:
+        for member in tar:
+            path = member.name.removeprefix(f"{scheme.site}/")
+            if path in files:
+                stream = tar.extractfile(member)
+                assert stream is not None, path
+                files[path] = stream.read()
+    return files
 
 
 def whiteout(target: str) -> TarEntry:

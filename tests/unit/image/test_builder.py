@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Sequence
@@ -194,6 +195,27 @@ def test_a_second_build_makes_nothing(tmp_path: Path, world: World) -> None:
     assert world.builder(tmp_path / "cache", "guard", progress=second).image() == made
     assert first.labels == STEPS
     assert second.labels == []
+
+
+def test_what_is_fetched_is_what_the_layers_that_the_cache_lacks_are_made_from(tmp_path: Path) -> None:
+    project = Buildable(tmp_path)
+    maker = ImageBuilder(project.project, project.places, Silent(), offline=True)
+    build = identity.load_build(project.project, IMAGE, None)[0]
+    made = maker.image(build)
+    shutil.rmtree(project.places.store)
+    assert maker.image(build) == made
+    lock, layers = project.lock, _made(made)
+    wheels, patched = [wheel.file for wheel in lock.wheels], [lock.vllm.source, lock.vllm_wheel.file]
+    for kind, inputs in {"base": [], "wheels": wheels, GUARD: patched, "record": patched}.items():
+        note = layers[kind].path.with_suffix(".json")
+        note.rename(note.with_suffix(".away"))
+        with pytest.raises(Refused) as caught:
+            maker.image(build)
+        wanted = sorted({f"{file.filename} (sha256 {file.sha256})" for file in (*inputs, *lock.base_files)})
+        assert sorted(refusal.expected for refusal in caught.value.refusals) == wanted, kind
+        note.with_suffix(".away").rename(note)
+    LayerCache(project.places.layers).forget(layers["identity"])
+    assert maker.image(build) == made
 
 
 def test_layers_that_would_not_fit_are_refused_whatever_else_the_cache_has(
@@ -410,5 +432,7 @@ def test_where_no_patch_has_a_kernel_triton_still_finds_its_cache_manager(tmp_pa
     module, _, _ = builder.build.environment["TRITON_CACHE_MANAGER"].partition(":")
     assert builder.kernel_sources() is None
     (layer,) = builder.kernels()
+    builder.image()
+    assert builder.needed() == []
     with tarfile.open(layer.path) as written:
         assert [name for name in written.getnames() if name.endswith(".py")] == [f"{SITE}/{module}.py"]

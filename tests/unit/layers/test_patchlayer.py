@@ -158,6 +158,7 @@ def test_over_the_wheels_layer_the_package_is_the_patched_one(tmp_path: Path) ->
         ]
     )
     assert {entry.path.rpartition("/")[2]: entry.mode for entry in entries}["tool.py"] == 0o755
+    assert patchlayer.content(above, patched.files, SCHEME) == patched.files
     for layer in (below, above):
         _lay(root, layer)
     site = root / SITE
