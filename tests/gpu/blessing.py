@@ -232,9 +232,7 @@ def prepare(bench: Bench, models: Sequence[str] = (GDN,)) -> Build:
     made = {name: ground.home / "models" / name for name in models}
     for place in (*made.values(), ground.engine / "bin", ground.project, ground.places.models):
         place.mkdir(parents=True)
-    toolkit = ground.engine / "bin/nvidia-ctk"
-    toolkit.write_text(f"#!/bin/sh\necho 'No toolkit, but gpu.blessing; version {TOOLKIT}'\n", encoding="utf-8")
-    toolkit.chmod(0o755)
+    write_toolkit(ground)
     for name, place in made.items():
         make_model(bench, name, place)
     build = project.write(ground, made)
@@ -243,6 +241,13 @@ def prepare(bench: Bench, models: Sequence[str] = (GDN,)) -> Build:
     bench.keep("ground", {"build": build.build_hash})
     bench.nvllm("model", "model", "make", IMAGE, TINY)
     return build
+
+
+def write_toolkit(ground: Ground) -> None:
+    """Write what stands in for NVIDIA's container toolkit, into a directory that is there."""
+    toolkit = ground.engine / "bin/nvidia-ctk"
+    toolkit.write_text(f"#!/bin/sh\necho 'No toolkit, but gpu.blessing; version {TOOLKIT}'\n", encoding="utf-8")
+    toolkit.chmod(0o755)
 
 
 def make_model(bench: Bench, name: str, place: Path) -> None:

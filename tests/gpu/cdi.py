@@ -49,16 +49,19 @@ def nodes(paths: Sequence[Path]) -> list[Node]:
     ]
 
 
-def specification(gpus: Mapping[str, Node], shared: Sequence[Node], directories: Sequence[str]) -> dict[str, Any]:
+def specification(
+    gpus: Mapping[str, Node], shared: Sequence[Node], directories: Sequence[str], files: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return the specification for GPUS, by uuid, that share the nodes SHARED and the driver's DIRECTORIES.
 
-    Every GPU has its uuid for a name, and ``all`` names all of them.
+    FILES are further ones of the host that every container gets, by their path in it. Every GPU has its uuid for a
+    name, and ``all`` names all of them.
     """
     named = {uuid: [node.edit] for uuid, node in gpus.items()}
     every = [node.edit for node in gpus.values()]
     mounts = [
-        {"hostPath": path, "containerPath": path, "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"]}
-        for path in directories
+        {"hostPath": source, "containerPath": path, "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"]}
+        for path, source in {**{path: path for path in directories}, **(files or {})}.items()
     ]
     return {
         "cdiVersion": "0.5.0",

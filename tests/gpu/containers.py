@@ -92,6 +92,43 @@ class Steps:
         return bool(kept["outcome"] == "ok")
 
 
+class Results:
+    """The results of a run with the options ASKED, in their file from the first step on, and the time that it has."""
+
+    def __init__(self, asked: argparse.Namespace, about: Seen) -> None:
+        if asked.output.exists():
+            raise SystemExit("--output names a new file: one file holds the results of one run")
+        self.output, self.began, self._lock = asked.output, time.monotonic(), threading.RLock()
+        self.until = self.began + asked.seconds
+        self.parts: dict[str, Any] = {"run": {"commit": asked.commit, "machine": asked.machine, **about}}
+        self.parts["run"] |= {"date": time.strftime("%Y-%m-%d", time.gmtime()), "python": sys.version.split()[0]}
+
+    def save(self) -> None:
+        with self._lock:
+            self.parts["run"]["seconds"] = round(time.monotonic() - self.began, 1)
+            scratch = self.output.with_suffix(".new")
+            with contextlib.suppress(RuntimeError):  # the other lane has just added to it: it saves too
+                scratch.write_text(json.dumps(self.parts, indent=1, default=str) + "\n", encoding="utf-8")
+                scratch.replace(self.output)
+
+    def steps(self, part: str) -> Steps:
+        self.parts[part] = {}
+        return Steps(self.parts[part], self.save, self.until)
+
+    def end(self) -> int:
+        """Print the steps that did not do what they must, and return the exit status."""
+        self.save()
+        wrong = [
+            f"{part}: {name}: {each['outcome']}"
+            for part, steps in self.parts.items()
+            if part != "run"
+            for name, each in steps.items()
+            if name != "commands" and each["outcome"] != "ok"
+        ]
+        print("\n".join(wrong) or "every step did what it must")
+        return 1 if wrong else 0
+
+
 @dataclass
 class Lane:
     """All that is tried on one ENGINE: its STEPS by way of a BENCH, on the image of BUILD, described by FILE."""
@@ -363,8 +400,8 @@ def driver() -> list[str]:
     return [str(path.parent if path.name.startswith("lib") else path) for path in found[:1]]
 
 
-def lane(place: Place, at: Path, engine: Engine, steps: Steps, asked: argparse.Namespace) -> Lane:
-    """Return the lane of ENGINE, whose files are below AT, as ASKED; what its commands print goes into STEPS too."""
+def bench(place: Place, at: Path, steps: Steps, trials: tuple[str, ...] = ()) -> Bench:
+    """Return the bench of a lane whose files are below AT; what its commands print goes into STEPS too."""
     commands: dict[str, Any] = {}
     steps.results["commands"] = commands
 
@@ -372,10 +409,8 @@ def lane(place: Place, at: Path, engine: Engine, steps: Steps, asked: argparse.N
         commands.update(found)
         steps.save()
 
-    trials = ("--unsafe-trials", asked.trials) if asked.trials else ()
-    bench = Bench(Ground(place, at / "project", at / "home", at / "engine"), trials, say)
-    steps.bench = bench
-    return Lane(engine, bench, steps, asked.leave_out, asked.blessed)
+    steps.bench = Bench(Ground(place, at / "project", at / "home", at / "engine"), trials, say)
+    return steps.bench
 
 
 PYTHON = "/opt/venv/bin/python"
@@ -452,37 +487,19 @@ def run(asked: argparse.Namespace) -> int:
     place = Place(asked.place.resolve())
     at = place.root / "scratch" / str(os.getpid())
     at.mkdir(parents=True)
-    began = time.monotonic()
-    lock, results = (
-        threading.RLock(),
-        {"run": {"commit": asked.commit, "machine": asked.machine, "trials": asked.trials or "those of nvllm"}},
-    )
-    results["run"] |= {"date": time.strftime("%Y-%m-%d", time.gmtime()), "python": sys.version.split()[0]}
-
-    def save() -> None:
-        with lock:
-            results["run"]["seconds"] = round(time.monotonic() - began, 1)
-            scratch = asked.output.with_suffix(".new")
-            with contextlib.suppress(RuntimeError):  # the other lane has just added to it: it saves too
-                scratch.write_text(json.dumps(results, indent=1, default=str) + "\n", encoding="utf-8")
-                scratch.replace(asked.output)
-
-    def steps(name: str) -> Steps:
-        results[name] = {}
-        return Steps(results[name], save, began + asked.seconds)
-
+    results = Results(asked, {"trials": asked.trials or "those of nvllm"})
     own, shared = gpus()
     specification = cdi.specification(own, shared, asked.driver or driver())
-    first = steps("machine")
+    first = results.steps("machine")
     first.step("card", 30, lambda: {"says": card(), "specification": specification, "kernel": os.uname().release})
     visible = [place.root / "scratch", *map(Path, asked.driver or driver())]
     blessing.raise_loopback()
+    trials = ("--unsafe-trials", asked.trials) if asked.trials else ()
     lanes = {}
     for product in engines.PRODUCTS:
-        (at / product.lower()).mkdir()
-        engine = Engine(product, place.root / "engines", visible, at / product.lower() / "engine/engine.sock")
-        engine.socket.parent.mkdir()
-        lanes[product] = lane(place, at / product.lower(), engine, steps(product), asked)
+        engine, steps = Engine.below(place.root, visible, product, at / product.lower()), results.steps(product)
+        made = bench(place, at / product.lower(), steps, trials)
+        lanes[product] = Lane(engine, made, steps, asked.leave_out, asked.blessed)
     docker, podman = lanes["Docker"], lanes["Podman"]
     with ending([*lanes.values()]), ThreadPoolExecutor(2) as pool:
         compiling = pool.submit(compiled, place)
@@ -502,15 +519,7 @@ def run(asked: argparse.Namespace) -> int:
         if "Podman" in asked.engines:
             on_podman(podman)
         memory(docker)
-    save()
-    wrong = [
-        f"{part}: {name}: {each['outcome']}"
-        for part in ("machine", *lanes)
-        for name, each in results[part].items()
-        if name != "commands" and each["outcome"] != "ok"
-    ]
-    print("\n".join(wrong) or "every step did what it must")
-    return 1 if wrong else 0
+    return results.end()
 
 
 def compiled(place: Place) -> Seen:
@@ -532,24 +541,26 @@ def card() -> str:
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add to PARSER the options of each run."""
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="where to keep what was seen")
+    parser.add_argument("--commit", default="not recorded", help="what is run, as `git rev-parse HEAD` says it")
+    parser.add_argument("--machine", default=f"{os.cpu_count()} processors", help="what it runs on, in words")
+    parser.add_argument("--seconds", type=float, default=2400.0, help="of the whole run (default 2400)")
+    parser.add_argument("--driver", nargs="*", metavar="DIR", help="the driver's directories, if not where it is found")
+
+
 def main(argv: Sequence[str]) -> int:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(prog="python -m gpu.containers", description=__doc__.split("\n\n")[0])
     parser.add_argument("place", type=Path, metavar="PLACE")
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="where to keep what was seen")
-    parser.add_argument("--commit", default="not recorded", help="what is run, as `git rev-parse HEAD` says it")
-    parser.add_argument("--machine", default=f"{os.cpu_count()} processors", help="what it runs on, in words")
+    add_options(parser)
     parser.add_argument("--trials", metavar="N", help="of a bless (default: those of nvllm)")
     parser.add_argument("--blessed", choices=BLESSED, default=BLESSED[0], help="the profile that is blessed")
-    parser.add_argument("--seconds", type=float, default=2400.0, help="of the whole run (default 2400)")
     parser.add_argument("--engines", nargs="+", choices=engines.PRODUCTS, default=engines.PRODUCTS)
-    parser.add_argument("--driver", nargs="*", metavar="DIR", help="the driver's directories, if not where it is found")
     parser.add_argument("--leave-out", nargs="*", default=[], metavar="PATTERN", help="of the machine, for tar")
     parser.add_argument("--look", default=LOOK, help=argparse.SUPPRESS)
-    asked = parser.parse_args(argv)
-    if asked.output.exists():
-        raise SystemExit("--output names a new file: one file holds the results of one run")
-    return run(asked)
+    return run(parser.parse_args(argv))
 
 
 if __name__ == "__main__":

@@ -46,6 +46,12 @@ class Engine:
     socket: Path
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
+    @classmethod
+    def below(cls, place: Path, shared: Sequence[Path], product: Product, at: Path) -> Engine:
+        """Return the engine of PRODUCT in what lay.py laid out in PLACE; its socket is in `AT/engine`, now made."""
+        (at / "engine").mkdir(parents=True)
+        return cls(product, place / "engines", shared, at / "engine/engine.sock")
+
     @property
     def data(self) -> str:
         return f"/work/{self.product.lower()}"

@@ -1,8 +1,8 @@
 """Lay out what tests/gpu/pack.py packed: `python lay.py DIR... PLACE`. Needs Python alone.
 
-Every DIR holds some of the pieces, and one of them `pieces.json`. PLACE gets `repository`, `kernels`, `engines`,
-`site` and `trees`, which holds vLLM as it is, `stock`, and with the whole series, `patched`. Files that do not differ
-are one file on disk.
+Every DIR holds some of the pieces, and one of them `pieces.json`. PLACE gets what was packed of `repository`,
+`kernels`, `engines`, `registry`, `site`, `tool` and `trees`, which holds vLLM as it is, `stock`, and with the whole
+series, `patched`. Files that do not differ are one file on disk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,10 +23,10 @@ MANIFEST = "pieces.json"
 
 
 class Pieces(io.RawIOBase):
-    """The FILES one after the other, as one file."""
+    """The PARTS one after the other, as one file."""
 
-    def __init__(self, files: Sequence[Path]) -> None:
-        self._parts: Iterator[bytes] = (file.read_bytes() for file in files)
+    def __init__(self, parts: Iterable[bytes]) -> None:
+        self._parts = iter(parts)
         self._left = b""
 
     def readable(self) -> bool:
@@ -60,7 +60,8 @@ def checked(places: Sequence[Path], pieces: Sequence[dict[str, str]]) -> list[Pa
 
 def unpack(files: Sequence[Path], place: Path) -> None:
     """Unpack into PLACE the archive that FILES are the pieces of."""
-    with lzma.open(io.BufferedReader(Pieces(files), 1 << 20)) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+    parts = Pieces(file.read_bytes() for file in files)
+    with lzma.open(io.BufferedReader(parts, 1 << 20)) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
         tar.extractall(place)
 
 
@@ -84,7 +85,8 @@ def lay(places: Sequence[Path], target: Path) -> None:
     files = [checked(places, pieces) for pieces in archives.values()]
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda one: unpack(one, target), files))
-    patch(target / "trees")
+    if (target / "trees").is_dir():
+        patch(target / "trees")
 
 
 if __name__ == "__main__":

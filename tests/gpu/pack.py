@@ -252,7 +252,15 @@ def lay_engines(place: Path) -> None:
     assert whole.returncode == 0, source
 
 
-ARCHIVES = ("code", "engines", "site", "tool", "vllm")
+def lay_registry(place: Path) -> None:
+    """Lay out in `PLACE/registry` a registry, Debian's docker-registry, as apt downloads and checks it."""
+    with tempfile.TemporaryDirectory(dir=place) as scratch:
+        subprocess.run(["apt-get", "--quiet", "download", "docker-registry"], cwd=scratch, check=True)
+        (package,) = Path(scratch).glob("*.deb")
+        subprocess.run(["dpkg-deb", "--extract", package, place / "registry"], check=True)
+
+
+ARCHIVES = ("code", "engines", "registry", "site", "tool", "vllm")
 
 
 def pack(place: Path, python: str, have: Collection[str], size: int, archives: Collection[str]) -> None:
@@ -273,6 +281,7 @@ def pack(place: Path, python: str, have: Collection[str], size: int, archives: C
     lay: dict[str, Callable[[Path], None]] = {
         "code": lambda top: lay_code(top, python),
         "engines": lay_engines,
+        "registry": lay_registry,
         "site": lambda top: lay_site(top, wheels, python, store),
         "tool": lambda top: lay_tool(top, python),
         "vllm": lambda top: lay_vllm(store.path(vllm.sha256), top / "trees"),

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import nvllm
 from gpu.container import OWN
 from gpu.machine import Place
 from nvllm.core import canonical
-from nvllm.core.lock import LockedModel
+from nvllm.core.lock import Lock, LockedModel
 from nvllm.core.paths import Places, Project
 from nvllm.image import buildrecord, identity
 from nvllm.image.identity import Build
@@ -159,25 +159,57 @@ def python() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
+def whole(directory: Path, arguments: Mapping[str, str]) -> Project:
+    """Write into DIRECTORY a project with image sm120 as it is, and with IMAGE, and return it.
+
+    IMAGE is sm120 for compute capability 9.0, so that all layers are the same but kernels and identity, with two of its
+    profiles, which have these ARGUMENTS besides.
+    """
+    project = Project(directory)
+    copies(directory, (f"images/{OF}.yaml", f"manifests/{OF}.lock.json", f"manifests/{OF}.digests.json"))
+    text = yaml.safe_load(project.spec(OF).read_text(encoding="utf-8"))
+    text |= {
+        "name": IMAGE,
+        "platforms": ["linux/amd64"],
+        "targets": ["sm_90a"],
+        "models": {TINY: text["models"][TINY]},
+        "profiles": {name: {**text["profiles"][name], "gpu": NEED} for name in (EAGER, "tiny-blessed")},
+    }
+    for profile in text["profiles"].values():
+        profile["arguments"] = {**profile["arguments"], **arguments}
+    project.spec(IMAGE).write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
+    old = lockdoc.read(project.lock(OF), f"manifests/{OF}.lock.json")
+    lock_as_image(project, replace(old, models={TINY: old.models[TINY]}))
+    return project
+
+
+def copies(directory: Path, files: Sequence[str] = ()) -> None:
+    """Copy into the project DIRECTORY the series and FILES of this repository."""
+    repository = Path(nvllm.__file__).parents[2]
+    for name in ("images", "manifests", "patches"):
+        (directory / name).mkdir(parents=True)
+    shutil.copytree(repository / "patches/v0.21.0", directory / "patches/v0.21.0")
+    for name in files:
+        shutil.copy(repository / name, directory / name)
+
+
+def lock_as_image(project: Project, lock: Lock) -> None:
+    """Write LOCK, one of sm120, as that of IMAGE, whose spec PROJECT has."""
+    inputs = specfile.inputs(specfile.of(project, IMAGE), project.platform)
+    lockdoc.write(project.lock(IMAGE), replace(lock, image=IMAGE, inputs=inputs))
+
+
 def write(ground: Ground, models: Mapping[str, Path]) -> Build:
     """Write project, image and build record into GROUND, and return the build. MODELS are directories, by name."""
     repository = Path(nvllm.__file__).parents[2]
     project = Project(ground.project)
-    for name in ("images", "manifests", "patches"):
-        (ground.project / name).mkdir(parents=True)
-    shutil.copytree(repository / "patches/v0.21.0", ground.project / "patches/v0.21.0")
+    copies(ground.project)
     directories = {name: LockedModel("directory", *modeltree.tree_of(path)) for name, path in models.items()}
     trees = {name: model.tree for name, model in directories.items()}
     project.spec(IMAGE).write_text(yaml.safe_dump(spec(trees), sort_keys=False), encoding="utf-8")
     old = lockdoc.read(repository / f"manifests/{OF}.lock.json", f"manifests/{OF}.lock.json")
-    lock = replace(
-        old,
-        image=IMAGE,
-        inputs=specfile.inputs(specfile.of(project, IMAGE), project.platform),
-        base=replace(old.base, python=python()),
-        models={TINY: old.models[TINY], **directories},
-    )
-    lockdoc.write(project.lock(IMAGE), lock)
+    base = replace(old.base, python=python())
+    lock_as_image(project, replace(old, base=base, models={TINY: old.models[TINY], **directories}))
     build, stale = identity.load_build(project, IMAGE, None)
     assert not stale, stale
     return build

@@ -184,7 +184,10 @@ def _require_space(build: Build, cache: LayerCache) -> None:
 
 
 class LayerBuilder:
-    """Makes the layers of BUILD. STORE holds the locked files of those that CACHE lacks; DIFFS are the patches, in order."""
+    """Makes the layers of BUILD that CACHE lacks; STORE holds the files that these are made from.
+
+    DIFFS are those of the patch set, in order.
+    """
 
     def __init__(
         self, build: Build, diffs: tuple[Diff, ...], store: Store, cache: LayerCache, progress: Progress
