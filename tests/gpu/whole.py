@@ -111,7 +111,7 @@ def built(lane: Lane, image: str, elsewhere: str, *words: str) -> Seen:
         raise FailedStepError(f"image id {result['image_id']}, elsewhere {elsewhere}")
     with lane.engine.client() as client:
         size = client.api.inspect_image(result["tag"])["Size"]
-    return {name: result[name] for name in ("build_hash", "image_id", "outcome", "record")} | {"bytes": size}
+    return {name: result[name] for name in ("build_hash", "image_id", "record")} | {"bytes": size}
 
 
 def refused(lane: Lane, step: str) -> Seen:
