@@ -178,7 +178,7 @@ def whole(directory: Path, arguments: Mapping[str, str]) -> Project:
     for profile in text["profiles"].values():
         profile["arguments"] = {**profile["arguments"], **arguments}
         # On 9.0 vLLM would warm up DeepGEMM, which compiles with nvcc; on 12.x it has no use for it.
-        profile["environment"] = {**profile["environment"], "VLLM_USE_DEEP_GEMM": "0"}
+        profile["environment"] = {**profile["environment"], **FORK, "VLLM_USE_DEEP_GEMM": "0"}
     project.spec(IMAGE).write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
     old = lockdoc.read(project.lock(OF), f"manifests/{OF}.lock.json")
     lock_as_image(project, replace(old, models={TINY: old.models[TINY]}))

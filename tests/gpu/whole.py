@@ -3,9 +3,9 @@
 PLACE is what lay.py laid out of `engines`, `registry` and `tool`; PIECES are the directories of `pack_layers.py`, whose
 layers come into PLACE first. Then `nvllm build` on Docker makes image sm120 from them, which must get the id that it
 got elsewhere, and which nvllm refuses to serve where the GPU has compute capability 9.0. `project.whole` is the same
-image for that GPU: served, pushed to a registry of this machine, pulled on Podman, blessed on Docker, and tried and
-served on Podman from what was pulled. A step that fails ends only those that need it. Needs root, and a network that
-has no other Docker: `unshare --net` gives one.
+image for that GPU: pushed to a registry of this machine, pulled on Podman while Docker blesses. The blessing goes the
+same way, and Podman tries it and serves from it. A step that fails ends only those that need it. Needs root, and a
+network that has no other Docker: `unshare --net` gives one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from docker.types import DeviceRequest
@@ -150,7 +151,7 @@ def served(lane: Lane, profile: str, needs: Sequence[str]) -> None:
 
 
 def first(lane: Lane, place: Place, ids: Mapping[str, str], specification: Seen) -> None:
-    """Build both images on the engine of LANE, serve the one that this GPU can run, and push it."""
+    """Build both images on the engine of LANE, and push the one that this GPU can run."""
     step, build = lane.steps.step, f"build {IMAGE}"
     step("engine", 90, lambda: begin(lane, cached(place), specification))
     step(f"build {OF}", 400, lambda: built(lane, OF, ids[OF]), ("engine",))
@@ -159,27 +160,21 @@ def first(lane: Lane, place: Place, ids: Mapping[str, str], specification: Seen)
     by_flag, look = DeviceRequest(count=-1, capabilities=[["gpu"]]), containers.LOOK
     step("torch by --gpus", 120, lambda: lane.device([containers.PYTHON, "-c", look], by_flag), (build,))
     step("doctor", 60, lane.doctor, (build,))
-    served(lane, EAGER, (build,))
     step("push", 300, lambda: pushed(lane, "push"), (build,))
 
 
 def second(lane: Lane, ids: Mapping[str, str], specification: Seen) -> None:
-    """Pull the image on the engine of LANE, and serve it."""
-    step = lane.steps.step
-    step("engine", 90, lambda: begin(lane, None, specification))
-    step("pull", 500, lambda: pulled(lane, "pull", ids[IMAGE]), ("engine",))
-    served(lane, EAGER, ("pull",))
+    """Pull the image on the engine of LANE."""
+    lane.steps.step("engine", 90, lambda: begin(lane, None, specification))
+    lane.steps.step("pull", 500, lambda: pulled(lane, "pull", ids[IMAGE]), ("engine",))
 
 
-def blessed(one: Lane, other: Lane, ids: Mapping[str, str]) -> None:
-    """Bless on the engine of ONE; push the blessing, and try and serve it on the engine of OTHER."""
-    step, push, pull = one.steps.step, "push the blessing", "pull the blessing"
-    step("bless", containers.BLESSING, one.bless, (f"build {IMAGE}",))
-    served(one, BLESSED, ("bless",))
-    if step(push, 120, lambda: pushed(one, push, "--blessing", BLESSED), ("bless", "push")):
+def moved(one: Lane, other: Lane, ids: Mapping[str, str]) -> None:
+    """Send the blessing from the engine of ONE to that of OTHER, and try it there."""
+    push, pull = "push the blessing", "pull the blessing"
+    if one.steps.step(push, 120, lambda: pushed(one, push, "--blessing", BLESSED), ("bless", "push")):
         other.steps.step(pull, 120, lambda: pulled(other, pull, ids[IMAGE], "--blessing", BLESSED), ("pull",))
         other.steps.step("candidate", containers.BLESSING, lambda: tried(other, pull), (pull,))
-        served(other, BLESSED, ("candidate",))
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -207,13 +202,19 @@ def run(asked: argparse.Namespace) -> int:
         engine = Engine.below(place.root, [place.root / "scratch", *map(Path, directories)], product, below)
         lanes.append(Lane(engine, containers.bench(place, below, steps), steps, build=build))
     docker, podman = lanes
-    with containers.ending(lanes), registry(place, at / "registry"):
+    with containers.ending(lanes), registry(place, at / "registry"), ThreadPoolExecutor(1) as pool:
         first(docker, place, ids, specification)
         recorded = made.digests(IMAGE)
         if recorded.is_file():  # as git would bring it
             shutil.copy(recorded, Project(at / "podman/project").digests(IMAGE))
-        second(podman, ids, specification)
-        blessed(docker, podman, ids)
+        pulling = pool.submit(second, podman, ids, specification)
+        docker.steps.step("bless", containers.BLESSING, docker.bless, (f"build {IMAGE}",))
+        pulling.result()
+        moved(docker, podman, ids)
+        served(podman, BLESSED, ("candidate",))
+        served(docker, BLESSED, ("bless",))
+        served(podman, EAGER, ("pull",))
+        served(docker, EAGER, (f"build {IMAGE}",))
     return results.end()
 
 
