@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import struct
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,34 +19,13 @@ import pytest
 from docker import DockerClient
 
 from nvllm.runtime import tiny_models
+from support import lora
 from support.engine_world import IMAGE, World, Worlds, until
 
 pytestmark = pytest.mark.engine
 
 KEY = "e2e-0123456789abcdef0123456789abcdef"
-RANK = 8
 QUESTION = {"prompt": "hello world the quick", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
-
-
-def write_adapter(directory: Path) -> None:
-    """Write a LoRA adapter of the tiny Llama's attention into DIRECTORY."""
-    values = random.Random(1)
-    head: dict[str, Any] = {}
-    body = b""
-    for layer in range(2):
-        for part in ("q_proj", "v_proj"):
-            for name, shape in (("lora_A", (RANK, tiny_models.HIDDEN)), ("lora_B", (tiny_models.HIDDEN, RANK))):
-                count = RANK * tiny_models.HIDDEN
-                data = struct.pack(f"<{count}f", *(values.uniform(-1, 1) for _ in range(count)))
-                place = [len(body), len(body) + len(data)]
-                tensor = f"base_model.model.model.layers.{layer}.self_attn.{part}.{name}.weight"
-                head[tensor] = {"dtype": "F32", "shape": shape, "data_offsets": place}
-                body += data
-    text = json.dumps(head).encode()
-    text += b" " * (-len(text) % 8)
-    (directory / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + body)
-    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK, "lora_alpha": 32, "bias": "none"}
-    (directory / "adapter_config.json").write_text(json.dumps({**config, "target_modules": ["q_proj", "v_proj"]}))
 
 
 def readable(directory: Path) -> None:
@@ -79,48 +57,54 @@ class Walk:
         state = self.world.state()
         return bool(state["stage"] == "ready" and state["container"] != container)
 
-    def complete(self, model: str) -> str:
-        status, text = self.ask("/v1/completions", {"model": model, **QUESTION})
+    def complete(self, model: str, **settings: int) -> str:
+        status, text = self.ask("/v1/completions", {"model": model, **QUESTION, **settings})
         assert status == 200, text
         return str(json.loads(text)["choices"][0]["text"])
 
+    def scored(self, model: str) -> str:
+        return self.complete(model, prompt_logprobs=1)
 
-@pytest.fixture
-def walk(worlds: Worlds, elsewhere: Path) -> Walk:
-    """A world whose eager profile is that of the walk, locked by `nvllm lock`."""
+
+def own_model(worlds: Worlds, elsewhere: Path, profile: str, fields: str) -> World:
+    """A world whose PROFILE serves the model in a directory of ELSEWHERE, with FIELDS, locked by `nvllm lock`."""
     for name in ("tuned", "adapter"):
         (elsewhere / name).mkdir()
     for path, data in tiny_models.files(tiny_models.ARCHITECTURES["tiny-llama"]).items():
         (elsewhere / "tuned" / path).write_bytes(data)
-    write_adapter(elsewhere / "adapter")
+    lora.write(elsewhere / "adapter")
     readable(elsewhere / "tuned")
     readable(elsewhere / "adapter")
-    key_file = elsewhere / "key"
-    key_file.write_text(f"{KEY}\n")
-    key_file.chmod(0o600)
-    if os.geteuid() == 0:
-        os.chown(key_file, 1000, 1000)  # as whom the engine runs then
     models = "".join(
         f"  {name}:\n    kind: directory\n    path: {elsewhere / place}\n"
         for name, place in (("tuned", "tuned"), ("support", "adapter"))
     )
-    fields = (
-        "    model: tuned\n    adapters: [support]\n    served-name: our/Model\n"
-        "    chat-template: templates/chat.jinja\n"
-        f"    access: {{key-file: {key_file}, publish: 0.0.0.0}}\n"
-        "    restart: {attempts: 2, within: 3600, pause: 1}\n"
-    )
     world = worlds.make()
-    text = world.spec.read_text()
-    before, profile, after = text.partition(f"  {world.profile()}:\n")
-    after = after.replace("    model: tiny-lfm2\n", fields, 1)
-    world.spec.write_text(before.replace("\nprofiles:\n", f"\n{models}\nprofiles:\n") + profile + after)
+    before, name, after = world.spec.read_text().partition(f"  {world.profile(profile)}:\n")
+    after = after.replace("    model: tiny-lfm2\n", f"    model: tuned\n    adapters: [support]\n{fields}", 1)
+    world.spec.write_text(before.replace("\nprofiles:\n", f"\n{models}\nprofiles:\n") + name + after)
     (world.project.root / "templates").mkdir()
     (world.project.root / "templates/chat.jinja").write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
     readable(world.project.root / "templates")
     locked = world.nvllm("lock", IMAGE, "--json")
     assert locked.code == 0, locked
-    return Walk(world, elsewhere / "tuned", key_file)
+    return world
+
+
+@pytest.fixture
+def walk(worlds: Worlds, elsewhere: Path) -> Walk:
+    """A world whose eager profile is that of the walk."""
+    key_file = elsewhere / "key"
+    key_file.write_text(f"{KEY}\n")
+    key_file.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(key_file, 1000, 1000)  # as whom the engine runs then
+    fields = (
+        "    served-name: our/Model\n    chat-template: templates/chat.jinja\n"
+        f"    access: {{key-file: {key_file}, publish: 0.0.0.0}}\n"
+        "    restart: {attempts: 2, within: 3600, pause: 1}\n"
+    )
+    return Walk(own_model(worlds, elsewhere, "eager", fields), elsewhere / "tuned", key_file)
 
 
 def test_ones_own_model_with_an_adapter_and_a_key(walk: Walk, docker_client: DockerClient) -> None:
@@ -142,6 +126,10 @@ def test_ones_own_model_with_an_adapter_and_a_key(walk: Walk, docker_client: Doc
     plain, adapted = walk.complete("our/Model"), walk.complete("support")
     assert plain == walk.complete("our/Model")
     assert plain != adapted
+    # Also where one step computes both, and scores their prompts.
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(walk.scored, ("our/Model", "support", "our/Model", "support")))
+    assert answers == [plain, adapted, plain, adapted]
     messages = [{"role": "user", "content": "hello"}]
     text = walk.ask("/tokenize", {"model": "our/Model", "messages": messages, "return_token_strs": True})[1]
     assert "".join(json.loads(text)["token_strs"]) == "[hello]"

@@ -463,6 +463,16 @@ def test_a_published_port_with_the_host_s_network() -> None:
     assert refusal.expected == "127.0.0.1: with host-network nothing is published"
 
 
+def test_a_profile_for_the_cpu_is_not_blessed_with_adapters() -> None:
+    text = owned("    adapters: [pirate]\n    blessed: true\n").replace("      enforce-eager: true\n", "")
+    gpu = '    gpu:\n      capabilities: ["12.0", "12.1"]\n      driver: 580.95.05\n'
+    assert gpu in text
+    refusal = only(text.replace(gpu, ""))
+    assert (refusal.expected.partition(":")[0], refusal.cure) == ("no adapters, or a GPU", "set it to false")
+    sized = text.replace("max-model-len: 128\n", "max-model-len: 128\n      num-gpu-blocks-override: 64\n")
+    assert refusals(sized) == ()  # on a GPU they are
+
+
 def test_a_published_port_without_a_key_needs_its_waiver() -> None:
     text = owned("    access: {publish: 0.0.0.0}\n")
     assert "published-without-key" in only(text).cure

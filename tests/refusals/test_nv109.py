@@ -54,7 +54,7 @@ def sparse(path: Path) -> None:
 KINDS: dict[str, Callable[[Path], object]] = {
     "a FIFO": os.mkfifo,
     "a directory": Path.mkdir,
-    "a device": endless,
+    "a character device": endless,
     "5368709120 bytes": sparse,
 }
 
@@ -111,7 +111,7 @@ def test_a_file_in_the_place_of_a_link_of_the_state(world: Project) -> None:
     command = refusal.cure.partition(";")[0]
     assert command == f"mv {projects}/notes {projects.parent}/notes.other"
     assert os.system(command) == 0
-    assert Projects(projects).roots() == [world.root]
+    assert [*Projects(projects).roots().values()] == [world.root]
     assert (projects.parent / "notes.other").read_text() == "mine"
 
 
@@ -126,7 +126,7 @@ def test_an_error_that_no_command_expects_is_about_a_file_too(
     assert (found["where"], found["found"]) == ("/somewhere", "Permission denied")
 
 
-@pytest.mark.parametrize("kind", ["a FIFO", "a device"])
+@pytest.mark.parametrize("kind", ["a FIFO", "a character device"])
 def test_a_configuration_of_docker_that_would_block(
     world: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -23,6 +23,6 @@ def test_a_line_that_is_no_task(
     first, second = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (refusal,) = first["refusals"]
     assert (first["answer"], refusal["code"], refusal["where"]) == ("refused", "NV341", "stdin")
-    assert refusal["expected"] == "one line of JSON"
+    assert refusal["expected"] == "a JSON document"
     assert refusal["cure"]
     assert {one["where"] for one in second["refusals"]} == {"stdin: .ask"}

@@ -261,7 +261,7 @@ def remember_project(place: Path, _: int) -> None:
 
 
 def project_found(place: Path) -> str:
-    roots = Projects(place / "state/projects").roots()
+    roots = [*Projects(place / "state/projects").roots().values()]
     assert roots in ([], [place])
     return "new" if roots else "old"
 

@@ -74,9 +74,6 @@ class FakeNvml(ModuleType):
     def nvmlDeviceGetUUID(self, handle: int) -> bytes:  # noqa: N802
         return b"GPU-6f1c"  # as older bindings give it
 
-    def nvmlDeviceGetName(self, handle: int) -> str:  # noqa: N802
-        return "NVIDIA GB10"
-
     def _told(self, value: int | None) -> int:
         if value is None:
             raise NVMLError_NotSupported("Not Supported")

@@ -19,9 +19,9 @@ from nvllm.kernels import toolchain
 from nvllm.kernels.devicecode import Library
 from nvllm.lock import resolve
 from nvllm.lock.providers import Providers
+from nvllm.models import recipes
 from nvllm.models.location import model_cure
 from nvllm.models.modeltree import tree_hash, tree_of
-from nvllm.models.recipes import recipe
 from nvllm.patches.series import Series
 from nvllm.sources import gitsource
 from nvllm.sources.debian import Selection
@@ -56,7 +56,7 @@ WHEEL: Mapping[str, str] = {
     "vllm/_C.abi3.so": "not Python\n",
 }
 
-TINY = recipe("tiny-lfm2").files()
+TINY = recipes.files("tiny-lfm2")
 SPEC = specfile.parse(
     SPEC_TEXT.replace("recipe: tiny", "recipe: tiny-lfm2").replace(64 * "a", tree_hash(TINY).removeprefix("sha256:")),
     SHOWN,

@@ -15,7 +15,7 @@ from nvllm.spec import specfile
 ROOT = Path(__file__).parents[2]
 WRONG: Mapping[str, Sequence[str]] = {
     "an unknown name": ["--max-model-length", "128"],
-    "an unknown value": ["--kv-cache-dtype", "fp9"],
+    "an unknown value": ["--dtype", "float9"],
     "an unknown part": ["--compilation-config.cudagraph_mod", "FULL"],
     "a negation of what is no switch": ["--no-max-model-len"],
 }
@@ -48,3 +48,10 @@ def locked(image: str) -> set[str]:
     """The arguments in the lock of IMAGE, which were read from the source and not from a parser."""
     project = Project(ROOT)
     return set(lockdoc.read(project.lock(image), project.show(project.lock(image))).vllm.arguments)
+
+
+def inverses(image: str, names: Sequence[str]) -> set[str]:
+    """Those of NAMES that vLLM 0.33 makes of a switch in the lock of IMAGE: disable-x of enable-x, and back."""
+    known, other = locked(image), {"enable": "disable", "disable": "enable"}
+    parts = {name: name.partition("-") for name in {*names} - known}
+    return {name for name, (verb, _, rest) in parts.items() if f"{other.get(verb)}-{rest}" in known}

@@ -150,6 +150,7 @@ def split(low: int, high: int) -> int:
     leaves more patches to search for a second one.
     """
     size = high - low
+    # A search tree has the least mean depth if its leaves are on its last two levels.
     power = 1 << (size - 1).bit_length()
     return low + min(power // 2, size - power // 4)
 

@@ -314,6 +314,6 @@ def _ended(task: PendingTrial) -> Future[Trial | Lost]:
     future: Future[Trial | Lost] = Future()
     try:
         future.set_result(task.run())
-    except Refused as refused:
+    except Refused as refused:  # an interrupt goes on from here: it ends the search
         future.set_exception(refused)
     return future

@@ -20,7 +20,7 @@ import itertools
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -249,15 +249,6 @@ def started(path: Path) -> float:
     return 0.0
 
 
-def unfinished(directory: Path) -> Iterator[BisectState]:
-    """Yield the state of every unfinished bisect below DIRECTORY, except those with a damaged journal."""
-    for path in sorted(directory.glob("*/journal.jsonl")):
-        with contextlib.suppress(Refused):
-            state = read(path).state
-            if state.end is None:
-                yield state
-
-
 _NO_CHAIN = "0" * 64
 """What stands for the hash of the line before the first one."""
 
@@ -383,6 +374,7 @@ def _whole(data: bytes) -> bytes:
 def _append(path: Path, text: bytes) -> None:
     """Append TEXT to PATH after its last whole line, and sync it to the disk."""
     try:
+        # Not O_APPEND: the line is written after the last whole one, in the place of a torn one.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         raise Refused([_unwritten(path, error)]) from error

@@ -202,7 +202,7 @@ def markdown(entries: Sequence[JournalEntry], done: Done) -> str:
         "\n".join(f"- {_cell(one)}" for one in (*report.ends_text(state).splitlines(), *report.remarks(state, done)))
     ]
     outputs = [f"{_cell(one.role)}:\n\n{_fenced(one.output)}" for one in rested if one.output]
-    while sum(map(len, outputs)) > _MOST // 2:
+    while sum(map(len, outputs)) > _MOST // 2:  # the other half is for the sets
         outputs.pop()
     if outputs:
         parts += [_details("What the probe wrote, last lines", "\n\n".join(outputs))]

@@ -47,7 +47,7 @@ class Tally:
     order: str = ""
     loaded: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # object.__setattr__: the dataclass is frozen
         if len(self.order) != self.conclusive:  # made from counts alone
             object.__setattr__(self, "order", "x" * self.bad + "+" * self.good)
         if len(self.loaded) != self.conclusive:

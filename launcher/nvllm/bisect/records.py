@@ -52,6 +52,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _NOTHING_LEFT = frozenset({"", hashlib.sha256(b"").hexdigest()})
+"""The evidence of trials that wrote nothing; equal evidence of these does not make them one sample."""
 
 
 @dataclass(frozen=True, slots=True)

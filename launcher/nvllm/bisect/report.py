@@ -128,7 +128,8 @@ def conclusion(start: BisectStart, done: Done) -> str:
         sentence = f"{names} {verb}{sure}; {order}" + ("." if done.certified else "; not certified.")
     else:
         sentence = f"one of {names} {verb}; what lies between them cannot be told apart."
-    return " ".join([sentence, *_along(done), *_before(start, done), *_rest(start, done, "it"), *_builds(start, done)])
+    along = [f"{name} comes along, required by {', '.join(by)}." for name, by in done.along]
+    return " ".join([sentence, *along, *_before(start, done), *_rest(start, done, "it"), *_builds(start, done)])
 
 
 def _builds(start: BisectStart, done: Done) -> list[str]:
@@ -201,11 +202,6 @@ def assumptions(done: Done) -> str:
         " its parts. A rate that changes with time, a patch that hides the failure, or one that only makes it rarer"
         " would break it."
     )
-
-
-def _along(done: Done) -> list[str]:
-    """Return a sentence for each patch of the set that is there because a culprit requires it."""
-    return [f"{name} comes along, required by {', '.join(by)}." for name, by in done.along]
 
 
 def _before(start: BisectStart, done: Done) -> list[str]:

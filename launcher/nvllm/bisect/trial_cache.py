@@ -36,6 +36,7 @@ class TrialCache:
         """Add TRIAL of the image BUILD_HASH. A cache that cannot be written is no error: it only costs trials later."""
         with contextlib.suppress(OSError):
             paths.ensure(self.directory)
+            # O_APPEND: bisects of one image write into the same file, and each line is one write.
             descriptor = os.open(self._path(build_hash), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 # The newline before it ends a line that a kill has torn.

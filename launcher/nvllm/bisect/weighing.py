@@ -29,7 +29,6 @@ _ENDLESS = 10
 _BETWEEN_WATCHES = 12
 """Trials of a flaky search for each further trial of the bad end, which shows whether the rate is still the same."""
 
-
 LOOSE_DOUBT = 0.1
 """The doubt that a flaky search leaves on its way. Its certificate tries the sets again that the answer rests on, and
 others where these do not suffice, because builds may differ."""

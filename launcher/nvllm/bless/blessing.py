@@ -291,19 +291,13 @@ class Bless:
 
     # Trials
 
-    def trial(self, number: int, made: Compiled, copy: Staged, progress: Progress) -> TrialRecord:
-        """Load COPY of the tree that the bootstrap MADE in a fresh container, and show PROGRESS.
-
-        Raises Refused NV912 with every reason why the trial failed, and NV907 if the cache was changed.
-        """
-        return self._tried(number, made, copy, progress, "the bootstrap")[0]
-
     def _tried(
         self, number: int, made: Compiled, copy: Staged, progress: Progress, first: str
     ) -> tuple[TrialRecord, Tokens]:
-        """Run a trial as `trial` does, and return its answer to the probe too.
+        """Load COPY of the tree that the bootstrap MADE in a fresh container; return the trial, and its answer.
 
-        It has to be that of MADE, which FIRST gave; if there is none yet, any is right.
+        The answer to the probe has to be that of MADE, which FIRST gave; if there is none yet, any is right. Raises
+        Refused NV912 with every reason why the trial failed, and NV907 if the cache was changed.
         """
         tree = made.tree
         run = self._trial_run(number)
@@ -363,10 +357,13 @@ class Bless:
         return self._trial_run(number).log
 
     def trial_alone(self, number: int, made: Compiled) -> TrialRecord:
-        """Run the trial NUMBER on a copy of its own of the stored tree that another bootstrap MADE; see `trial`."""
+        """Run the trial NUMBER on a copy of its own of the stored tree that another bootstrap MADE.
+
+        Raises Refused NV912 with every reason why the trial failed, and NV907 if the cache was changed.
+        """
         copy = self.store.stage(made.tree, staged_cache.directory(self.places, self.plan.instance), self.cure)
         with staging.discarding(copy.path.parent):
-            return self.trial(number, made, copy, self.progress)
+            return self._tried(number, made, copy, self.progress, "the bootstrap")[0]
 
     def _cover_again(self, start: EngineStart, asked: Coverage | None) -> None:
         """Ask START the rounds of the bootstrap, which ASKED them; what is missing then is in its log."""

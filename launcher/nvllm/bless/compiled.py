@@ -11,14 +11,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from nvllm.bless.blessing import Bless, Keeping
-from nvllm.cache import cachetree
 from nvllm.cache.cachetree import Tree
+from nvllm.cache.manifest import wrong_tree
 from nvllm.cache.pins import Pins
 from nvllm.cache.store import TreeStore
 from nvllm.core import clock, documents, durable, reading
@@ -62,7 +61,8 @@ def record(directory: Path, cure: str) -> ArtifactRecord | None:
     path = directory / _RECORD
     if not path.exists():
         return None
-    return documents.parse(FORM, content(path, cure), _wrong_tree, code="NV853", label=str(path), cure=cure)
+    data = content(path, cure)
+    return documents.parse(FORM, data, lambda kept: wrong_tree(kept.tree), code="NV853", label=str(path), cure=cure)
 
 
 def content(path: Path, cure: str) -> bytes:
@@ -99,7 +99,7 @@ class Compiling:
         if kept is None:
             which = f", number {number}" if number else ""
             self.progress.note(f"compile: {plan.profile}, compile key {key[:12]}{which}")
-            private_directory(directory.parent)
+            private_directory(directory.parent)  # what lies here is loaded as code
             private_directory(directory)
             failed = f"ls {shlex.quote(str(directory))} && {self.again}; {self.otherwise}"
             with Pins(self.places.pins).pin() as pin:
@@ -110,9 +110,3 @@ class Compiling:
             durable.replace(directory / _RECORD, documents.encode(FORM, kept), 0o600, code="NV920")
         self.progress.note(f"artifact: tree {kept.tree.hash[:12]}, compiled at {kept.created}")
         return Artifact(key, kept.tree, store, self.again)
-
-
-def _wrong_tree(kept: ArtifactRecord) -> Iterator[tuple[str, str, str]]:
-    """Yield what is wrong with the tree of KEPT that a schema cannot find."""
-    for path, problem in cachetree.problems(kept.tree):
-        yield f".tree: {path!r}", "a path below the top, once, in order, in a directory of the tree", problem

@@ -68,7 +68,8 @@ def rounds(start: EngineStart, arguments: Mapping[str, bool | int | float | str]
 
     On a GPU, QUIET rounds must need nothing new; on the CPU one, because rounds differ there in their prompts alone.
     """
-    of = workload.bounds(arguments, health.longest(start.plan.port))
+    adapters = tuple(adapter.name for adapter in start.plan.adapters)
+    of = workload.bounds(arguments, health.longest(start.plan.port), adapters)
     if start.plan.gpu is None:
         steps = partial(workload.sampling_steps, of)
         return Rounds(
@@ -115,6 +116,7 @@ def again(start: EngineStart, asked: Rounds, count: int) -> None:
 
 def _round(start: EngineStart, asked: Rounds, number: int) -> int:
     """Ask the round NUMBER, and return how many requests were answered."""
+    # A thread for each request of a step: all are with the engine at the same time.
     with ThreadPoolExecutor(max_workers=asked.batch) as pool:
         return sum(sum(pool.map(lambda request: _ask(start, request), step)) for step in asked.steps(number))
 

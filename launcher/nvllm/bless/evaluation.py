@@ -37,8 +37,8 @@ class Asker:
         """
         if isinstance(self.probe, ProgramProbe):
             self.probe.programs.end_left()  # what a killed bless has left
-        given = self.probe.ask(start, number, lambda: None).answers
-        written = answers.lines(given)
+        answered = self.probe.ask(start, number, lambda: None).answers
+        written = answers.lines(answered)
         durable.replace(start.run.path / ANSWERS, written, 0o600)
         state = self.probe.state
         return EvaluationRecord(
@@ -51,9 +51,9 @@ class Asker:
             extraction=state.extraction,
             length=state.length,
             floor=self.rules.floor,
-            asked=len(given),
-            correct=sum(one.correct for one in given),
-            timeouts=sum(one.timed_out for one in given),
+            asked=len(answered),
+            correct=sum(one.correct for one in answered),
+            timeouts=sum(one.timed_out for one in answered),
             answers=hashlib.sha256(written).hexdigest(),
         )
 

@@ -107,4 +107,5 @@ def _once(step: JointStep, stream: Stream) -> Joined:
 
 def fields(request: Request) -> dict[str, Json]:
     """Return the fields of a completion that ask REQUEST."""
-    return {"prompt": list(request.prompt), "max_tokens": request.answer, "ignore_eos": True, **request.settings}
+    asked: dict[str, Json] = {"prompt": list(request.prompt), "max_tokens": request.answer, "ignore_eos": True}
+    return {**asked, **request.settings, **({} if request.adapter is None else {"model": request.adapter})}

@@ -47,9 +47,9 @@ def boots(trials: int | None, rate: float | None, unsafe: int | None) -> tuple[i
     Raises Refused NV108 for two of the options at once, for too few trials, and for a rate that is not one.
     """
     named = {"--trials": trials, "--claim": rate, "--unsafe-trials": unsafe}
-    given = [name for name, value in named.items() if value is not None]
-    if len(given) > 1:
-        options, cure = " and ".join(given), "name one of them"
+    options_named = [name for name, value in named.items() if value is not None]
+    if len(options_named) > 1:
+        options, cure = " and ".join(options_named), "name one of them"
         raise refuse("NV108", "nvllm bless", "--trials, --claim or --unsafe-trials", options, cure)
     if unsafe is not None:
         return unsafe, True
@@ -80,16 +80,16 @@ def preflight(
     if not profile.blessed:
         expected, cure = "a profile with `blessed: true`", f"add it to the profile {plan.profile}"
         refusals.append(Refusal("NV108", "--profile", expected, plan.profile, cure))
-    there = blessings.of(plan.serve_hash)
+    existing = blessings.of(plan.serve_hash)
     if request.extend:
-        refusals.extend(_not_extensible(examination, blessings, there, signers, now))
-    if request.extend and not there:
+        refusals.extend(_not_extensible(examination, blessings, existing, signers, now))
+    if request.extend and not existing:
         cure = f"nvllm bless {plan.image} --profile {plan.profile}"
         refusals.append(Refusal("NV108", "--extend", "a blessing of this serve hash, to extend", "none", cure))
-    if len(there) > 1 or (there and not (request.replace or request.extend)):
-        names = ", ".join(one.path.name for one in there)
+    if len(existing) > 1 or (existing and not (request.replace or request.extend)):
+        names = ", ".join(one.path.name for one in existing)
         cure = f"nvllm bless {plan.image} --profile {plan.profile} --rebless"
-        if len(there) > 1:
+        if len(existing) > 1:
             cure = f"remove all but one of {names} with `git rm`"
         refusals.append(Refusal("NV902", str(blessings.directory), "no blessing of this serve hash", names, cure))
     refusals.extend(_not_to_be_tried(request.candidate))
@@ -101,7 +101,7 @@ def preflight(
     with collected(refusals):  # find out before the trials, not after them
         _signable(plan, request.key, signers)
     refuse_any(refusals)
-    return there[0] if there else None
+    return existing[0] if existing else None
 
 
 def _not_to_be_tried(candidate: Manifest | None) -> list[Refusal]:
@@ -115,14 +115,14 @@ def _not_to_be_tried(candidate: Manifest | None) -> list[Refusal]:
 
 
 def _not_extensible(
-    examination: Examination, blessings: Blessings, there: tuple[Blessing, ...], signers: Path | None, now: float
+    examination: Examination, blessings: Blessings, existing: tuple[Blessing, ...], signers: Path | None, now: float
 ) -> list[Refusal]:
-    """Return why the cache of a blessing in THERE may not be loaded. Age and a small number of trials do not matter."""
+    """Return why the cache of one of EXISTING may not be loaded. Age and a small number of trials do not matter."""
     plan = examination.plan
     factors = servehash.factors(plan)
     query = BlessingQuery(plan.image, plan.profile, plan.serve_hash, factors, plan.dev, now, signers)
-    refusals = [refusal for blessing in there for refusal in blessing.refusals]
-    for path, blessed in whole(there):
+    refusals = [refusal for blessing in existing for refusal in blessing.refusals]
+    for path, blessed in whole(existing):
         refusals += blessings.against(path, blessed, query)
     return [refusal for refusal in refusals if refusal.blame not in {"few trials", "age"}]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from nvllm.cache.manifest import DAY
 from nvllm.core import clock, documents, durable, reading
 from nvllm.core.catalogue import Blame
 from nvllm.core.fields import Form, Rule, Sha256, Word
@@ -21,7 +22,6 @@ OF_THE_COMPILE: Collection[Blame | None] = frozenset({"compile", "engine", "cach
 """The blame of a compile that does not pass. Any other is the host's fault, and says nothing of the tree."""
 
 _NAME = "rejected.json"
-_DAY = 86400
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,9 @@ def keep(bless: Path, tree_hash: str, days: int, refused: Refused, now: float) -
     """
     if not all(refusal.blame in OF_THE_COMPILE for refusal in refused.refusals):
         return None
+    # Cut: a refusal may quote the last lines of a log.
     reasons = tuple(f"{one.code} {one.where}: {one.found}"[:500] for one in refused.refusals)
-    record = RejectedTree(SCHEMA, tree_hash, clock.stamp(now + days * _DAY), reasons)
+    record = RejectedTree(SCHEMA, tree_hash, clock.stamp(now + days * DAY), reasons)
     durable.replace(bless / _NAME, documents.encode(FORM, record), 0o600)
     return record
 

@@ -284,7 +284,7 @@ class Blessings:
     def against(self, path: Path, blessed: Manifest, query: BlessingQuery) -> list[Refusal]:
         """Return every reason not to serve QUERY by the manifest BLESSED at PATH."""
         refusals = self.reasons_against(path, blessed, query.now)
-        if query.dev:
+        if query.dev:  # a `dev` profile may be served by a bless with fewer trials (docs/bless.md)
             refusals = [one for one in refusals if one.blame != "few trials"]
         if not any(one.blame == "age" for one in refusals):  # the manifest may be older than valid-days
             refusals += _too_old(path, blessed, query)

@@ -294,7 +294,7 @@ class _Walker:
         self.directories.append(TreeDirectory(path, _octal(before)))
         if depth > DEEPEST:
             raise Unfit(f"directories more than {DEEPEST} deep", "a compile cache")
-        for name in sorted(os.listdir(descriptor)):
+        for name in sorted(os.listdir(descriptor)):  # so that refusals come in one order on every file system
             inner = name if path == TOP else f"{path}/{name}"
             self.entry(inner, partial(self._named, descriptor, name, inner, depth))
         if marks(os.fstat(descriptor)) != marks(before):
@@ -344,7 +344,7 @@ class _Walker:
     def _check_owner(self, info: os.stat_result, kind: str) -> None:
         if info.st_uid != self.owner:
             raise Unfit(f"{kind} of user {info.st_uid}", f"{kind} of user {self.owner}")
-        if info.st_mode & 0o7022:
+        if info.st_mode & 0o7022:  # set-id and sticky bits, and the right to write of group and others
             raise Unfit(f"mode {_octal(info)}", f"{kind} that only its owner may write, and that sets no id")
 
 

@@ -290,11 +290,16 @@ def wrong(manifest: Manifest, filename: str) -> Iterator[tuple[str, str, str]]:
     if manifest.expires is not None and manifest.expires <= manifest.created:
         yield ".expires", f"a time after {manifest.created}", manifest.expires
     yield from _wrong_hashes(manifest)
-    for path, problem in cachetree.problems(manifest.tree):
-        yield f".tree: {path!r}", "a path below the top, once, in order, in a directory of the tree", problem
+    yield from wrong_tree(manifest.tree)
     if not manifest.tree.is_sealed:
         yield ".tree", "modes of a sealed tree", "another mode"
     yield from _wrong_trials(manifest)
+
+
+def wrong_tree(tree: Tree) -> Iterator[tuple[str, str, str]]:
+    """Yield path, expected and found of each error in TREE that a schema cannot find."""
+    for path, problem in cachetree.problems(tree):
+        yield f".tree: {path!r}", "a path below the top, once, in order, in a directory of the tree", problem
 
 
 def _wrong_hashes(manifest: Manifest) -> Iterator[tuple[str, str, str]]:

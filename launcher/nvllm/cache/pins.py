@@ -50,6 +50,7 @@ class Pin:
         """Write what this pin keeps. The caller holds the lock of its directory."""
         text: Json = {"pid": os.getpid(), "boot": proc.boot_id(), "made": clock.now(), "names": [*self.names]}
         line = canonical.encode(text) + b"\n"
+        # In place, not by a rename as elsewhere: the lock is on this file, and a new one in its place has none.
         os.pwrite(self.descriptor, line, 0)
         os.ftruncate(self.descriptor, len(line))
 
@@ -74,7 +75,7 @@ class Pins:
         try:
             yield pin
         finally:
-            path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)  # before the lock is gone: a pin without one is a dead process's
             os.close(descriptor)
 
     @contextlib.contextmanager

@@ -47,7 +47,9 @@ def promote(blessings: Blessings, new: Manifest, old: Blessing | None = None, si
     path, data = directory / new.filename, manifest.encode(new)
     _make(directory)
     with durable.locked(directory):
-        manifest.decode(data, str(path))
+        manifest.decode(
+            data, str(path)
+        )  # by the rules of every reader: nothing comes into force that each would refuse
         refusals = [
             *_in_the_way(blessings, new, old),
             *_not_next(blessings, new, path),
@@ -100,11 +102,11 @@ def _archived(old: Blessing, data: bytes) -> str:
 def _in_the_way(blessings: Blessings, new: Manifest, old: Blessing | None) -> list[Refusal]:
     """Return NV902 unless exactly OLD is in force for the serve hash of NEW, under the file name of NEW."""
     path = blessings.directory / new.filename
-    there = [one for one in blessings.all() if one.path == path or one in blessings.of(new.serve_hash)]
-    if there == ([] if old is None else [old]) and (old is None or old.path == path):
+    in_force = [one for one in blessings.all() if one.path == path or one in blessings.of(new.serve_hash)]
+    if in_force == ([] if old is None else [old]) and (old is None or old.path == path):
         return []
     expected = f"{path.name}, as it was read" if old is not None else "no blessing of this serve hash, nor of this name"
-    names = ", ".join(one.path.name for one in there) or "none"
+    names = ", ".join(one.path.name for one in in_force) or "none"
     return [Refusal("NV902", str(path), expected, names, new.cure)]
 
 

@@ -106,6 +106,7 @@ class Revocations:
 
     def _write_memory(self, name: str, data: bytes) -> None:
         with durable.writing(self.memory):
+            # One after the other: os.makedirs gives its mode to the last directory alone.
             ensure(ensure(self.memory.parent) / self.memory.name)
         durable.replace(self.memory / name, data, 0o600, "memory")
 

@@ -67,7 +67,7 @@ class Versions:
         """Record BLESSED if it is newer than the record. Raises Refused NV911 if that cannot be written."""
         with durable.writing(self.memory):
             ensure(self.memory)
-        with durable.locked(self.memory):
+        with durable.locked(self.memory):  # read and written under it: of two at once the newer must stay
             seen = self.newest(blessed.serve_hash)
             if seen is None or seen[0] < blessed.version:
                 document: Json = {"schema": SCHEMA, "version": blessed.version, "sha256": sha256(blessed)}

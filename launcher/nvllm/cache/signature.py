@@ -41,7 +41,7 @@ def verify(data: bytes, signature: bytes, signers: Path, where: str, cure: str) 
     """
     _trusted(signers)
     with tempfile.TemporaryDirectory(prefix="nvllm-signature-") as directory:
-        file = Path(directory, "signature")
+        file = Path(directory, "signature")  # ssh-keygen takes the data from its input, and a signature from a file
         file.write_bytes(signature)
         # This only looks the key up, and checks no signature; `verify` checks it, for one principal.
         named = run(["-Y", "find-principals", "-s", str(file), "-f", str(signers)], b"")

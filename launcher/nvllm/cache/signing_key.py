@@ -78,6 +78,7 @@ def make(signer: Signer) -> Signer:
                 cure = shlex.join(["ssh-keygen", "-t", "ed25519", "-f", str(key)])
                 raise refuse("NV920", str(key), "a new key by ssh-keygen", signature.last_line(done), cure)
             new = _proved(replace(signer, key=made, public=_public(made)))
+            # Links, which fail if somebody else has just made a key of that name; a rename would replace it.
             os.link(_beside(made), beside)
             try:
                 os.link(made, key)

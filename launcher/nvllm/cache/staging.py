@@ -120,11 +120,7 @@ def copy(source: Path, target: Path, cure: str, *, owner: int | None, written: S
     writes into when it loads the cache. The copy is synced to the disk. Raises Refused
     NV907 for what `tree.walk` refuses, and NV911 if the copy cannot be written; then a part of it may be left.
     """
-
-    def admit(_path: str, _info: os.stat_result) -> None:
-        pass
-
-    copier = Copier(target, admit, durable=os.fsync)
+    copier = Copier(target, lambda _path, _info: None, durable=os.fsync)
     original, refusals = cachetree.walk(source, cure, copier.copy, owner=owner, left_out=cachetree.lock_files)
     refuse_any(refusals)
     durable.reached("staged copied")
@@ -186,7 +182,7 @@ def discard(directory: Path) -> None:
     if not directory.is_dir():
         return
     for root, below, _ in os.walk(directory):
-        os.chmod(root, 0o700)
+        os.chmod(root, 0o700)  # nothing can be removed from a directory that its owner may not write
         below[:] = [name for name in below if not os.path.islink(os.path.join(root, name))]
     shutil.rmtree(directory)
 
@@ -217,7 +213,7 @@ class Copier:
 
     def _copy_bytes(self, path: Path, descriptor: int, output: int, size: int) -> str:
         view, sha256, left = memoryview(self._buffer), hashlib.sha256(), size
-        while count := os.readv(descriptor, [self._buffer]):
+        while count := os.readv(descriptor, [self._buffer]):  # into one buffer: a read would make a new one each time
             left -= count
             if left < 0:
                 raise Unfit("a file that grew while nvllm read it", f"{size} bytes")

@@ -70,7 +70,7 @@ class TreeStore:
         with writing(self.root):
             partial = Path(tempfile.mkdtemp(dir=ensure(self.root), prefix=_PARTIAL))
         try:
-            keep(partial.name)
+            keep(partial.name)  # before it fills: `gc` removes a `partial-` that nobody keeps
             tree = staging.copy(source, partial, cure, owner=owner, written=written)
             durable.reached("copied")
             keep(tree.hash)
@@ -87,6 +87,7 @@ class TreeStore:
             try:
                 os.rename(partial, target)
             except OSError as error:
+                # A directory replaces an empty one alone (rename(2)): the name is another process's then.
                 if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
                     raise
             else:

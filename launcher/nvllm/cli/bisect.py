@@ -25,6 +25,7 @@ from nvllm.cli.bisect_journals import (
     IMAGE,
     all_journals,
     all_unowned,
+    bench_of,
     cache_of,
     load,
     locked,
@@ -271,19 +272,10 @@ def run_command(
             same_bytes=start.same_bytes and same_bytes(_profile_of(app, start)),
         )
         check_unchanged(start, now, str(log.path))
-        engine_bench = bench.EngineBench(
-            app.project,
-            app.places,
-            start.image,
-            start.profile,
-            start.probe,
-            engine.require(),
-            app.offline,
-            app.progress,
-        )
+        engine_bench = bench_of(app, start, start.profile)
         if artifacts is not None:
             engine_bench.artifacts = _artifacts(app, log, artifacts)
-        engine_bench.clear()
+        engine_bench.clear()  # what a killed run has left
         _change_limits(log, max_trials, max_hours)
         if log.state.end is None:
             app.progress.note(_forecast_text(log.state, log.state.forecast))
@@ -396,7 +388,7 @@ def plan_command(app: App, image: str | None) -> None:
 def status_command(app: App, image: str | None) -> None:
     """Show the trials so far, the suspected patches and the next trial."""
     log = load(app, image)
-    data, text = _shown(app, log, replay_check.answer(log.state))
+    data, text = _status_of(app, log, replay_check.answer(log.state))
     app.out.result("bisect status", data, text)
 
 
@@ -417,7 +409,7 @@ def report_command(app: App, image: str | None, markdown: bool, written: WebPage
         raise refuse("NV805", str(log.path), "a finished search", unfinished, "nvllm bisect run")
     refused = answer if isinstance(answer, Refused) else None
     message = written.written(log.path.with_name("report.html"), lambda: page.html(log.entries, done, refused))
-    data, text = _shown(app, log, answer)
+    data, text = _status_of(app, log, answer)
     if markdown and done is not None:
         text = page.markdown(log.entries, done)
     app.out.result("bisect report", data, message or text)
@@ -434,7 +426,7 @@ def replay_command(app: App, file: Path, adopt: bool) -> None:
     """
     log = journal.load(file)
     answer = replay_check.repeat(log.entries, str(file))
-    data, text = _shown(app, log, answer)
+    data, text = _status_of(app, log, answer)
     ended = "its end is not recorded" if isinstance(answer, Done) else "it is not finished"
     ending = "the end is the same" if log.state.end is not None else ended
     message = f"{text}\nthe decisions are the same; {ending}"
@@ -519,7 +511,7 @@ def _at_once(app: App, start: BisectStart, asked: int, facts: HostFacts) -> int:
     return jobs
 
 
-def _shown(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[Json, str]:
+def _status_of(app: App, log: Journal, answer: NextTrial | Done | Refused) -> tuple[Json, str]:
     """Return LOG and its ANSWER, for programs and for people."""
     done = answer if isinstance(answer, Done) else None
     data = report.data(log.state, done)

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,12 +23,12 @@ from nvllm.bisect.records import BisectStart, BisectState
 from nvllm.bisect.trial_cache import TrialCache
 from nvllm.cli.complete import images, sets
 from nvllm.cli.frame import App
-from nvllm.core import clock, reading
+from nvllm.core import reading
 from nvllm.core.refusal import Refusal, refuse, refuse_any
 from nvllm.engine import engine
 from nvllm.gc.projects import Projects
 from nvllm.host import locks
-from nvllm.host.locks import HeldLocks, Holder, Key
+from nvllm.host.locks import HeldLocks, Key
 from nvllm.trials import bench
 
 option = functools.partial(click.option, show_default=True)
@@ -106,9 +105,8 @@ def load(app: App, image: str | None) -> Journal:
 def locked(app: App, image: str) -> HeldLocks:
     """Take the lock of this project's bisect of IMAGE, so that its journal has one writer."""
     app.remember_project()
-    began = clock.now()
-    holder = Holder(os.getpid(), began, f"nvllm bisect of {image}")
-    return locks.acquire_all(app.places.locks, [Key("bisect", f"{image}-{app.project.id}")], holder)
+    keys = [Key("bisect", f"{image}-{app.project.id}")]
+    return locks.acquire_all(app.places.locks, keys, locks.this_process(f"nvllm bisect of {image}"))
 
 
 def cache_of(app: App, start: BisectStart) -> TrialCache:

@@ -160,14 +160,14 @@ def build_command(app: App, image: str, given: BuildOptions) -> None:
     elif given.layout is not None:
         finished = image_builder(app, given.builder).image(build)
         recording.verify(finished.layers, app.progress)
-        comparison = _held(app, build, recording.of_image(build, finished), finished.layers, given.record)
+        comparison = _against_record(app, build, recording.of_image(build, finished), finished.layers, given.record)
         digest = oci.write_layout(finished, build.spec.name, given.layout)
         _print_result(app, build, finished.id, f"OCI layout at {given.layout}, manifest {digest}", comparison)
     else:
         _into_engine(app, build, given.builder, given.record)
 
 
-def _held(app: App, build: Build, built: BuildDigests, layers: Sequence[Layer], record: bool) -> str:
+def _against_record(app: App, build: Build, built: BuildDigests, layers: Sequence[Layer], record: bool) -> str:
     """Hold BUILT against the record, or write it there; return what is said of that."""
     if record:
         path = recording.record(app.project, build.spec.name, built, layers)
@@ -187,7 +187,7 @@ def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> 
         made = image_builder(app, builder)
         finished = made.whole(build, docker)
         recording.verify(finished.layers, app.progress)
-        comparison = _held(app, build, recording.of_image(build, finished), finished.layers, record)
+        comparison = _against_record(app, build, recording.of_image(build, finished), finished.layers, record)
         done = made.load(build, finished, docker, build.tags)
         _print_result(app, build, done.image_id, "built", comparison, _left(tags[-1], before, done), tags)
         return
@@ -219,7 +219,7 @@ def _layers(app: App, build: Build, only: ImagePart | None, layout: Path | None,
     recording.verify(layers, app.progress)
     digests = recording.of_layers(build, layers)
     if only is None:
-        comparison = _held(app, build, digests, layers, record)
+        comparison = _against_record(app, build, digests, layers, record)
     else:
         comparison = _witness(app).hold_some(build.spec.name, digests, layers)
     kinds: Json = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]

@@ -84,6 +84,7 @@ def _until_saved(address: Address, saves: Saves) -> bool:
 
     A refusal is shown, and the next save is waited for: the edit may be its cause.
     """
+    # Before the files are read: what is saved from here on is served anew.
     before, runs = saves.state(), list[RunDirectory]()
     saves.saved = False
 
@@ -98,14 +99,14 @@ def _until_saved(address: Address, saves: Saves) -> bool:
             return True
         if any(run.asked_to_stop for run in runs):
             raise
-        _show(refused)
+        _print_refusals(refused)
         address.app.progress.note(f"waiting for a save in {address.directory}")
         saves.wait(before)
         return True
     return saves.saved
 
 
-def _show(refused: Refused) -> None:
+def _print_refusals(refused: Refused) -> None:
     color = terminal.wants_color(os.environ, tty=sys.stderr.isatty())
     click.echo(terminal.refusal_text(refused.refusals, color=color), err=True)
 

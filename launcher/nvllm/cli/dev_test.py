@@ -60,6 +60,7 @@ def test(app: App, directory: Path, tests: tuple[str, ...], profile: str | None)
         chosen = tuple(patch.id for patch in made.build.patches)
         built = Built(chosen, "", made.build.build_hash, dev_tree.ensure_image(app, made, docker), 0.0)
         for root in dict.fromkeys(nodes.values()):
+            # vLLM's conftest.py imports what the image lacks.
             options = ("--noconftest",) if root == directory else ()
             below = {node: parent for node, parent in nodes.items() if parent == root}
             output = ImageTests(bench, made.build, gpus, options).run(built, below, sentinels)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import get_args
 
 import click
 
@@ -57,6 +57,7 @@ from nvllm.evidence.records import (
     TraceRules,
 )
 from nvllm.evidence.runner import Runner
+from nvllm.evidence.summary import ReportTable
 from nvllm.evidence.tworuns import Run
 from nvllm.host import locks
 from nvllm.host.locks import Holder, Key
@@ -68,8 +69,6 @@ from nvllm.trials import questions
 from nvllm.trials.artifact import check_kept
 from nvllm.trials.probe import program
 from nvllm.trials.probing import LegProbe, ProgramProbe, QuestionProbe
-
-F = TypeVar("F", bound=Callable[..., None])
 
 GSM8K, LM_EVAL = "gsm8k", "lm-eval"
 _SHOWN_KERNELS = 15
@@ -181,7 +180,7 @@ def ablate(
         given = {"--sentinels": sentinels, "--arms": named, "--design": design, "--cold": run.cold or None}
         states = _compiles(build, profile, artifacts, [name for name, value in given.items() if value is not None])
     elif sentinels is not None:
-        chosen = _sentinels(app, build, profile, sentinels)
+        chosen = _sentinels(build, sentinels)
         compared = arms.named(named, chosen) if named is not None else arms.designed(design, chosen)
         states = circumstances.ablated_arms(build, profile, compared)
     else:
@@ -343,7 +342,7 @@ def _build(app: App, image: str, profile: str) -> Build:
     return build
 
 
-def _sentinels(app: App, build: Build, profile: str, text: str) -> tuple[str, ...]:
+def _sentinels(build: Build, text: str) -> tuple[str, ...]:
     """Return the sentinels in TEXT. Raises Refused NV602 for each that the patches of BUILD do not read."""
     known = patchset.sentinels(build.patches)
     chosen = tuple(dict.fromkeys(one.strip() for one in text.split(",")))
@@ -371,7 +370,7 @@ def _probe(app: App, build: Build, profile: str, name: str, asked: QuestionOptio
     """Return the probe NAME of PROFILE: questions, or a program."""
     if name != GSM8K:
         test = program(Path(name), (), "", build_only=False)
-        floor = 100.0 if asked.floor is None else _percent(asked.floor)
+        floor = 100.0 if asked.floor is None else _percent(asked.floor)  # a program is a test: all of it must hold
         return ProgramProbe(test, proc.Programs(_ledger(app, build, profile)), floor)
     if asked.data is None:
         raise refuse("NV108", "--data", "a file of questions", "none", "--data FILE.jsonl, in the form of GSM8K")
@@ -383,7 +382,7 @@ def _probe(app: App, build: Build, profile: str, name: str, asked: QuestionOptio
 
 def _percent(floor: float | None) -> float | None:
     """Return FLOOR, a part of 1, in percent, as manifests have it."""
-    return None if floor is None else round(100 * floor, 9)
+    return None if floor is None else round(100 * floor, 9)  # 100 * 0.29 is 28.999999999999996
 
 
 def _ledger(app: App, build: Build, profile: str) -> Path:
@@ -423,7 +422,7 @@ def _campaign(app: App, campaign: Campaign) -> None:
     if campaign.run.dry_run:
         _plan(app, campaign)
     else:
-        _say(app, *_run(app, campaign))
+        _show_result(app, *_run(app, campaign))
 
 
 def _plan(app: App, campaign: Campaign) -> None:
@@ -481,12 +480,13 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
     where = campaign.run.output or app.places.state / "evidence" / f"{kind}-{image}-{profile}-{clock.compact(began)}"
     evidence = EvidenceDirectory(where.absolute())
     app.remember_project()
+    # The command by which the run goes on: --force would remove it.
     command = shlex.join([*typed(click.get_current_context(), {"output", "force", "anyway"}), "--output", str(where)])
     keys = locked_keys(image, states, evidence.path)
     with locks.acquire_all(app.places.locks, keys, Holder(os.getpid(), began, command)):
         instances = FreshInstances(app.project, app.places, running, kind, command)
         for name in {name for one in states for name in one.profiles}:
-            instances.clear(image, name)
+            instances.clear(image, name)  # what a killed run has left
         asked = probe.questions if isinstance(probe, LoadThenQuestions) else probe
         if isinstance(asked, ProgramProbe | lmeval.LmEvalProbe):
             asked.programs.end_left()  # what a killed run has left
@@ -503,31 +503,31 @@ def locked_keys(image: str, states: Sequence[ArmState], output: Path) -> list[Ke
     return [Key("evidence", f"output-{directory}"), *(Key("evidence", f"{image}-{name}") for name in profiles)]
 
 
-def _say(app: App, manifest: RunManifest, comparison: Comparison, where: Path) -> None:
+def _show_result(app: App, manifest: RunManifest, comparison: Comparison, where: Path) -> None:
     """Say what COMPARISON shows of the run of MANIFEST at WHERE.
 
     Raises Refused NV854 for invalid arms, NV855 for failed ones.
     """
 
-    def tables(*shown_if_filled: tuple[Sequence[str], list[tuple[str, ...]]]) -> None:
-        for columns, rows in shown_if_filled:
-            if rows:
-                app.out.table(columns, rows)
+    def tables(*every: ReportTable) -> None:
+        for table in every:
+            if table.rows:
+                app.out.table(*table)
 
     def text() -> None:
         tables(
-            (summary.arm_columns(manifest), summary.arm_rows(manifest, comparison)),
-            (("figure", *(one.name for one in comparison.arms)), summary.figure_rows(comparison)),
-            (summary.EFFECT_COLUMNS, summary.effect_rows(comparison)),
-            (summary.TRACED_COLUMNS, summary.traced_rows(comparison)),
+            summary.arm_table(manifest, comparison),
+            summary.figure_table(comparison),
+            summary.effect_table(comparison),
+            summary.traced_table(comparison),
         )
-        for table in comparison.kernels:
-            app.out.line(summary.kernels_title(table))
-            app.out.table(summary.KERNEL_COLUMNS, summary.kernel_rows(table)[:_SHOWN_KERNELS])
+        for kernels in comparison.kernels:
+            app.out.line(summary.kernels_title(kernels))
+            app.out.table(*summary.kernel_table(kernels).first(_SHOWN_KERNELS))
         tables(
-            (summary.COMMON_COLUMNS, summary.common_rows(comparison)[:_SHOWN_KERNELS]),
-            (summary.COMPILE_COLUMNS, summary.compile_rows(comparison)),
-            (summary.ENGINE_COLUMNS, summary.engine_rows(comparison)),
+            summary.common_table(comparison).first(_SHOWN_KERNELS),
+            summary.compile_table(comparison),
+            summary.engine_table(comparison),
         )
         for finding in comparison.findings:
             app.out.line(f"{finding.factor}: {finding.finding}: {finding.text}")

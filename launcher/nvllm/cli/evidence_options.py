@@ -248,6 +248,6 @@ def counted(run: R, engines: EngineOptions) -> tuple[R, int]:
     Raises Refused NV108 if the engines are counted twice.
     """
     if engines.engines is not None and _was_given("runs"):
-        told = f"--runs {run.runs} and --engines {engines.engines}"
-        raise refuse("NV108", "--engines", "--engines M or --runs M, the fresh containers", told, "name one of them")
+        both = f"--runs {run.runs} and --engines {engines.engines}"
+        raise refuse("NV108", "--engines", "--engines M or --runs M, the fresh containers", both, "name one of them")
     return replace(run, runs=(engines.engines or run.runs) * engines.per_engine), engines.per_engine

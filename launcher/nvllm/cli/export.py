@@ -95,7 +95,7 @@ def export(
     examination = examine(app.project, app.places, image, profile, Depth.WHOLE, paranoid=False, progress=app.progress)
     refuse_any(relevant(examination.refusals))
     source = _source(app, examination, repository, models_at)
-    made = _made(app, target, source, server)
+    made = _export_to(app, target, source, server)
     data: dict[str, Json] = {
         "platform": target,
         "image": image,
@@ -137,7 +137,7 @@ def _source(app: App, examination: Examination, repository: str, models_at: str)
     )
 
 
-def _made(app: App, platform: str, source: ExportSource, server: tuple[int, int]) -> Export:
+def _export_to(app: App, platform: str, source: ExportSource, server: tuple[int, int]) -> Export:
     """Return the export of SOURCE to PLATFORM. Raises Refused NV333 if it could not be a faithful one."""
     if platform == "kubernetes":
         refuse_any(kubernetes.refusals(source))

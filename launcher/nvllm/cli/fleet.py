@@ -135,12 +135,12 @@ def status_command(app: App, addresses: tuple[str, ...]) -> None:
         else (one.node.name, one.node.label or "unknown", "-", "-", one.answer, "-", "-")
         for one in statuses
     ]  # fmt: skip
-    data: list[Json] = [_shown(one) for one in statuses]
+    data: list[Json] = [_machine_document(one) for one in statuses]
     names = ["machine", "class", "images", "locks held", "orphans", "object store", "memory monitor"]
     app.out.result("fleet status", {"machines": data}, lambda: app.out.table(names, rows))
 
 
-def _shown(status: MachineStatus) -> dict[str, Json]:
+def _machine_document(status: MachineStatus) -> dict[str, Json]:
     own: dict[str, Json] = {
         "machine": status.node.name,
         "label": status.node.label,
@@ -149,8 +149,8 @@ def _shown(status: MachineStatus) -> dict[str, Json]:
     answer = status.answer
     if isinstance(answer, str):
         return {**own, "problem": answer}
-    told = asdict(answer)
-    listed: dict[str, Json] = {name: list(told[name]) for name in ("images", "locks", "orphans")}
+    fields = asdict(answer)
+    listed: dict[str, Json] = {name: list(fields[name]) for name in ("images", "locks", "orphans")}
     own |= {"unified_memory": answer.unified, "memory_monitor": answer.monitor}
     return {**own, "class": answer.host, **listed}
 
@@ -192,6 +192,7 @@ def _lacking(address: str) -> Iterator[Refusal]:
         yield Refusal(
             "NV346", address, "RAY_AUTH_MODE=token, here and on every machine", mode or "no RAY_AUTH_MODE", cure
         )
+    # Where Ray itself looks for it.
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
     if not os.environ.get("RAY_AUTH_TOKEN") and not token.is_file():
         host = address.removeprefix("ray://").partition(":")[0]

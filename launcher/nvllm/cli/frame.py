@@ -185,6 +185,7 @@ def typed(ctx: click.Context, without: Collection[str], instead: Mapping[str, st
             words += [param.opts[0]] * len(texts)
         else:
             words += [word for text in texts for word in (param.opts[0], text)]
+    # Behind `--` no word is taken for an option.
     end = ["--"] if any(word.startswith("-") for word in arguments) else []
     at = len(ctx.command_path.split())
     return [*words[:at], *arguments, *words[at:]] if not end else [*words, *end, *arguments]
@@ -221,7 +222,7 @@ class Output:
     def line(self, text: str) -> None:
         """Say one line of a result that grows, such as a log that is followed. JSON has no such thing."""
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
-        sys.stdout.flush()
+        sys.stdout.flush()  # Python buffers what goes into a pipe, by whole blocks
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print ROWS under COLUMNS; for the TEXT of `result`."""

@@ -92,7 +92,7 @@ def memory(app: App, limits: MemoryLimits, dry_run: bool) -> None:
         _dry_run(app, "gate memory --dry-run", limits)
         return
     record, path = _memory(app, limits)
-    _say(app, "gate memory", [(record, path)], gates.problems(record))
+    _show_records(app, "gate memory", [(record, path)], gates.problems(record))
 
 
 @gate.command("thermal", epilog=EXAMPLES)
@@ -108,7 +108,7 @@ def thermal(app: App, limits: ThermalLimits) -> None:
     if record.absent:
         cure = "run it on the host itself, with its sensors and GPUs"
         refusals = [Refusal("NV518", "thermal gate", "something to measure", gates.summary(record), cure)]
-    _say(app, "gate thermal", [(record, path)], refusals)
+    _show_records(app, "gate thermal", [(record, path)], refusals)
 
 
 @gate.command("disk", epilog=EXAMPLES)
@@ -117,7 +117,7 @@ def thermal(app: App, limits: ThermalLimits) -> None:
 def disk(app: App, limits: DiskLimits) -> None:
     """It writes 4 KiB at a time into nvllm's cache directory, and waits until they are on the disk."""
     record, path = _disk(app, limits)
-    _say(app, "gate disk", [(record, path)], gates.problems(record))
+    _show_records(app, "gate disk", [(record, path)], gates.problems(record))
 
 
 @gate.command("all", epilog=EXAMPLES)
@@ -141,7 +141,7 @@ def all_gates(app: App, bands: MemoryLimits, dry_run: bool, degrees: ThermalLimi
             record, path = run()
             records.append((record, path))
             refusals += gates.problems(record)
-    _say(app, "gate all", records, refusals)
+    _show_records(app, "gate all", records, refusals)
 
 
 def _dry_run(app: App, command: str, limits: MemoryLimits) -> None:
@@ -180,7 +180,7 @@ def _kept(app: App, name: GateName, measure: Callable[[HostFacts, Measured], Non
         return gate_records.recorded(name, host, app.places.gates, app.progress, lambda results: measure(host, results))
 
 
-def _say(app: App, command: str, records: Sequence[Kept], refusals: Sequence[Refusal]) -> None:
+def _show_records(app: App, command: str, records: Sequence[Kept], refusals: Sequence[Refusal]) -> None:
     """Show what RECORDS say, and where each lies. Raises `Seen` with REFUSALS."""
     data: list[Json] = []
     for record, path in records:

@@ -163,7 +163,7 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
     with newproject.scratch() if given.dry_run else durable.becoming(directory) as root:
         project = newproject.write(drafted, root)
         locked = None if given.no_lock or given.dry_run else _locked(app, drafted, project, asked)
-        (root / "manifests/.gitkeep").touch()
+        (root / "manifests/.gitkeep").touch()  # git keeps no empty directory, and a project has this one (NV107)
         spec = specfile.load(project.spec(values.name), drafted.spec)
         series = seriesfile.of(project, spec.patches.series)
         lacking = patchset.lacking(spec, series, [one for one in series.patches if one.id in spec.patches.enable])
@@ -198,7 +198,7 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
     app.out.result(
         "init",
         cast("Json", data),
-        lambda: _say(app, drafted, directory, lacking, next_, signer, dry_run=given.dry_run, locked=locked),
+        lambda: _print_draft(app, drafted, directory, lacking, next_, signer, dry_run=given.dry_run, locked=locked),
     )
 
 
@@ -256,7 +256,7 @@ def _signer_data(signer: Signer | None, *, dry_run: bool) -> Json:
     return {"principal": signer.principal, "key": str(signer.key), "key_made": made, "signers": _SIGNERS}
 
 
-def _say(
+def _print_draft(
     app: App,
     drafted: ProjectDraft,
     directory: Path,

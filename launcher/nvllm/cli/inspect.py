@@ -263,10 +263,9 @@ def _side(app: App, name: str) -> Side:
 
 def _instance(name: str, document: Path) -> Side:
     """Return what the plan in DOCUMENT hashed. Raises Refused NV108 or NV109 if this version cannot read it."""
+    data = reading.required(document, reading.STATE, str(document))
     try:
-        planned = plan.decode(canonical.decode(reading.content(document, reading.STATE)))
-    except OSError as error:
-        raise reading.refused(str(document), error) from error
+        planned = plan.decode(canonical.decode(data))
     except ValueError as error:
         cure = "nvllm gc"
         expected, problem = "a launch plan of this version of nvllm", str(error)[:300]
@@ -330,6 +329,7 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
             known.forget(root)
         garbage.forget(app.places, ids)
         app.remember_project()
+        # Images before the records of builds: one without a record is taken for another home's, and stays for ever.
         for piece in old_images:
             for tag in piece.tags:
                 docker.remove_image(tag)

@@ -344,22 +344,22 @@ def _missing(ctx: click.Context, param: click.Parameter | None) -> Refused | Non
 def _refuse(args: Sequence[str], command: str, refused: Refused) -> int:
     """Show every refusal: as JSON on stdout, or as text on stderr."""
     if not asks_for_json(args):
-        _say(args, refused)
+        _print_refusals(args, refused)
         return refused.exit_code
     from nvllm.cli.output import refusal_document
 
     try:
         print_document(refusal_document(command, refused))
     except BrokenPipeError:
-        _say(args, refused)  # who read has gone, as from a detached supervisor: its log is what stays
+        _print_refusals(args, refused)  # who read has gone, as from a detached supervisor: its log is what stays
         raise
     except OSError:  # stdout has no room
         _drop_output()
-        _say(args, refused)
+        _print_refusals(args, refused)
     return refused.exit_code
 
 
-def _say(args: Sequence[str], refused: Refused) -> None:
+def _print_refusals(args: Sequence[str], refused: Refused) -> None:
     from nvllm.cli import terminal
 
     color = "--no-color" not in args and terminal.wants_color(os.environ, tty=sys.stderr.isatty())
@@ -371,6 +371,7 @@ def _broken_pipe(args: Sequence[str], error: BrokenPipeError) -> int:
     """End quietly if the reader of stdout went away (``nvllm logs | head``); any other pipe is a crash."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
+    # POLLERR, of the end that is written to, says that nobody reads the other one: poll(2).
     if not any(event & select.POLLERR for _, event in poll.poll(0)):
         return _crash(args, "", error)
     _drop_output()

@@ -73,8 +73,7 @@ def make(app: App, image: str, name: str) -> None:
     pinned = build.spec.models[name]
     if not isinstance(pinned, DirectoryModel) or pinned.recipe is None:
         raise _other_kind(build, name, "a model with a recipe", "one without")
-    recipe = recipes.recipe(pinned.recipe)
-    files = recipe.files()
+    files = recipes.files(pinned.recipe)
     tree_hash = modeltree.tree_hash(files)
     assert pinned.tree is not None  # a spec with a recipe and no tree is refused
     if tree_hash != pinned.tree:
@@ -84,10 +83,10 @@ def make(app: App, image: str, name: str) -> None:
         new = Path(scratch, name)
         new.mkdir()
         new.chmod(0o755)  # the container's user may be another one than ours
-        for path, content in recipe.contents().items():
+        for path, content in recipes.contents(pinned.recipe).items():
             (new / path).write_bytes(content)
             (new / path).chmod(0o644)
-        shutil.rmtree(target, ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)  # rename(2) replaces no directory that holds files
         new.rename(target)
     size = sum(file.size for file in files)
     data: Json = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import click
@@ -143,7 +143,9 @@ def prove(
         app.project.writable(app.project.series(series.base))
         jobs = [job.job for job in work if job.job.nodes]
         if nodes:
-            with _proofs_locked(app, image):
+            app.remember_project()
+            keys = [Key("proof", f"{image}-{app.project.id}")]
+            with locks.acquire_all(app.places.locks, keys, locks.this_process(f"nvllm patch prove {image}")):
                 if registry is None:
                     _here(app, spec, series, name, facts, jobs, removals)
                 else:
@@ -201,15 +203,6 @@ def _removal(app: App, series: Series, chosen: Sets, absent: Collection[str], *,
     kept = proved.read(app.project, series.base).left_out
     same = any(record.patch == chosen.patch.id and record.inputs == hashed for record in kept)
     return _Removal(chosen, tests, hashed, again or not same)
-
-
-@contextlib.contextmanager
-def _proofs_locked(app: App, image: str) -> Iterator[None]:
-    """Hold the lock of the proofs of IMAGE."""
-    keys = [Key("proof", f"{image}-{app.project.id}")]
-    app.remember_project()
-    with locks.acquire_all(app.places.locks, keys, locks.this_process(f"nvllm patch prove {image}")):
-        yield
 
 
 def _recorded(app: App, base: str, records: Sequence[ProofRecord], task: Task) -> None:

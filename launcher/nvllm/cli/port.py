@@ -70,7 +70,7 @@ class _Job:
         """Return the files of the source of VERSION that the patches, or the spec, may be about."""
         if version == self.series.version:
             return self.old
-        return source.texts(source_archive(self.app, version), self._suffixes())
+        return source.texts(source_archive(self.app, version), suffixes(self.series))
 
     def to(
         self, version: str, new: Mapping[str, bytes], resolved: merge.Resolve
@@ -90,9 +90,6 @@ class _Job:
     def releases(self) -> tuple[str, ...]:
         """Return the releases after that of the series that the index has, in their order."""
         return releases.after(Sources(None, os.environ).indexes().sdist_versions("vllm"), self.series.version)
-
-    def _suffixes(self) -> tuple[str, ...]:
-        return suffixes(self.series)
 
 
 def _unasked(patch_id: str, path: str, merged: bytes) -> Resolution | None:
@@ -216,12 +213,13 @@ def port(
         if ready is None:
             text = seriesfile.text(directory, app.project.show(directory))
             files = written.files(text, series, ported, evidence, Release(target.name, to, commit))
-            _apply(job.enabled, ported, tree)
+            # Each was merged on what it requires; refuses those that do not apply together.
+            patching.apply_all(tree, [one.diff for one in ported if one.diff is not None and one.id in job.enabled])
             with durable.appearing(target, "--to") as partial:
                 for name, content in files.items():
                     durable.replace(partial / name, content, 0o644, code="NV920")
             lines = [f"written: {app.project.show(target)}, {len(files) - 1} patches"]
-        if moved is not None:
+        if moved is not None:  # after the series that it names: an interrupted port goes on with that
             durable.replace(spec_path, moved.encode(), 0o644, code="NV920")
             lines.append(f"written: {app.project.show(spec_path)}")
         if moved is None or undecided:
@@ -307,11 +305,6 @@ def _dated(job: _Job, ported: tuple[Ported, ...], version: str) -> tuple[Ported,
         else:
             dated.append(replace(outcome, since=known[outcome.id]) if outcome.state == "upstream" else outcome)
     return tuple(dated)
-
-
-def _apply(enabled: tuple[str, ...], ported: tuple[Ported, ...], tree: ArchiveTree) -> None:
-    """Raise Refused NV301 if the patches ENABLED, each merged on those that it requires, do not apply together."""
-    patching.apply_all(tree, [one.diff for one in ported if one.diff is not None and one.id in enabled])
 
 
 def _each(job: _Job) -> None:

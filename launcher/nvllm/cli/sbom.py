@@ -57,7 +57,7 @@ def sbom_command(
         from nvllm.image import cyclonedx
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"cyclonedx", "packageurl"}:
-            raise
+            raise  # a defect, and no extra that is not installed
         expected, cure = "the Python package cyclonedx-python-lib", extras.installing("sbom")
         raise refuse("NV512", "nvllm sbom", expected, "not installed", cure) from error
     _print(app, build, cyclonedx.document(build, read), output, len(read))

@@ -29,7 +29,7 @@ from nvllm.image import identity
 from nvllm.serve import detach, exposition, health, instances, owners, service, stopping
 from nvllm.serve.examination import Depth, examine
 from nvllm.serve.instances import SeenInstance
-from nvllm.serve.rundir import RunDirectory, all_below
+from nvllm.serve.rundir import CoveredKernels, InstanceState, RunDirectory, all_below
 from nvllm.serve.supervisor import Supervisor
 
 SERVE_EXAMPLES = """
@@ -199,13 +199,14 @@ def status(app: App, metrics: bool, metrics_file: Path | None) -> None:
     if metrics:
         app.out.line(_metrics(app, seen))
         return
+    projects = {instance.name: owners.owner(app.places, instance.name) for instance in seen}
     data: list[Json] = []
     for instance in seen:
         named: dict[str, Json] = {"instance": instance.name, "container": instance.container}
         known = named if instance.state is None else asdict(instance.state)
-        project = owners.owner(app.places, instance.name)
-        data.append({**known, "stage": instance.stage, "supervised": instance.supervised, "project": project})
-    app.out.result("status", {"instances": data}, lambda: _status_text(app, cast("list[dict[str, Json]]", data)))
+        here: dict[str, Json] = {"supervised": instance.supervised, "project": projects[instance.name]}
+        data.append({**known, "stage": instance.stage, **here})
+    app.out.result("status", {"instances": data}, lambda: _status_text(app, seen, projects))
 
 
 def _metrics(app: App, seen: Sequence[SeenInstance]) -> str:
@@ -219,56 +220,51 @@ def _metrics(app: App, seen: Sequence[SeenInstance]) -> str:
     return exposition.text(exposition.Exposed(seen, usage, gate_records.filed(app.places.gates), here))
 
 
-def _status_text(app: App, rows: list[dict[str, Json]]) -> None:
-    if not rows:
+def _status_text(app: App, seen: Sequence[SeenInstance], projects: Mapping[str, str | None]) -> None:
+    if not seen:
         app.out.line("nothing is being served")
         return
-
-    def cells(row: dict[str, Json]) -> tuple[str, ...]:
-        other = f"  (of {row['project']})" if row["project"] not in {None, app.project.identity} else ""
-        blessed = f"  (blessed {row['blessed']})" if row.get("blessed") else ""
-        name = f"{row['instance']}{'  (development)' if row.get('dev') else ''}{blessed}{other}"
-        address = f"127.0.0.1:{row['port']}" if row.get("port") else "-"
-        tokens = f"{row['kv_tokens']:,}" if row.get("kv_tokens") else "-"
-        began = cast("float | None", row.get("started"))  # an instance of another home has no state here
-        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began)) if began else "-"
-        phases = cast("list[tuple[str, float]]", row.get("phases") or [])
-        took = f"{sum(seconds for _, seconds in phases):.1f} s" if phases else "-"
-        supervised = "yes" if row["supervised"] else "no"
-        return (name, str(row["stage"]), address, started, took, tokens, supervised)
-
     columns = ["instance", "stage", "address", "started", "start took", "KV tokens", "supervised"]
-    app.out.table(columns, [cells(row) for row in rows])
-    for row in rows:
-        for death in cast("list[Mapping[str, Json]]", row.get("deaths") or []):
-            app.out.line(_death_text(row, death))
-        coverage = cast("Mapping[str, Json] | None", row.get("coverage"))
-        if coverage is not None:
-            app.out.line(_coverage_text(row, coverage))
-        kernels = cast("list[Mapping[str, str]]", row.get("kernels") or [])
-        if kernels:
-            app.out.line(_kernels_text(row, kernels))
+    app.out.table(columns, [_status_cells(app, one, projects[one.name]) for one in seen])
+    for state in (one.state for one in seen if one.state is not None):
+        for death in state.deaths:
+            app.out.line(f"{state.instance}: an engine died at {_local(death.when)}: {death.reason}")
+        if state.coverage is not None:
+            app.out.line(_coverage_text(state.instance, state.coverage))
+        if state.kernels:
+            app.out.line(_kernels_text(state))
 
 
-def _death_text(row: Mapping[str, Json], death: Mapping[str, Json]) -> str:
-    """Return when and of what an earlier engine of the instance in ROW died."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(cast("float", death["when"])))
-    return f"{row['instance']}: an engine died at {when}: {death['reason']}"
+def _status_cells(app: App, seen: SeenInstance, project: str | None) -> tuple[str, ...]:
+    """Return the row of SEEN, an instance of PROJECT. One of another home has no state here."""
+    other = f"  (of {project})" if project not in {None, app.project.identity} else ""
+    state, supervised = seen.state, "yes" if seen.supervised else "no"
+    if state is None:
+        return (f"{seen.name}{other}", seen.stage, "-", "-", "-", "-", supervised)
+    blessed = f"  (blessed {state.blessed})" if state.blessed else ""
+    name = f"{seen.name}{'  (development)' if state.dev else ''}{blessed}{other}"
+    took = f"{sum(seconds for _, seconds in state.phases):.1f} s" if state.phases else "-"
+    tokens = f"{state.kv_tokens:,}" if state.kv_tokens else "-"
+    return (name, seen.stage, f"127.0.0.1:{state.port}", _local(state.started), took, tokens, supervised)
 
 
-def _coverage_text(row: Mapping[str, Json], coverage: Mapping[str, Json]) -> str:
-    """Return how many kernels the cache of the instance in ROW has, and what the rounds of its bless never reached."""
-    unmet = ", ".join(cast("list[str]", coverage["unmet"]))
-    never = f"; never computed in one step: {unmet}" if unmet else ""
-    return f"{row['instance']}: its cache has {coverage['variants']} variants of {coverage['kernels']} kernels{never}"
+def _local(seconds: float) -> str:
+    """Return SECONDS since 1970 as the time of this host's zone."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _kernels_text(row: Mapping[str, Json], kernels: Sequence[Mapping[str, str]]) -> str:
-    """Return what the blessed cache of the instance in ROW lacks: KERNELS, and how to add them."""
-    names = ", ".join(dict.fromkeys(one["name"] for one in kernels))
+def _coverage_text(instance: str, coverage: CoveredKernels) -> str:
+    """Return how many kernels the cache of INSTANCE has, and what the rounds of its bless never reached."""
+    never = f"; never computed in one step: {', '.join(coverage.unmet)}" if coverage.unmet else ""
+    return f"{instance}: its cache has {coverage.variants} variants of {coverage.kernels} kernels{never}"
+
+
+def _kernels_text(state: InstanceState) -> str:
+    """Return which kernels the blessed cache of the instance in STATE lacks, and how to add them."""
+    names = ", ".join(dict.fromkeys(one.name for one in state.kernels))
     return (
-        f"{row['instance']}: {len(kernels)} kernels were not in the blessed cache, so requests waited for a compile: "
-        f"{names}. Add them: nvllm bless {row['image']} --profile {row['profile']} --extend"
+        f"{state.instance}: {len(state.kernels)} kernels were not in the blessed cache, so requests waited for a "
+        f"compile: {names}. Add them: nvllm bless {state.image} --profile {state.profile} --extend"
     )
 
 
@@ -314,6 +310,7 @@ def logs(app: App, instance: str | None, follow: bool, tail: int | None) -> None
 def _follow(app: App, path: Path, run: RunDirectory) -> None:
     seen = path.stat().st_size
     while True:
+        # It is gone between two starts, and after `nvllm gc`.
         with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
             seen = 0 if seen > os.fstat(stream.fileno()).st_size else seen  # another log was begun
             stream.seek(seen)

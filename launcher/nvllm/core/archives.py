@@ -55,7 +55,7 @@ _TORN = (
 
 _OPENERS: Mapping[bytes, Callable[[BinaryIO], io.BufferedIOBase]] = {
     b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
-    b"\xfd7zXZ": lambda stream: lzma.LZMAFile(stream),  # noqa: SIM115 - closing it would close nothing
+    b"\xfd7zXZ": lzma.LZMAFile,
 }
 
 _ENDINGS = 16
@@ -94,6 +94,7 @@ def tar(path: Path, name: ArchiveName, most: int = SOURCE) -> Iterator[tarfile.T
     with whole(name), reading.stream(path) as stream:
         head = stream.read(6)
         stream.seek(0)
+        # Not tarfile's own detection: it would unpack behind `Bounded`, which would then count packed bytes.
         opener = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
         plain: BinaryIO | io.BufferedIOBase = stream if opener is None else opener(stream)
         with tarfile.open(fileobj=Bounded(plain, most), mode="r|") as archive:

@@ -72,6 +72,7 @@ def _check(document: Json) -> None:
 
 
 def _integer(digits: str) -> int:
+    # int() takes 4,300 digits at most, and says so in words of its own.
     number = int(digits) if len(digits) <= len(str(-EXACT)) else EXACT + 1
     if abs(number) > EXACT:
         raise ValueError(f"a whole number beyond {EXACT}: {digits[:20]}{'...' if len(digits) > 20 else ''}")

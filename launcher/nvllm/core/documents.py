@@ -86,7 +86,7 @@ def converter(form: Form[Any]) -> cattrs.Converter:
     Only the names of fields are translated; the keys of mappings are the user's own. A class of a union is chosen by
     the field that is a Literal in each.
     """
-    reader = cattrs.Converter(detailed_validation=False)
+    reader = cattrs.Converter(detailed_validation=False)  # jsonschema has found every problem before
     reader.register_structure_hook_func(lambda hint: hint == bool | int | float | str, lambda value, _: value)
     reader.register_structure_hook_factory(
         lambda hint: bool(fields.classes_of(hint)), functools.partial(_union_fn, form, reader)
@@ -98,6 +98,7 @@ def converter(form: Form[Any]) -> cattrs.Converter:
 def _structure_fn(form: Form[Any], reader: cattrs.Converter, cls: type[Any]) -> Any:
     names = {}
     for member in fields.declared(cls, form):
+        # The type `Size`: people write 6GiB, and the field has bytes.
         size = any("string" in rule.types and "integer" in rule.types for rule in member.rules)
         names[member.field.name] = override(rename=member.name, struct_hook=_size if size else None)
     return cast("Any", make_dict_structure_fn)(cls, reader, **names)

@@ -67,18 +67,20 @@ def becoming(directory: Path) -> Iterator[Path]:
 
     Raises Refused NV920 if DIRECTORY cannot be written.
     """
+    # Beside the directory: a rename reaches no other file system.
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
     try:
         with writing(directory, "NV920"):
             partial.mkdir(parents=True)
         yield partial
         with writing(directory, "NV920"):
+            # Else a power cut can leave the directory under its new name, and without entries.
             for inner, _, _ in os.walk(partial):
                 sync_directory(Path(inner))
             partial.rename(directory)
             sync_directory(directory.parent)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)  # after the rename there is none
 
 
 def link(source: Path, target: Path) -> None:
@@ -115,12 +117,12 @@ def replacing(path: Path, mode: int, name: str = "file", code: WriteCode = "NV91
             with os.fdopen(descriptor, "wb") as stream:
                 yield stream
                 stream.flush()
-                os.fchmod(stream.fileno(), mode)
+                os.fchmod(stream.fileno(), mode)  # mkstemp made it for this user alone
                 # A rename can be on the disk before the bytes: after a power cut that is an empty file.
                 os.fsync(stream.fileno())
             reached(f"{name} written")
             os.replace(unnamed, path)
-        except BaseException:
+        except BaseException:  # Ctrl-C too leaves no file behind
             os.unlink(unnamed)
             raise
         reached(f"{name} renamed")

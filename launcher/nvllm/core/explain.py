@@ -50,7 +50,7 @@ def _differences(path: str, before: Json, after: Json) -> list[Factor]:
             if key in before and key in after:
                 factors += _differences(inner, before[key], after[key])
             else:
-                factors.append(Factor(inner, _shown(before, key), _shown(after, key)))
+                factors.append(Factor(inner, _value_text(before, key), _value_text(after, key)))
         return factors
     if _identified(before) and _identified(after):
         factors = _differences(path, _by_id(before), _by_id(after))
@@ -93,7 +93,7 @@ def _by_id(values: list[Mapping[str, Json]]) -> dict[str, Json]:
     return {str(one["id"]): one for one in values}
 
 
-def _shown(mapping: Mapping[str, Json], key: str) -> str | None:
+def _value_text(mapping: Mapping[str, Json], key: str) -> str | None:
     return _text(mapping[key]) if key in mapping else None
 
 

@@ -262,6 +262,7 @@ class _Derivation:
         return {**references, "required": required, "properties": {**head["properties"], **references["properties"]}}
 
     def _class(self, cls: type) -> Schema:
+        # Two classes of one name would share an entry of `$defs`.
         assert self.classes.setdefault(cls.__name__, cls) is cls
         properties: dict[str, Schema] = {}
         required: list[str] = []

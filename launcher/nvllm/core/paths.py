@@ -48,6 +48,7 @@ class Project:
     @property
     def id(self) -> str:
         """Sixteen digits of the sha256 of the identity: they name what this host keeps for this project alone."""
+        # A path is bytes, which need not be UTF-8.
         return hashlib.sha256(os.fsencode(self.identity)).hexdigest()[:16]
 
     def writable(self, path: Path) -> Path:
@@ -240,12 +241,12 @@ def find_project(named: Path | None, start: Path, platform: str = AMD64) -> Proj
     """
     if named is not None:
         if (named / "images").is_dir():
-            return _found(named.absolute(), platform)
+            return _project_at(named.absolute(), platform)
         cure = "name the directory that holds images/, patches/ and manifests/"
         raise refuse("NV107", str(named), "a project: a directory that holds images/", "no images/ in it", cure)
     for directory in (start.absolute(), *start.absolute().parents):
         if (directory / "manifests").is_dir() and (directory / "images").is_dir():
-            return _found(directory, platform)
+            return _project_at(directory, platform)
         if _has_specs(directory / "images"):
             problem = "image specs in images/, but no manifests/"
             cure = shlex.join(["mkdir", str(directory / "manifests")])
@@ -258,7 +259,7 @@ def packaged(platform: str = AMD64) -> Project:
     return Project(INSIDE if INSIDE.is_dir() else INSIDE.parents[2], platform, own=False)
 
 
-def _found(root: Path, platform: str) -> Project:
+def _project_at(root: Path, platform: str) -> Project:
     """Return the project at ROOT, which is no project of one's own if it is the one inside the package."""
     return Project(root, platform, own=root.resolve() != INSIDE.resolve())
 

@@ -62,7 +62,9 @@ def require(program: str, package: str) -> str:
 def run(
     argv: Sequence[str], *, env: Mapping[str, str], timeout: float, cwd: Path | None = None, stdin: bytes = b""
 ) -> Completed:
-    """Run ARGV for at most TIMEOUT seconds and return its result; the caller checks the exit status.
+    """Run ARGV in CWD with the variables ENV and the input STDIN, for at most TIMEOUT seconds; return its result.
+
+    The caller checks the exit status.
 
     Raises subprocess.TimeoutExpired, after the child was killed, and OSError if it cannot be started.
     """
@@ -118,6 +120,7 @@ class Programs:
         _log.debug("+ %s", shlex.join(argv))
         with self._process(argv, env, subprocess.STDOUT) as process:
             assert process.stdout is not None
+            # Not `stdout.read`, which waits until it has as many bytes, or the end.
             while chunk := os.read(process.stdout.fileno(), 65536):
                 heard(chunk)
             return process.wait()
@@ -161,7 +164,7 @@ class Programs:
                 list(argv),
                 env={**env, MARK: token},
                 cwd=cwd,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL,  # no program waits for an answer that nobody will give
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 start_new_session=True,  # Ctrl-C reaches nvllm alone, which ends them in order
@@ -194,7 +197,7 @@ class Programs:
         for note in sorted(self._ledger.iterdir()):
             if note.name in own:
                 continue
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):  # no line yet: killed before its program started
                 number, started = reading.text(note, _NOTE).split(maxsplit=1)
                 if _started_at(int(number)) == started.strip():
                     _signal_group(int(number), signal.SIGKILL)
@@ -216,6 +219,7 @@ def _started_at(process: int) -> str:
     """Return when PROCESS started, in clock ticks, and the boot that they are counted from; empty if it is gone."""
     try:
         fields = reading.text(Path(f"/proc/{process}/stat"), _NOTE).rpartition(")")[2].split()
+        # starttime, field 22 of proc_pid_stat(5), counted from behind the name, which may hold blanks and brackets.
         return f"{fields[19]} {boot_id()}"
     except (OSError, UnicodeDecodeError, IndexError):
         return ""
@@ -225,7 +229,7 @@ def _kill_marked(token: str) -> int:
     """Kill every process of this user that has TOKEN as its mark, and return how many there were."""
     mark, killed = f"{MARK}={token}".encode(), 0
     for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # another user's process, or one that has ended
             if mark in reading.content(path, _ENVIRONMENT).split(b"\0"):
                 os.kill(int(path.parent.name), signal.SIGKILL)
                 killed += 1
@@ -242,11 +246,11 @@ def _ending_its_group(process: subprocess.Popen[bytes]) -> Iterator[None]:
             _signal_group(process.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_LAST_WORDS)
-        finally:
+        finally:  # its children may ignore SIGTERM, or outlive it
             _signal_group(process.pid, signal.SIGKILL)
         raise
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it is gone, or another user's
         os.killpg(group, number)

@@ -36,26 +36,22 @@ class Progress(Protocol):
         """Open a table of COLUMNS, of which the first holds the rows' names; it stays when the context is left."""
 
 
-class _SilentTask:
-    def advance(self, amount: int) -> None:
-        pass
-
-
-class _SilentTable:
-    def row(self, name: str, *cells: str) -> None:
-        pass
-
-
 class Silent:
-    """Progress that shows nothing, for tests and library use."""
+    """Progress that shows nothing, for tests and library use; it is its own task and its own table."""
 
     def note(self, text: str) -> None:
         pass
 
+    def advance(self, amount: int) -> None:
+        pass
+
+    def row(self, name: str, *cells: str) -> None:
+        pass
+
     @contextmanager
     def task(self, label: str, total: int | None, unit: Unit) -> Iterator[Task]:
-        yield _SilentTask()
+        yield self
 
     @contextmanager
     def table(self, columns: Sequence[str]) -> Iterator[Table]:
-        yield _SilentTable()
+        yield self

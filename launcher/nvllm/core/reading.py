@@ -41,14 +41,6 @@ NOT_REGULAR = {
 }
 """What stands in the place of a regular file, by the kind in its mode."""
 
-_KINDS = (
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
-
 _UNUSABLE = {
     errno.EACCES,
     errno.EPERM,
@@ -151,6 +143,5 @@ def _opened(path: Path, flags: int) -> BinaryIO:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        kind = next((name for holds, name in _KINDS if holds(mode)), "no regular file")
-        raise OSError(errno.EINVAL, kind, str(path))
+        raise OSError(errno.EINVAL, NOT_REGULAR[stat.S_IFMT(mode)], str(path))
     return os.fdopen(descriptor, "rb")

@@ -103,7 +103,7 @@ class Trusted:
         """Raise Refused unless PATH with the status INFO is of KIND, of a trusted user, without the bits WRITABLE."""
         expected = _DIRECTORY if kind == stat.S_IFDIR else _FILE
         if stat.S_IFMT(info.st_mode) != kind:
-            raise self._replaced(path, expected, _kind(info.st_mode))
+            raise self._replaced(path, expected, reading.NOT_REGULAR.get(stat.S_IFMT(info.st_mode), "a file"))
         if info.st_uid not in {0, os.geteuid(), self.owner}:
             raise self._replaced(path, expected, f"one of user {info.st_uid}")
         if info.st_mode & writable:
@@ -136,8 +136,3 @@ def project(root: Path, code: str) -> Trusted:
     except OSError:  # `Trusted.directory` says what is wrong with it
         owner = None
     return Trusted(root, code, 0o002, owner)
-
-
-def _kind(mode: int) -> str:
-    kinds = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a directory", stat.S_IFREG: "a file"}
-    return kinds.get(stat.S_IFMT(mode), "a special file")

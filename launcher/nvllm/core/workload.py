@@ -10,6 +10,9 @@ Other arguments depend on what else is in the step: a prompt that is computed wh
 behind theirs, at an address that 16 may not divide, and a grammar's mask has a row for each request that has a grammar.
 Requests that are sent together need not be computed together, so `joint_steps` says which ones must be.
 
+An adapter has kernels of its own, which depend on the number of tokens and of requests in the step that are adapted.
+All adapters of an engine share them, for vLLM pads each to the engine's ``max-lora-rank``.
+
 On the CPU no length matters, because there is no Triton. But vLLM compiles some functions of its sampler at the first
 request that needs them, such as one with ``logprobs``. So a round there has each sampling setting, and nothing else.
 """
@@ -21,7 +24,7 @@ import json
 import math
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from nvllm.core.canonical import Json
@@ -97,21 +100,27 @@ class Bounds:
     """What an engine takes: LONGEST is the most tokens of a prompt and its answer, BATCH the most requests at once.
 
     CHUNK is the most tokens of a prompt in one step, if it is known; GRAPHS are the batches that have a CUDA graph.
+    ADAPTERS are the names by which requests ask for one.
     """
 
     longest: int
     batch: int
     chunk: int | None
     graphs: tuple[int, ...]
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for ANSWER tokens after the tokens PROMPT, with the sampling SETTINGS, by the names of vLLM's API."""
+    """A request for ANSWER tokens after the tokens PROMPT, with the sampling SETTINGS, by the names of vLLM's API.
+
+    It is answered with ADAPTER, if one is named.
+    """
 
     prompt: tuple[int, ...]
     answer: int
     settings: Mapping[str, Json]
+    adapter: str | None = None
 
 
 Step: TypeAlias = tuple[Request, ...]
@@ -130,13 +139,14 @@ class JointStep:
     requests: tuple[Request, ...]
 
 
-def bounds(arguments: Mapping[str, bool | int | float | str], longest: int) -> Bounds:
-    """Return the bounds of an engine with the ARGUMENTS of a profile, whose LONGEST request it states."""
+def bounds(arguments: Mapping[str, bool | int | float | str], longest: int, adapters: tuple[str, ...] = ()) -> Bounds:
+    """Return the bounds of an engine with the ARGUMENTS and ADAPTERS of a profile, whose LONGEST request it states."""
     batch = int(arguments.get("max-num-seqs", _SEQUENCES))
     chunk = arguments.get("max-num-batched-tokens")
     named = arguments.get("compilation-config.cudagraph_capture_sizes")
+    # Where none are named, the sizes that vLLM captures by itself.
     graphs = json.loads(str(named)) if named is not None else [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
-    return Bounds(longest, batch, int(chunk) if chunk is not None else None, tuple(sorted(map(int, graphs))))
+    return Bounds(longest, batch, int(chunk) if chunk is not None else None, tuple(sorted(map(int, graphs))), adapters)
 
 
 def lengths(of: Bounds) -> tuple[int, ...]:
@@ -175,7 +185,7 @@ def steps(of: Bounds, number: int) -> tuple[Step, ...]:
     # A long prompt in several steps while others generate.
     sequence.append(tuple(made.request(length) for length in (1, short, longest)[: of.batch]))
     sequence += made.repeated(longest)
-    return (*sequence, *_sampling(made, short, of.batch))
+    return (*sequence, *_adapted(made, of, short), *_sampling(made, short, of.batch))
 
 
 def joint_steps(of: Bounds, number: int) -> tuple[JointStep, ...]:
@@ -198,6 +208,8 @@ def joint_steps(of: Bounds, number: int) -> tuple[JointStep, ...]:
         beside = drawn.randint(1, min(most, _DRAWN))
         prompts = drawn.randint(1, min(of.batch - beside, 2))
         sequence.append(_prefill(made, tuple(_drawn(drawn, longest) for _ in range(prompts)), beside))
+    for name in of.adapters:
+        sequence += [_adapted_prefill(made, length, name) for length in lengths(of)]
     return (*sequence, *(_joint_sampling(made, of.batch) if number == 0 else ()))
 
 
@@ -209,6 +221,23 @@ def _prefill(made: _Prompts, prompts: tuple[int, ...], count: int) -> JointStep:
     """Return the step in which prompts of so many tokens are computed while COUNT requests generate."""
     name = f"prompts of {', '.join(map(str, prompts))} tokens beside {count} that generate"
     return JointStep(name, made.generating(count), tuple(made.request(length) for length in prompts))
+
+
+def _adapted(made: _Prompts, of: Bounds, short: int) -> list[Step]:
+    """Return a prompt of every length for each adapter, and batches that the model and its adapters answer in turn."""
+    if not of.adapters:
+        return []
+    alone = [(replace(made.request(length), adapter=name),) for name in of.adapters for length in lengths(of)]
+    names = (*of.adapters, None)
+    turns = [zip(range(count), itertools.cycle(names), strict=False) for count in batches(of)]
+    return [*alone, *(tuple(replace(made.request(short), adapter=name) for _, name in turn) for turn in turns)]
+
+
+def _adapted_prefill(made: _Prompts, length: int, adapter: str) -> JointStep:
+    """Return the step in which a prompt of LENGTH tokens is computed for ADAPTER while the model generates without."""
+    step = _prefill(made, (length,), 1)
+    (request,) = step.requests
+    return replace(step, name=f"{step.name}, for {adapter}", requests=(replace(request, adapter=adapter),))
 
 
 def _joint_sampling(made: _Prompts, batch: int) -> list[JointStep]:
@@ -228,7 +257,9 @@ def _joint_sampling(made: _Prompts, batch: int) -> list[JointStep]:
 
 def sampling_steps(of: Bounds, number: int) -> tuple[Step, ...]:
     """Return the steps of the round NUMBER for an engine on the CPU with the bounds OF; the same ones each time."""
-    return _sampling(_Prompts(of, number, _FEW), min(of.longest - 1, 2 * _FEW), of.batch)
+    made, length = _Prompts(of, number, _FEW), min(of.longest - 1, 2 * _FEW)
+    adapted = tuple((replace(made.request(length), adapter=name),) for name in of.adapters)
+    return (*adapted, *_sampling(made, length, of.batch))
 
 
 def _sampling(made: _Prompts, length: int, batch: int) -> tuple[Step, ...]:

@@ -16,14 +16,11 @@ from dataclasses import dataclass
 import yaml
 
 from nvllm.core import canonical
-from nvllm.core.canonical import Json
+from nvllm.core.canonical import MAX_DEPTH, Json
 from nvllm.core.refusal import Refusal, Refused, refuse_any
 
 MAX_VALUES = 20_000
 """Most values in one document, with aliases expanded. A spec has hundreds; a few nested aliases make billions."""
-
-MAX_DEPTH = 64
-"""Deepest nesting of one document. Beyond it Python's recursion limit would end the program."""
 
 MAX_TEXT = 250_000
 """Most characters of one document: PyYAML takes seconds for as many."""

@@ -54,7 +54,7 @@ def open_client(timeout: int) -> docker.DockerClient:
     named = endpoint.find(os.environ)
     if isinstance(named, EngineProblem):
         raise Refused([engines.unreachable(named)])
-    if not named.stored:
+    if not named.stored:  # the client itself reads DOCKER_HOST, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH
         return docker.from_env(timeout=timeout)
     return docker.DockerClient(base_url=named.url, tls=_certificates(named), timeout=timeout)
 
@@ -81,6 +81,7 @@ def engine_errors(method: Callable[P, T]) -> Callable[P, T]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return method(*args, **kwargs)
+        # Before the next one, of which it is a kind in Docker's client: the engine did answer.
         except docker.errors.APIError as error:
             raise Refused([engines.unreachable(error_answer(error))]) from error
         except requests.exceptions.RequestException as error:

@@ -36,7 +36,7 @@ REMOVAL_TIMEOUT = 5.0
 """Seconds to wait for a container that another process removes."""
 
 _POLL = 0.2
-"""Seconds between two looks at a container that is to end by itself."""
+"""Seconds between two looks at a container that is to end, or to be gone."""
 
 _CDI_GPU = "nvidia.com/gpu"
 """The kind of NVIDIA's GPUs in the container device interface (CDI), which names them by uuid too."""
@@ -67,14 +67,14 @@ class Containers(Connection):
 
     def start_workbench(self, bench: Workbench, labels: Mapping[str, str]) -> str:
         """Create and start the container of BENCH as `start` does that of a plan, its directory writable in it."""
-        told = options(container.of_plan(bench.plan, {**labels, **self._labels}), self.product)
-        told["mounts"].append(Mount(CACHE, bench.directory, type="bind"))
-        return self._start(bench.plan, told)
+        creating = options(container.of_plan(bench.plan, {**labels, **self._labels}), self.product)
+        creating["mounts"].append(Mount(CACHE, bench.directory, type="bind"))
+        return self._start(bench.plan, creating)
 
-    def _start(self, plan: LaunchPlan, told: Mapping[str, Any]) -> str:
+    def _start(self, plan: LaunchPlan, creating: Mapping[str, Any]) -> str:
         self._discard_stopped(plan.instance)
         try:
-            created = self._client.containers.create(image=self._own_name(plan), **told)
+            created = self._client.containers.create(image=self._own_name(plan), **creating)
             try:
                 created.start()
             except (*FAILURES, *OTHER_FORM):
@@ -96,11 +96,11 @@ class Containers(Connection):
         It may write into the directories WRITABLE, path in the container to path on this host. It is killed after
         PATIENCE seconds, and after an interrupt. Raises Refused NV515 if it cannot be started.
         """
-        told = options(creating, self.product)
-        del told["ports"]
-        told["mounts"] += [Mount(target, path, type="bind") for target, path in (writable or {}).items()]
+        with_options = options(creating, self.product)
+        del with_options["ports"]  # without a network there is nothing to publish
+        with_options["mounts"] += [Mount(target, path, type="bind") for target, path in (writable or {}).items()]
         self._discard_stopped(creating.name)
-        created = self._client.containers.create(image=image_id, network_mode="none", **told)
+        created = self._client.containers.create(image=image_id, network_mode="none", **with_options)
         try:
             created.start()
             until = time.monotonic() + patience
@@ -166,6 +166,7 @@ class Containers(Connection):
         return self._output(container_id, ["cat", path])
 
     def _listed(self, container_id: str, interpreter: str, *directories: str) -> list[str] | None:
+        # -I: whatever PYTHONPATH the plan sets for vLLM, this program imports the standard library alone.
         output = self._output(container_id, [interpreter, "-I", "-c", _LIST, *directories])
         return output.splitlines() if output is not None else None
 
@@ -195,7 +196,7 @@ class Containers(Connection):
     @engine_errors
     def kill(self, container_id: str) -> None:
         """Kill the container: a worker that hangs ignores SIGTERM."""
-        with contextlib.suppress(docker.errors.NotFound, docker.errors.APIError):
+        with contextlib.suppress(docker.errors.APIError):  # 409 of one that has ended, 404 of one that is gone
             self._client.api.kill(container_id)
 
     @engine_errors
@@ -217,7 +218,7 @@ class Containers(Connection):
             with contextlib.suppress(Refused):
                 if self.state(container_id) is None:
                     return True
-            time.sleep(0.1)
+            time.sleep(_POLL)
         return False
 
     def _own_name(self, plan: LaunchPlan) -> str:

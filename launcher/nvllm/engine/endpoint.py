@@ -67,6 +67,7 @@ def find(env: Mapping[str, str]) -> Endpoint | EngineProblem:
 def _stored(directory: Path, name: str) -> Endpoint | EngineProblem:
     """Return where the context NAME of the store in DIRECTORY leads, or why it leads nowhere."""
     where = f"docker context {name}"
+    # Docker's store names the directories of a context by the sha256 of its name.
     key = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
     try:
         data = reading.content(directory / "contexts/meta" / key / "meta.json", reading.CONFIGURATION)

@@ -38,6 +38,7 @@ def connect() -> Engine | EngineProblem:
     except RecursionError as error:
         return client.other_form(error)
     except (*client.FAILURES, *client.OTHER_FORM) as error:
+        # What its first request brings, for the version of the API, the client wraps into an error of its own.
         answer = error.__cause__ if isinstance(error.__cause__, docker.errors.APIError) else error
         if isinstance(answer, docker.errors.APIError):
             return client.error_answer(answer)

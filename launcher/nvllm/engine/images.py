@@ -218,6 +218,7 @@ class Images(Connection):
     def _unstarted(self, image_id: str) -> Iterator[str]:
         """Yield the id of a container of IMAGE_ID that is created, never started, and removed afterwards."""
         labels = {"nvllm.reader": image_id}
+        # "-": the engine creates no container without a command, and an image may have none. It is never run.
         container = str(self._client.api.create_container(image_id, ["-"], labels=labels, **NO_CLIENT_PROXIES)["Id"])
         try:
             yield container

@@ -22,11 +22,13 @@ def markdown(manifest: RunManifest, comparison: Comparison) -> str:
     )
     sections = [f"## {title}\n\n{_list(lines)}" for title, lines in parts]
     if comparison.flipped:
-        sections.append(f"## Questions that two arms do not answer alike\n\n{summary.flipped_table(comparison)}")
+        flipped = [summary.flipped_table(comparison).markdown, summary.unlisted_text(comparison)]
+        sections += ["## Questions that two arms do not answer alike", *filter(None, flipped)]
     if comparison.compiles:
-        sections.append(f"## Artifacts of one compile key\n\n{summary.compiles_table(comparison)}")
+        sections += ["## Artifacts of one compile key", summary.compile_table(comparison).markdown]
     if comparison.engines:
-        sections.append(f"## Runs in one engine\n\n{summary.questions_table(comparison)}")
+        tables = [summary.engine_table(comparison).markdown, summary.MARKS, summary.question_table(comparison).markdown]
+        sections += ["## Runs in one engine", *tables]
     return "\n\n".join([f"# {summary.title(manifest)}: what follows", *sections]) + "\n"
 
 

@@ -58,7 +58,7 @@ class Artifacts:
         key, manifest = servehash.compile_key(examination.plan), examination.manifest
         loaded = [one for one in self.directory.verdicts(arm.name) if one.loaded(arm.profile)[1]]
         again = f"{held_locks.command} --force"
-        refuse_any(_others(loaded, "compile key", key, lambda verdict: verdict.loaded(arm.profile)[0], again))
+        refuse_any(_otherwise_loaded(loaded, "compile key", key, lambda verdict: verdict.loaded(arm.profile)[0], again))
         compiled = (key, arm.artifact)
         if compiled not in self._known:
             if manifest is not None:
@@ -67,7 +67,7 @@ class Artifacts:
             else:
                 self._known[compiled] = self._own(key, arm.artifact, examination, held_locks)
         tree = self._known[compiled].tree.hash
-        refuse_any(_others(loaded, "tree", tree, lambda verdict: verdict.loaded(arm.profile)[1], again))
+        refuse_any(_otherwise_loaded(loaded, "tree", tree, lambda verdict: verdict.loaded(arm.profile)[1], again))
         return self._known[compiled]
 
     def _own(self, key: str, number: int, examination: Examination, held_locks: HeldLocks) -> Artifact:
@@ -78,7 +78,7 @@ class Artifacts:
         return work.artifact(self.directory.artifact(key, number), number)
 
 
-def _others(
+def _otherwise_loaded(
     loaded: Sequence[LegVerdict], name: str, now: str, of: Callable[[LegVerdict], str], cure: str
 ) -> list[Refusal]:
     """Return NV859 with CURE for each leg that LOADED something whose hash NAME, which OF returns, is not NOW."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import platform
 import subprocess
 from collections.abc import Sequence
@@ -43,6 +42,8 @@ def manifest(
     per_engine: int = 1,
 ) -> RunManifest:
     """Return the manifest of a run of KIND: RUNS of each arm in STATES, PER_ENGINE in each engine, asked PROBE on HOST.
+
+    MARGINS, TRACE (None: no traces), UNTIL_DECIDED and COLD are as the manifest has them.
 
     Raises Refused NV302 if there is no image here that counts as that of BUILD for PROJECT.
     """
@@ -112,10 +113,11 @@ def host_state(project: Project, places: Places, engine: Engine) -> HostState:
         machine=facts.cpu.machine or platform.machine(),
         kernel=platform.release(),
         processor=f"{facts.cpu.kind}, {facts.cpu.count} processors",
-        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory=facts.mem_total,
         gpus=tuple(f"{gpu.name}, driver {gpu.driver}" for gpu in facts.gpus),
         engine="" if about is None else f"{about.product} {about.version}",
         commit=commit,
+        # Files that git does not know change nothing of what the commit says.
         dirty=bool(commit and _git(project.root, "status", "--porcelain", "--untracked-files=no").strip()),
     )
 

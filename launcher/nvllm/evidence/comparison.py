@@ -138,7 +138,10 @@ def summary(arm: ArmLegs) -> ArmSummary:
 
 
 def correct(factor: str, first: ArmLegs, other: ArmLegs, level: float, margins: Margins) -> Effect:
-    """Return the effect of FACTOR, by which the share of correct answers of OTHER differs from that of FIRST."""
+    """Return the effect of FACTOR, by which the share of correct answers of OTHER differs from that of FIRST.
+
+    LEVEL is that of its interval; within MARGINS it counts as none.
+    """
     return _effect(factor, CORRECT, [((-1, first), (1, other))], level, margins)
 
 
@@ -175,7 +178,8 @@ def _effect(factor: str, measure: str, groups: Sequence[_Group], level: float, m
     """Return the effect of FACTOR on MEASURE over GROUPS; not yet adjusted."""
     margin = deciding.margin_of(measure, margins)
     if measure == SPEED:
-        return effect(factor, measure, intervals.ratio(list(_by_run(groups)), level, margin), margin)
+        rates = _in_runs(groups, lambda verdict: math.log(verdict.rate) if verdict.rate else None)
+        return effect(factor, measure, intervals.ratio(list(rates), level, margin), margin)
     if measure == LENGTH:
         lengths = [value for _, arm in groups[0] for value in _lengths([each for _, each in arm.sampled]).values()]
         typical = statistics.fmean(lengths) if lengths else 0.0
@@ -187,7 +191,7 @@ def _effect(factor: str, measure: str, groups: Sequence[_Group], level: float, m
     shares = [value / scale for value in _by_question(groups, _shares).values()]
     estimate, by_runs = intervals.paired_shares(shares, level, margin / scale), False
     if any(len(arm.sampled) > 1 for group in groups for _, arm in group):
-        runs = [value / scale for value in _correct_by_run(groups)]
+        runs = [value / scale for value in _in_runs(groups, lambda verdict: verdict.share)]
         estimate, by_runs = intervals.over_runs(estimate, runs, level, margin / scale)
     low, high = (None if limit is None else limit * scale for limit in (estimate.low, estimate.high))
     scaled = replace(estimate, value=estimate.value * scale, low=low, high=high)
@@ -226,16 +230,6 @@ def _by_question(
 def by_question(first: ArmLegs, other: ArmLegs) -> dict[int, float]:
     """Return for each question that both arms were asked by how much OTHER answers it rightly more often than FIRST."""
     return _by_question([((-1, first), (1, other))], _shares)
-
-
-def _by_run(groups: Sequence[_Group]) -> Iterator[float]:
-    """Yield for each run that all arms of GROUPS have the logarithm by which tokens per second grow."""
-    return _in_runs(groups, lambda verdict: math.log(verdict.tokens / verdict.seconds) if verdict.tokens else None)
-
-
-def _correct_by_run(groups: Sequence[_Group]) -> Iterator[float]:
-    """Yield for each run that all arms of GROUPS have by how much the share of correct answers grows."""
-    return _in_runs(groups, lambda verdict: verdict.correct / verdict.asked if verdict.asked else None)
 
 
 def _in_runs(groups: Sequence[_Group], value: Callable[[LegVerdict], float | None]) -> Iterator[float]:
@@ -353,7 +347,8 @@ def notes(arms: Sequence[ArmLegs], effects: int) -> Iterator[str]:
     engines = [len({verdict.in_engine for verdict, _ in arm.valid}) for arm in arms if arm.outcome != "invalid"]
     runs = min(engines, default=0)
     if 0 < runs < _FEW_RUNS:
-        yield f"speed rests on {_few(runs)}"
+        shows = "one run of each arm: no interval"
+        yield f"speed rests on {shows if runs == 1 else f'{runs} runs of each arm: only large differences show'}"
     for arm in arms:
         late = sum(answer.timed_out for _, answers in arm.valid for answer in answers)
         if late:
@@ -361,10 +356,6 @@ def notes(arms: Sequence[ArmLegs], effects: int) -> Iterator[str]:
             yield f"{arm.name}: {late} of {asked} answers ran into the timeout; they count as wrong"
     if effects > 1:
         yield f"intervals and p-values are corrected for {effects} effects (Bonferroni, Holm)"
-
-
-def _few(runs: int) -> str:
-    return "one run of each arm: no interval" if runs == 1 else f"{runs} runs of each arm: only large differences show"
 
 
 def replicas(arms: Sequence[ArmLegs]) -> Iterator[str]:

@@ -27,7 +27,6 @@ from nvllm.evidence.records import (
     Comparison,
     Effect,
     FactorFinding,
-    LegVerdict,
     Margins,
 )
 
@@ -37,11 +36,14 @@ _LOSS = "loss"
 def noted(
     compared: Comparison, arms: Sequence[ArmLegs], states: Sequence[ArmState], margins: Margins, error_share: float
 ) -> Comparison:
-    """Return COMPARED, the comparison of ARMS, each of which loaded the artifact of its state in STATES."""
+    """Return COMPARED, the comparison of ARMS by MARGINS, each of which loaded the artifact of its state in STATES.
+
+    ERROR_SHARE is as in `comparison.compare`.
+    """
     usable = [arm for arm in arms if arm.outcome != "invalid" and arm.valid]
     effects, findings = list[Effect](), list[FactorFinding]()
     bad = set[str]()
-    for arm in sorted(usable, key=_share):
+    for arm in sorted(usable, key=lambda arm: statistics.fmean(_starts(arm) or [0.0])):
         others = [one for one in usable if one.name not in {arm.name, *bad}]
         if not others:
             continue
@@ -96,6 +98,7 @@ def _joined(over_questions: Estimate, value: float, width: float, margin: float,
     joined = replace(over_questions, value=value, low=low, high=high)
     if width <= max(down, up):
         return joined, "question"
+    # A margin of 0 would need starts without end.
     needed = None if low > 0 or high < 0 or width <= margin else math.ceil(starts * (width / max(margin, 1e-3)) ** 2)
     return replace(joined, needed=needed), "run"
 
@@ -115,15 +118,7 @@ def _within(arms: Sequence[ArmLegs]) -> float:
 
 def _starts(arm: ArmLegs) -> list[float]:
     """Return the share of right answers of each start of ARM."""
-    return [*comparison.by_engine(arm, _right).values()]
-
-
-def _right(verdict: LegVerdict) -> float | None:
-    return verdict.correct / verdict.asked if verdict.asked else None
-
-
-def _share(arm: ArmLegs) -> float:
-    return statistics.fmean(_starts(arm) or [0.0])
+    return [*comparison.by_engine(arm, lambda verdict: verdict.share).values()]
 
 
 def _tree(arm: ArmLegs) -> str:

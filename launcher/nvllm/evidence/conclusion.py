@@ -18,7 +18,7 @@ def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTa
     if manifest.kind not in ("bench", "sweep"):
         described = comparison.compare(arms, manifest.margins, share)
         findings = (*described.findings, *_floors(manifest, described))
-        described = replace(described, findings=findings, notes=(*described.notes, *_looked(share)))
+        described = replace(described, findings=findings, notes=(*described.notes, *_looks_note(share)))
         described = grid.noted(drift.noted(described, arms, manifest.margins, share), arms)
         if any(one.artifact for one in manifest.arms):
             described = compiles.noted(described, arms, manifest.arms, manifest.margins, share)
@@ -26,7 +26,7 @@ def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTa
         return alike.noted(described, arms, drifting)
     measures = (*PRIMARY, CORRECT) if manifest.kind == "sweep" else tuple(PRIMARY)
     compared = sidebyside.compare(arms, manifest.margins, measures, share)
-    notes = (*compared.notes, *_looked(share), *_noise(manifest, compared), *_traces(tables))
+    notes = (*compared.notes, *_looks_note(share), *_noise(manifest, compared), *_traces(tables))
     kernels, traced = [trace.together(one) for one in trace.by_arm(tables).values()], tuple(trace.per_token(tables))
     compared = replace(compared, notes=notes, kernels=tuple(kernels), common=trace.compared(kernels), traced=traced)
     compared = grid.noted(compared, arms) if manifest.kind == "sweep" else compared
@@ -43,7 +43,7 @@ def _floors(manifest: RunManifest, described: Comparison) -> Iterator[FactorFind
                 yield deciding.against_floor(arm, questions, floor / 100)
 
 
-def _looked(share: float) -> Iterator[str]:
+def _looks_note(share: float) -> Iterator[str]:
     """Yield that a comparison with SHARE of the error is one of several looks."""
     if share < 1:
         yield f"the run goes on until it is decided: this look has 1/{round(1 / share)} of the error of {1 - LEVEL:.0%}"

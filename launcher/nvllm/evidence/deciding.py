@@ -50,9 +50,9 @@ def decide(factor: str, effects: Sequence[Effect]) -> FactorFinding:
     named = {one: "" if one.factor == factor else f"{one.factor}: " for one in effects}
     parts, takes = [f"{named[one]}{_difference(one)}" for one in differing], ""
     if finding == "neutral":
-        parts += [f"{named[one]}{_seen(one)}, within {margin_text(one)}" for one in effects]
+        parts += [f"{named[one]}{_estimate_text(one)}, within {margin_text(one)}" for one in effects]
     elif open_ones := [one for one in effects if one not in differing and not within(one)]:
-        seen = [f"{named[one]}{_seen(one)}, margin {margin_text(one)}" for one in open_ones]
+        seen = [f"{named[one]}{_estimate_text(one)}, margin {margin_text(one)}" for one in open_ones]
         more = f", and {len(seen) - _NAMED} more" if len(seen) > _NAMED else ""
         takes = would_take(open_ones)
         parts += [f"not known: {', '.join(seen[:_NAMED])}{more}", takes]
@@ -140,7 +140,7 @@ def _better(effect: Effect) -> bool:
     return (effect.estimate > (0 if is_difference(effect.measure) else 1)) == MORE_IS_BETTER[effect.measure]
 
 
-def _seen(effect: Effect) -> str:
+def _estimate_text(effect: Effect) -> str:
     return f"{effect.measure} {effect_text(effect, effect.estimate)} ({interval_text(effect)})"
 
 
@@ -154,4 +154,4 @@ def _kind(effect: Effect) -> str:
 
 
 def _difference(effect: Effect) -> str:
-    return f"{_kind(effect)}: {_seen(effect)}" + (f", within {margin_text(effect)}" if within(effect) else "")
+    return f"{_kind(effect)}: {_estimate_text(effect)}" + (f", within {margin_text(effect)}" if within(effect) else "")

@@ -125,7 +125,7 @@ class EvidenceDirectory:
         return self.path / "arms" / arm / f"run-{run}"
 
     def verdict(self, arm: str, run: int) -> LegVerdict | None:
-        """Return the verdict of a leg, None if it is not complete."""
+        """Return the verdict of RUN of ARM, None if that leg is not complete."""
         path = self.leg(arm, run) / "verdict.json"
         return self._read(path, FORM_LEG) if path.exists() else None
 
@@ -171,6 +171,7 @@ class EvidenceDirectory:
         """Write the ANSWERS of a leg, then its VERDICT. Raises Refused NV920 if that fails."""
         leg = self.leg(verdict.arm, verdict.run)
         self.keep(leg, "perq.jsonl", lines(answers).decode())
+        # Last: a leg with a verdict is complete, and is not run again.
         self.keep(leg, "verdict.json", documents.encode(FORM_LEG, verdict).decode())
 
     def arms(self) -> tuple[ArmLegs, ...]:

@@ -48,13 +48,17 @@ def noted(compared: Comparison, arms: Sequence[ArmLegs], margins: Margins, error
         series = _series([parts[0][0].first, *(pair.other for pair, _ in parts)])
         findings.append(replace(decided, text=f"{series}; {decided.text}", brief=series))
     notes = [f"runs in one engine: {len(pairs)} pairs, each later run against the first one, corrected by themselves"]
-    engines = tuple(_engines(arms))
+    engines = [
+        EngineRuns(arm.name, engine, tuple(_figures(verdict) for _, (verdict, _) in sorted(legs.items())))
+        for arm in arms
+        for engine, legs in _by_turn(arm).items()
+    ]
     return replace(
         compared,
         effects=(*compared.effects, *effects),
         findings=(*compared.findings, *findings),
         notes=(*compared.notes, *(notes if pairs else [])),
-        engines=engines,
+        engines=tuple(engines),
     )
 
 
@@ -92,25 +96,12 @@ def _against_first(name: str, turns: Mapping[int, Sequence[Leg]]) -> Iterator[_P
 
 def _series(runs: Sequence[ArmLegs]) -> str:
     """Return how many answers were right in each of RUNS."""
-    totals = [[sum(of(verdict) for verdict, _ in run.legs) for of in (_right, _asked)] for run in runs]
+    verdicts = [[verdict for verdict, _ in run.legs] for run in runs]
+    totals = [(sum(one.correct for one in legs), sum(one.asked for one in legs)) for legs in verdicts]
     asked = {each for _, each in totals}
     if len(asked) == 1:
         return f"{', '.join(str(right) for right, _ in totals)} of {max(asked)} right, run after run"
     return f"{', '.join(f'{right} of {each}' for right, each in totals)} right, run after run"
-
-
-def _right(verdict: LegVerdict) -> int:
-    return verdict.correct
-
-
-def _asked(verdict: LegVerdict) -> int:
-    return verdict.asked
-
-
-def _engines(arms: Sequence[ArmLegs]) -> Iterator[EngineRuns]:
-    for arm in arms:
-        for engine, legs in _by_turn(arm).items():
-            yield EngineRuns(arm.name, engine, tuple(_figures(verdict) for _, (verdict, _) in sorted(legs.items())))
 
 
 def _figures(verdict: LegVerdict) -> RunFigures:
@@ -119,7 +110,7 @@ def _figures(verdict: LegVerdict) -> RunFigures:
         outcome=verdict.outcome,
         correct=verdict.correct,
         asked=verdict.asked,
-        tokens_per_second=verdict.tokens / verdict.seconds if verdict.seconds else 0.0,
+        tokens_per_second=verdict.rate,
         kv_usage=verdict.kv_usage,
         peak_memory=verdict.peak_memory,
     )

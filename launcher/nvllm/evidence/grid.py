@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from nvllm.evidence.comparison import ArmLegs, Leg
+from nvllm.evidence.comparison import ArmLegs
 from nvllm.evidence.records import Comparison, QuestionRuns
 from nvllm.trials.answers import Answered
 
@@ -28,7 +28,8 @@ def noted(compared: Comparison, arms: Sequence[ArmLegs]) -> Comparison:
     ]
     if not compared.engines:
         legs = [[*arm.legs] for arm in arms]
-    runs = [[_answers(leg) for leg in sorted(of_column, key=_run)] for of_column in legs]
+    in_order = [sorted(of_column, key=lambda leg: leg[0].run) for of_column in legs]
+    runs = [[{one.id: one for one in answers} for _, answers in column] for column in in_order]
     expected = {one.id: one.expected for column in runs for answers in column for one in answers.values()}
     if len(expected) < 2:
         return compared
@@ -44,14 +45,6 @@ def noted(compared: Comparison, arms: Sequence[ArmLegs]) -> Comparison:
     left_out = f"run by run, the first {most} of {len(expected)} questions are listed"
     notes = (*compared.notes, *([left_out] if len(expected) > most else []))
     return replace(compared, questions=rows, notes=notes)
-
-
-def _run(leg: Leg) -> int:
-    return leg[0].run
-
-
-def _answers(leg: Leg) -> Mapping[int, Answered]:
-    return {one.id: one for one in leg[1]}
 
 
 def _mark(answer: Answered | None) -> str:

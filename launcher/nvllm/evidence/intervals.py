@@ -1,7 +1,8 @@
 """Intervals and p-values of what one run can show: paired differences over questions, and ratios over runs.
 
-Each function takes numbers and returns numbers; its docstring names the method. None of them gives an interval without
-a width, or a p-value of 0, because observations agree: that they agree is no measure of how much they vary.
+Each function takes numbers and returns numbers; its docstring names the method. LEVEL is that of an interval, from 0 to
+1, and what differs by no more than MARGIN counts as the same. None of them gives an interval without a width, or a
+p-value of 0, because observations agree: that they agree is no measure of how much they vary.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ def over_runs(questions: Estimate, by_run: Sequence[float], level: float, margin
     width = runs.value - runs.low
     low = max(-1.0, questions.value - math.hypot(questions.value - questions.low, width))
     high = min(1.0, questions.value + math.hypot(questions.high - questions.value, width))
+    # A p of 0, which rounding makes, has no quantile.
     scores = [-_NORMAL.inv_cdf(max(1e-300, one / 2)) for one in (questions.p, runs.p)]
     p = 2 * _NORMAL.cdf(-1 / math.hypot(*(1 / one for one in scores))) if min(scores) > 0 else 1.0
     widened = replace(questions, low=low, high=high, p=p)

@@ -58,6 +58,7 @@ class LmEvalProbe:
 
     def ask(self, start: EngineStart, run: int, halfway: Callable[[], None]) -> Asked:
         output = start.run.path / DIRECTORY
+        # The proxies of the user are passed on, and none of them reaches this host's loopback.
         environment = proc.environment({"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}, _PASSED)
         with tempfile.TemporaryDirectory(prefix="nvllm-lm-eval-") as scratch:
             link_model(start.plan, Path(scratch))

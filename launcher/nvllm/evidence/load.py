@@ -82,6 +82,7 @@ class LoadProbe:
 
     def command(self, plan: LaunchPlan, run: int) -> list[str]:
         """Return the command of RUN. Each run has other prompts, the same for all profiles."""
+        # The command runs in the container, where vLLM listens on its own port unless the network is the host's.
         port = plan.port if any(one.name == "host-network" for one in plan.waivers) else CONTAINER_PORT
         directory, _, name = _RESULT.rpartition("/")
         options = {

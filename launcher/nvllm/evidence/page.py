@@ -78,38 +78,14 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison,
     return rendered(
         Path(__file__).with_name("page.html.jinja"),
         title=summary.title(manifest),
+        summary=summary,
+        manifest=manifest,
+        comparison=comparison,
         question=analysis.question(manifest, comparison),
         headline=analysis.answer(comparison),
         colours=_COLOURS,
-        facts=summary.facts(manifest),
-        findings=comparison.findings,
-        notes=comparison.notes,
-        arm_columns=summary.arm_columns(manifest),
-        arm_rows=summary.arm_rows(manifest, comparison),
-        effect_columns=summary.EFFECT_COLUMNS,
-        effect_rows=summary.effect_rows(comparison),
-        flipped_columns=summary.FLIPPED_COLUMNS,
-        flipped_rows=summary.flipped_rows(comparison),
-        unlisted=summary.unlisted_text(comparison),
-        compile_columns=summary.COMPILE_COLUMNS,
-        compile_rows=summary.compile_rows(comparison),
-        engine_columns=summary.ENGINE_COLUMNS,
-        engine_rows=summary.engine_rows(comparison),
         engine_plot=_by_run(comparison) if comparison.engines else "",
-        question_columns=summary.question_columns(comparison),
-        question_rows=summary.question_rows(comparison),
-        question_marks=summary.MARKS,
-        figure_columns=("figure", *(one.name for one in comparison.arms)),
-        figure_rows=summary.figure_rows(comparison),
-        kernel_tables=[(summary.kernels_title(one), summary.kernel_rows(one)) for one in comparison.kernels],
-        memory_columns=summary.MEMORY_COLUMNS,
-        memory_rows=summary.memory_rows(comparison),
         memory_plots=[*_memory(memory or {})],
-        traced_columns=summary.TRACED_COLUMNS,
-        traced_rows=summary.traced_rows(comparison),
-        kernel_columns=summary.KERNEL_COLUMNS,
-        common_columns=summary.COMMON_COLUMNS,
-        common_rows=summary.common_rows(comparison),
         plots=[
             (one.title, plots.intervals(f"Effects: {one.title}", one.rows, one.ticks, one.scale))
             for one in effect_plots(comparison.effects)
@@ -124,7 +100,6 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison,
         broken=[(leg, check) for leg in legs for check in leg.checks if not check.holds],
         marks={"passed": "+", "failed": "x", "invalid": "?"},
         classes={"passed": "good", "failed": "bad", "invalid": "untestable"},
-        rate=rate,
     )
 
 
@@ -147,11 +122,6 @@ def _memory(memory: Memory) -> Iterator[tuple[str, str]]:
         if drawn := [(engine, points) for engine, points in rows.items() if points]:
             marked: plots.Mark = "lowest" if name == AVAILABLE else "highest"
             yield f"{name}: {what}", plots.courses(f"Memory, {name}", drawn, "seconds since the start", "GiB", marked)
-
-
-def rate(leg: LegVerdict) -> float:
-    """Return the tokens per second of LEG."""
-    return leg.tokens / leg.seconds if leg.seconds else 0.0
 
 
 def effect_plots(effects: Sequence[Effect]) -> list[EffectPlot]:

@@ -215,6 +215,16 @@ class LegVerdict:
         """The number of its engine in the arm."""
         return self.engine or self.run
 
+    @property
+    def rate(self) -> float:
+        """Tokens per second; 0 if no answer took any time."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def share(self) -> float | None:
+        """The share of right answers; None if nothing was asked."""
+        return self.correct / self.asked if self.asked else None
+
 
 @dataclass(frozen=True, slots=True)
 class ArmArtifact:

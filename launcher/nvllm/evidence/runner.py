@@ -230,7 +230,7 @@ class Runner:
         # Under the profiler it has a serve hash of its own, which nothing was blessed for: it loads what ARM loads.
         with self._start(build, arm, directory, Depth.UNBLESSED) as leg, leg.start.running("the trace is taken"):
             traced = trace.take(leg.start, load, arm.name, run, steps)
-            loaded = artifacts.check(leg, self._looked(leg.start)[1])
+            loaded = artifacts.check(leg, self._container_state(leg.start)[1])
         if loaded is not None and not loaded.holds:
             cure = leg.start.run.log_cure
             raise refuse("NV854", f"trace {run} of arm {arm.name}", loaded.expected, loaded.found, cure)
@@ -300,12 +300,12 @@ class Runner:
         asked = probe.ask(start, run, lambda: self._halfway(plan, leg))
         rest = _at_rest(plan.port, before)
         self._snapshot(plan, leg, "after")
-        listing, scratch, memory = self._looked(start)
+        listing, scratch, memory = self._container_state(start)
         artifact = None if self.manifest.cold else artifacts.check(of_leg, scratch)
         names = None if listing is None else [PurePosixPath(one).name for one in listing]
         return asked, LegObserved("", names, before, rest, artifact), memory
 
-    def _looked(self, start: EngineStart) -> tuple[list[str] | None, list[str] | None, int | None]:
+    def _container_state(self, start: EngineStart) -> tuple[list[str] | None, list[str] | None, int | None]:
         """Return the files in the run directory of the container, those that its engine wrote, and its peak memory.
 
         It is nothing if it has ended.
@@ -438,7 +438,6 @@ def _outcome(checks: Sequence[HarnessCheck], correct: int, asked: int, floor: fl
 
 def leg_text(verdict: LegVerdict) -> str:
     """Return VERDICT in one line."""
-    rate = verdict.tokens / verdict.seconds if verdict.seconds else 0.0
     result = f"{verdict.arm}, run {verdict.run}: {verdict.outcome}, {verdict.correct} of {verdict.asked} correct"
     result += f", {verdict.timeouts} ran into the timeout" if verdict.timeouts else ""
-    return f"{result}, {rate:.1f} tokens/s" + (f"; {verdict.reason}" if verdict.reason else "")
+    return f"{result}, {verdict.rate:.1f} tokens/s" + (f"; {verdict.reason}" if verdict.reason else "")

@@ -83,5 +83,5 @@ def _logarithms(first_arm: ArmLegs, other_arm: ArmLegs, name: str) -> Iterator[f
 
 def _logarithm(verdict: LegVerdict, name: str) -> float | None:
     """Return the logarithm of the figure NAME of the leg of VERDICT; None if it has none."""
-    figure = verdict.figures.get(name, 0.0) if name != SPEED else verdict.tokens / (verdict.seconds or math.inf)
+    figure = verdict.figures.get(name, 0.0) if name != SPEED else verdict.rate
     return math.log(figure) if figure > 0 else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from nvllm.core.refusal import Refusal
 from nvllm.evidence import arms, trace
@@ -17,6 +18,24 @@ from nvllm.pages.page import printable
 from nvllm.serve.memoryseries import AVAILABLE, FIGURES
 
 
+class ReportTable(NamedTuple):
+    """A table of texts, with what each report shows: its COLUMNS, and its ROWS in order."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+    def first(self, most: int) -> ReportTable:
+        """Return the table with its first rows, at most MOST."""
+        return ReportTable(self.columns, self.rows[:most])
+
+    @property
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        lines = [self.columns, ("---",) * len(self.columns), *self.rows]
+        # A | in a text would end its cell.
+        return "\n".join(f"| {' | '.join(one.replace('|', '/') for one in row)} |" for row in lines)
+
+
 def markdown(manifest: RunManifest, comparison: Comparison) -> str:
     """Return COMPARISON, of the run of MANIFEST, as Markdown."""
     return "\n\n".join(_parts(manifest, comparison)) + "\n"
@@ -25,19 +44,13 @@ def markdown(manifest: RunManifest, comparison: Comparison) -> str:
 def _parts(manifest: RunManifest, comparison: Comparison) -> Iterator[str]:
     yield f"# {title(manifest)}"
     yield "\n".join(f"- {name}: {text}" for name, text in facts(manifest))
-    yield _table(arm_columns(manifest), arm_rows(manifest, comparison))
-    if any(arm.figures for arm in comparison.arms):
-        yield _table(("figure", *(arm.name for arm in comparison.arms)), figure_rows(comparison))
-    if comparison.effects:
-        yield _table(EFFECT_COLUMNS, effect_rows(comparison))
-    if rows := memory_rows(comparison):
-        yield _table(MEMORY_COLUMNS, rows)
-    if comparison.traced:
-        yield _table(TRACED_COLUMNS, traced_rows(comparison))
-    for table in comparison.kernels:
-        yield f"{kernels_title(table)}\n\n{_table(KERNEL_COLUMNS, kernel_rows(table))}"
+    yield arm_table(manifest, comparison).markdown
+    of_arms = (figure_table, effect_table, memory_table, traced_table)
+    yield from (table.markdown for table in (of(comparison) for of in of_arms) if table.rows)
+    for kernels in comparison.kernels:
+        yield f"{kernels_title(kernels)}\n\n{kernel_table(kernels).markdown}"
     if comparison.common:
-        yield _table(COMMON_COLUMNS, common_rows(comparison))
+        yield common_table(comparison).markdown
 
 
 def refusals(comparison: Comparison, directory: EvidenceDirectory) -> list[Refusal]:
@@ -149,15 +162,10 @@ _ANSWERED = ("samples", "correct, %", "interval, %", "timeouts")
 _TOKENS = ("tokens/s", "tokens an answer")
 
 
-def arm_columns(manifest: RunManifest) -> tuple[str, ...]:
-    """Return the columns of `arm_rows`: answers and tokens, unless a load was measured, which has figures for them."""
-    if manifest.kind == "bench":
-        return _ALWAYS
-    return (*_ALWAYS, *_ANSWERED, *(PRIMARY if manifest.kind == "sweep" else _TOKENS))
-
-
-def arm_rows(manifest: RunManifest, comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each arm of the run of MANIFEST, for `arm_columns`."""
+def arm_table(manifest: RunManifest, comparison: Comparison) -> ReportTable:
+    """Return each arm of the run of MANIFEST: answers and tokens, unless a load was measured, with figures for them."""
+    answered = (*_ANSWERED, *(PRIMARY if manifest.kind == "sweep" else _TOKENS))
+    columns = _ALWAYS if manifest.kind == "bench" else (*_ALWAYS, *answered)
     rows = [
         {
             "arm": one.name,
@@ -173,15 +181,13 @@ def arm_rows(manifest: RunManifest, comparison: Comparison) -> list[tuple[str, .
         }
         for one in comparison.arms
     ]
-    return [tuple(row.get(name, "") for name in arm_columns(manifest)) for row in rows]
+    return ReportTable(columns, [tuple(row.get(name, "") for name in columns) for row in rows])
 
 
-EFFECT_COLUMNS = ("factor", "measure", "effect", "interval", "p", "p corrected", "observations", "margin", "would take")
-
-
-def effect_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each effect, for `EFFECT_COLUMNS`."""
-    return [
+def effect_table(comparison: Comparison) -> ReportTable:
+    """Return each effect."""
+    columns = ("factor", "measure", "effect", "interval", "p", "p corrected", "observations", "margin", "would take")
+    rows = [
         (
             one.factor,
             one.measure,
@@ -195,25 +201,27 @@ def effect_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         )
         for one in comparison.effects
     ]
+    return ReportTable(columns, rows)
 
 
-def figure_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each figure of a load: its name, and its mean for each arm."""
+def figure_table(comparison: Comparison) -> ReportTable:
+    """Return each figure of a load: its name, and its mean for each arm."""
     names = dict.fromkeys(name for one in comparison.arms for name in one.figures)
-    return [
+    rows = [
         (name, *(f"{one.figures[name]:.2f}" if name in one.figures else "" for one in comparison.arms))
         for name in names
     ]
+    return ReportTable(("figure", *(one.name for one in comparison.arms)), rows)
 
 
-FLIPPED_COLUMNS = ("factor", "question", "expected", "arm", "right", "answer", "end of the text")
 _TEXT = 120
 """Characters of the end of a text in a table."""
 
 
-def flipped_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return two rows of texts for each flipped question, one for each arm, for `FLIPPED_COLUMNS`."""
-    return [
+def flipped_table(comparison: Comparison) -> ReportTable:
+    """Return two rows for each flipped question, one for each arm."""
+    columns = ("factor", "question", "expected", "arm", "right", "answer", "end of the text")
+    rows = [
         (
             *((flip.factor, str(flip.id), flip.expected) if name == flip.first else ("", "", "")),
             name,
@@ -226,6 +234,7 @@ def flipped_rows(comparison: Comparison) -> list[tuple[str, ...]]:
             (flip.first, flip.other), flip.right, flip.runs, flip.replies, flip.texts, strict=True
         )
     ]
+    return ReportTable(columns, rows)
 
 
 def unlisted_text(comparison: Comparison) -> str:
@@ -233,17 +242,9 @@ def unlisted_text(comparison: Comparison) -> str:
     return f"{comparison.unlisted} more are not listed" if comparison.unlisted else ""
 
 
-def flipped_table(comparison: Comparison) -> str:
-    """Return the flipped questions of COMPARISON as Markdown."""
-    return "\n\n".join(filter(None, (_table(FLIPPED_COLUMNS, flipped_rows(comparison)), unlisted_text(comparison))))
-
-
-COMPILE_COLUMNS = ("artifact", "right, start after start", "different outputs", "", "tree")
-
-
-def compile_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each artifact of one key, for `COMPILE_COLUMNS`."""
-    return [
+def compile_table(comparison: Comparison) -> ReportTable:
+    """Return each artifact of one key, and what its starts show."""
+    rows = [
         (
             one.arm,
             f"{', '.join(map(str, one.right))} of {one.asked}",
@@ -253,19 +254,13 @@ def compile_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         )
         for one in comparison.compiles
     ]
+    return ReportTable(("artifact", "right, start after start", "different outputs", "", "tree"), rows)
 
 
-def compiles_table(comparison: Comparison) -> str:
-    """Return the artifacts of COMPARISON and what their starts show, as Markdown."""
-    return _table(COMPILE_COLUMNS, compile_rows(comparison))
-
-
-ENGINE_COLUMNS = ("arm", "engine", "run", "outcome", "correct", "tokens/s", "KV in use after, %", "peak memory, MiB")
-
-
-def engine_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each run of the engines that were asked several, for `ENGINE_COLUMNS`."""
-    return [
+def engine_table(comparison: Comparison) -> ReportTable:
+    """Return each run of the engines that were asked several."""
+    columns = ("arm", "engine", "run", "outcome", "correct", "tokens/s", "KV in use after, %", "peak memory, MiB")
+    rows = [
         (
             engine.arm,
             str(engine.engine),
@@ -279,52 +274,41 @@ def engine_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         for engine in comparison.engines
         for run in engine.runs
     ]
+    return ReportTable(columns, rows)
 
 
-def question_columns(comparison: Comparison) -> tuple[str, ...]:
-    """Return the columns of `question_rows`: one for each engine that was asked several runs, else for each arm."""
-    if not comparison.engines:
-        return ("question", "expected", *(one.name for one in comparison.arms))
+def question_table(comparison: Comparison) -> ReportTable:
+    """Return each question, with a mark for each of its runs, see `MARKS`.
+
+    A column is an engine that was asked several runs, else an arm.
+    """
     arms_named = len({one.arm for one in comparison.engines}) > 1
-    names = (f"{f'{one.arm}, ' if arms_named else ''}engine {one.engine}" for one in comparison.engines)
-    return ("question", "expected", *names)
-
-
-def question_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each question: for each engine, or arm, a mark for each of its runs, see `MARKS`."""
-    return [(str(one.id), one.expected, *one.marks) for one in comparison.questions]
+    names = [f"{f'{one.arm}, ' if arms_named else ''}engine {one.engine}" for one in comparison.engines]
+    columns = ("question", "expected", *(names or (one.name for one in comparison.arms)))
+    return ReportTable(columns, [(str(one.id), one.expected, *one.marks) for one in comparison.questions])
 
 
 MARKS = "A mark for each run, in order: + right, x wrong, - ran into its timeout, . no answer."
 
 
-def questions_table(comparison: Comparison) -> str:
-    """Return every question in every run of the engines of COMPARISON, and what those runs show, as Markdown."""
-    grid = _table(question_columns(comparison), question_rows(comparison))
-    return f"{_table(ENGINE_COLUMNS, engine_rows(comparison))}\n\n{MARKS}\n\n{grid}"
-
-
 _MEMORY = MappingProxyType(
     {AVAILABLE: "least available, GiB", **{name: f"most, {name}, GiB" for name in FIGURES if name != AVAILABLE}}
 )
-MEMORY_COLUMNS = ("arm", *_MEMORY.values())
 
 
-def memory_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each arm whose memory was looked at, for `MEMORY_COLUMNS`."""
-    return [
+def memory_table(comparison: Comparison) -> ReportTable:
+    """Return each arm whose memory was looked at."""
+    rows = [
         (one.name, *(f"{one.memory[name] / 2**30:.2f}" if name in one.memory else "" for name in _MEMORY))
         for one in comparison.arms
         if one.memory
     ]
+    return ReportTable(("arm", *_MEMORY.values()), rows)
 
 
-TRACED_COLUMNS = ("arm", "traces", "kernels, ms a token", "interval, ms")
-
-
-def traced_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each arm with traces whose tokens were counted, for `TRACED_COLUMNS`."""
-    return [
+def traced_table(comparison: Comparison) -> ReportTable:
+    """Return each arm with traces whose tokens were counted."""
+    rows = [
         (
             one.arm,
             str(len(one.runs)),
@@ -333,9 +317,7 @@ def traced_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         )
         for one in comparison.traced
     ]
-
-
-KERNEL_COLUMNS = ("kernel", "calls", "mean, us", "ms", "share, %")
+    return ReportTable(("arm", "traces", "kernels, ms a token", "interval, ms"), rows)
 
 
 def kernels_title(table: KernelTable) -> str:
@@ -347,9 +329,9 @@ def kernels_title(table: KernelTable) -> str:
     return f"Trace of {of}{tree}: {what}, {table.microseconds / 1000:.3f} ms in all{more}"
 
 
-def kernel_rows(table: KernelTable) -> list[tuple[str, ...]]:
-    """Return a row of texts for each kernel of TABLE, for `KERNEL_COLUMNS`."""
-    return [
+def kernel_table(table: KernelTable) -> ReportTable:
+    """Return each kernel of TABLE."""
+    rows = [
         (
             one.name,
             str(one.calls),
@@ -359,14 +341,12 @@ def kernel_rows(table: KernelTable) -> list[tuple[str, ...]]:
         )
         for one in table.kernels
     ]
+    return ReportTable(("kernel", "calls", "mean, us", "ms", "share, %"), rows)
 
 
-COMMON_COLUMNS = ("kernel", "arms", "calls", "ms", "share, %", "time")
-
-
-def common_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each kernel that two arms have, for `COMMON_COLUMNS`."""
-    return [
+def common_table(comparison: Comparison) -> ReportTable:
+    """Return each kernel that two arms have."""
+    rows = [
         (
             one.name,
             f"{one.first}, {one.other}",
@@ -377,12 +357,8 @@ def common_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         )
         for one in comparison.common
     ]
+    return ReportTable(("kernel", "arms", "calls", "ms", "share, %", "time"), rows)
 
 
 def _p(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(one.replace('|', '/') for one in row)} |" for row in lines)

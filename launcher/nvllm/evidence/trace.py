@@ -82,6 +82,7 @@ def take(start: EngineStart, load: LoadProbe, arm: str, run: int, steps: int) ->
     problem = answer.problem
     if not problem:
         script = reading.text(Path(kernel_times.__file__), reading.MB)
+        # -I: no variable of the engine, and no file where it runs, decides what is imported.
         argv = [start.plan.command.interpreter, "-I", "-c", script, _DIRECTORY]
         status, output = start.engine.run_in(start.container, argv)
         problem = f"exit status {status}: {output[-300:]}" if status else ""

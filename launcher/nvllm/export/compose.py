@@ -71,6 +71,7 @@ def _restart(source: ExportSource) -> Guarantee:
 def exported(source: ExportSource) -> Export:
     """Return the export of SOURCE. There are no `export.refusals`."""
     guaranteed = guarantees(source)
+    # Compose takes no capital letter in the name of a project.
     document = {"name": source.plan.instance.lower(), "services": {"engine": _service(source)}}
     if source.plan.access.key_file is not None:
         document["secrets"] = {_SECRET: {"file": _literal(source.plan.access.key_file)}}
@@ -108,7 +109,7 @@ def _service(source: ExportSource) -> dict[str, Any]:
         "ipc": "private",
         "shm_size": exported.shared_memory,
         "mem_limit": exported.memory,
-        "memswap_limit": exported.memory,
+        "memswap_limit": exported.memory,  # of memory and swap together, so that nothing is swapped
         "pids_limit": exported.pids,
         "ulimits": dict(exported.ulimits),
         "ports": [f"{address}:{exported.port}:{CONTAINER_PORT}" for address in exported.addresses],

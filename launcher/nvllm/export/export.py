@@ -118,6 +118,7 @@ class ExportSource:
     @property
     def container(self) -> Container:
         """The engine's container, as nvllm itself would create it, with the command and the labels of an export."""
+        # Not nvllm's own labels: by them it would take the container for one that it started, and may end.
         container = of_plan(self.plan, labels(self.plan))
         return replace(container, command=(*program(self.plan, "machine.py"), *container.command))
 
@@ -191,7 +192,7 @@ def labels(plan: LaunchPlan) -> dict[str, str]:
 
 
 def remarks(source: ExportSource, guarantees: Mapping[str, Guarantee], before: Sequence[str] = ()) -> str:
-    """Return the comment at the top of an exported file: what it is, and every guarantee that it does not keep.
+    """Return the comment at the top of a file of SOURCE: what it is, and each of GUARANTEES that it does not keep.
 
     BEFORE are lines about what has to be done before it is used.
     """

@@ -243,7 +243,7 @@ def _engine(source: ExportSource, server: tuple[int, int]) -> dict[str, Any]:
     return {
         "name": "engine",
         "image": source.image_reference,
-        "imagePullPolicy": "IfNotPresent",
+        "imagePullPolicy": "IfNotPresent",  # its name is a digest, which stands for the same bytes for ever
         "command": [_literal(word) for word in container.command],
         "env": [{"name": name_, "value": _literal(text)} for name_, text in container.environment.items()],
         "ports": [{"name": "http", "containerPort": CONTAINER_PORT, "protocol": "TCP"}],

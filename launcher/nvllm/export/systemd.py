@@ -48,9 +48,9 @@ def exported(source: ExportSource, service: Service) -> Export:
             ("User", service.user),
             *(("Environment", word(f"{name}={text}")) for name, text in service.environment.items()),
             ("ExecStart", " ".join(texts.command_word(part) for part in command)),
-            ("KillMode", "mixed"),
+            ("KillMode", "mixed"),  # SIGTERM to nvllm alone, which ends its engine; SIGKILL to all that is left
             ("TimeoutStopSec", str(source.stop_timeout + _STOP_SLACK)),
-            ("SuccessExitStatus", "143"),
+            ("SuccessExitStatus", "143"),  # how nvllm ends after SIGTERM
             # nvllm itself starts an engine again; what systemd starts again is an nvllm that was killed.
             ("Restart", "no" if source.restart is None else "on-abnormal"),
         ],

@@ -25,6 +25,7 @@ _Dumper.add_representer(str, _text)
 
 def yaml_documents(documents: Sequence[Mapping[str, Any]]) -> str:
     """Return DOCUMENTS as one YAML stream; equal documents give equal bytes."""
+    # No line is folded, so that a value can be searched for and copied.
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000)
 
 

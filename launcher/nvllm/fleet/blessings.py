@@ -246,10 +246,6 @@ def _require_reachable(manifest: Manifest, blessings: Blessings, where: str) -> 
         raise refuse("NV917", where, expected, f"version {manifest.version}", manifest.cure)
 
 
-def _again(manifest: Manifest) -> str:
-    return f"on the host that blessed it: nvllm push REPO {manifest.image} --blessing {manifest.profile}"
-
-
 def _again_from(repository: Repository) -> str:
     return f"push the blessing again: nvllm push {repository.name.typed} IMAGE --blessing PROFILE"
 
@@ -300,13 +296,13 @@ def _chosen(
     with question(repository.limits.seconds):  # however many artifacts refer to it
         for data, signed in _documents(repository, subject):
             if signers is None:
-                return _of(serve_hash, data, where), signed
+                return _manifest_of(serve_hash, data, where), signed
             try:
                 signature.verify(data, signed, signers, where, cure)
             except Refused as refused:
                 unsigned = unsigned or list(refused.refusals)
             else:
-                signed_ones.append((_of(serve_hash, data, where), signed))
+                signed_ones.append((_manifest_of(serve_hash, data, where), signed))
     refuse_any([] if signed_ones else unsigned)
     if not signed_ones:
         subject_of = f"registry {repository.name.host}: {subject}"
@@ -314,11 +310,12 @@ def _chosen(
     return max(signed_ones, key=lambda each: each[0].version)
 
 
-def _of(serve_hash: str, data: bytes, where: str) -> Manifest:
+def _manifest_of(serve_hash: str, data: bytes, where: str) -> Manifest:
     """Return the manifest in DATA. Raises Refused NV908 if it is none, and NV332 if it is not of SERVE_HASH."""
     manifest = _decoded(data, where)
     if manifest.serve_hash != serve_hash:
-        raise refuse("NV332", where, f"serve hash {serve_hash}", manifest.serve_hash, _again(manifest))
+        cure = f"on the host that blessed it: nvllm push REPO {manifest.image} --blessing {manifest.profile}"
+        raise refuse("NV332", where, f"serve hash {serve_hash}", manifest.serve_hash, cure)
     return manifest
 
 
@@ -365,7 +362,7 @@ def bring(
         adopted = trees.adopt(scratch / "tree", cure, written=tree.written, keep=pin.keep)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        store.remove(sha)
+        store.remove(sha)  # the tree store has every file of it
     if adopted.hash != tree.hash:
         trees.remove(adopted.hash)
         raise refuse("NV907", str(trees.root), f"tree {tree.hash}", f"tree {adopted.hash}", cure)

@@ -20,12 +20,10 @@ from nvllm.cache.manifest import TrialMachine, TrialRecord
 from nvllm.core import canonical, durable
 from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
 from nvllm.fleet import tasks
-from nvllm.fleet.machines import ClusterNode, MachinePool, NotCarriedError, cancelled_by_interrupt
+from nvllm.fleet.machines import LOOK, ClusterNode, MachinePool, NotCarriedError, cancelled_by_interrupt
 from nvllm.fleet.tasks import SAME_VERSION, Answer, BootAnswer, BootTask, ReadyAnswer, ReadyTask, ServedProfile
 from nvllm.serve import staged_cache, timeline
-from nvllm.trials.ending import MOST_LOSSES, end_all
-
-_CURE = "look at the machines: nvllm fleet status --on ADDRESS"
+from nvllm.trials.ending import end_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,6 @@ class BootMachines:
     _boots: set[str] = field(default_factory=set)
     """The containers whose trials count."""
     _guard: threading.Lock = field(default_factory=threading.Lock)
-    _over: bool = False
 
     def boots(self, compiled: Compiled, candidate: str, first: TrialRecord, count: int) -> tuple[TrialRecord, ...]:
         """Return COUNT good trials of what was COMPILED, after the FIRST. CANDIDATE is the digest of its image.
@@ -75,7 +72,6 @@ class BootMachines:
                 # One bad boot rejects the bless, so the others are ended then.
                 ended = wait(running, return_when=FIRST_EXCEPTION).done
             finally:
-                self._over = True
                 for boot in running:
                     boot.cancel()
                 end_all(running, self.pool.clear)
@@ -87,21 +83,12 @@ class BootMachines:
         return tuple(boot.result() for boot in running)
 
     def _boot(self, number: int, compiled: Compiled, candidate: str) -> TrialRecord:
-        why = ""
-        for attempt in range(1, MOST_LOSSES + 1):
-            task = BootTask(uuid.uuid4().hex, attempt, number, self.served, candidate, compiled)
-            answered = self._sent(task)
-            if isinstance(answered, TrialRecord):
-                return answered
-            why = answered
-            if self._over:
-                break
-            self.pool.progress.note(f"trial {number}, attempt {attempt}, is lost: {why}")
-        raise refuse(
-            "NV344", f"trial {number}", "a machine that ends it", f"tasks lost, the last because: {why}", _CURE
-        )
+        def attempt(count: int) -> TrialRecord | str:
+            return self._send(BootTask(uuid.uuid4().hex, count, number, self.served, candidate, compiled))
 
-    def _sent(self, task: BootTask) -> TrialRecord | str:
+        return self.pool.until_answered(f"trial {number}", "a machine that ends it", attempt)
+
+    def _send(self, task: BootTask) -> TrialRecord | str:
         """Send TASK, and return its verified record, or why there is none. How it ends is on the disk then."""
         sent = SentBoot(
             task.task, task.number, task.attempt, self.served.serve_hash, task.compiled.tree.hash, task.candidate,
@@ -176,7 +163,7 @@ def check_ready(pool: MachinePool, served: ServedProfile) -> list[ClusterNode]:
     if not ready:
         pool.fitting()  # where every label is wrong, that is the reason
         reasons = "; ".join(f"{machine.name}: {answer}" for machine, answer in zip(asked, answers, strict=True))
-        raise refuse("NV344", "the cluster", "a machine that is ready", reasons, _CURE)
+        raise refuse("NV344", "the cluster", "a machine that is ready", reasons, LOOK)
     return ready
 
 

@@ -153,7 +153,7 @@ def pull_image(
         raise _other(repository, "a manifest that nvllm writes", "the same layers in another form")
     if known is not None and known.proof is not None:
         described = known
-    buildrecord.use(places, project, build.build_hash)
+    buildrecord.use(places, project, build.build_hash)  # first: `gc` asks which projects a build is for
     written = buildrecord.load(image, described, engine, build.tags if tags is None else tags, places, progress)
     return Pulled(written, sha256(offered.manifest))
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 from nvllm.bisect.driver import PendingTrial
 from nvllm.bisect.records import BisectStart, Lost, Sent
@@ -28,7 +28,13 @@ from nvllm.fleet.registry import Repository
 from nvllm.fleet.tasks import MOST_EVIDENCE, Answer, RefusedAnswer, StatusAnswer, StatusTask, TrialAnswer, TrialTask
 from nvllm.image.builder import ImageBuilder
 from nvllm.trials.bench import EngineBench
+from nvllm.trials.ending import MOST_LOSSES
 from nvllm.trials.trial import BisectProbe, Built, Trial
+
+T = TypeVar("T")
+
+LOOK = "look at the machines: nvllm fleet status --on ADDRESS"
+"""The cure for tasks that are lost."""
 
 _ANOTHER_CLASS = "NV342"
 REST = 30.0
@@ -209,6 +215,23 @@ class MachinePool:
             self._busy.discard(machine.id)
             self._free.notify_all()
 
+    def until_answered(self, what: str, expected: str, attempt: Callable[[int], T | str]) -> T:
+        """Return what ATTEMPT, which gets its number, comes to; a text says why that one is lost.
+
+        WHAT is attempted, and EXPECTED is who could end it. Raises Refused NV344 once `MOST_LOSSES` are lost, or the
+        first one after `clear`.
+        """
+        why = ""
+        for number in range(1, MOST_LOSSES + 1):
+            outcome = attempt(number)
+            if not isinstance(outcome, str):
+                return outcome
+            why = outcome
+            if self._ended:
+                break
+            self.progress.note(f"{what}, attempt {number}: lost: {why}")
+        raise refuse("NV344", what, expected, f"tasks lost, the last because: {why}", LOOK)
+
     def clear(self) -> None:
         """End everything that is carried, and carry nothing more."""
         with self._free:
@@ -235,26 +258,24 @@ class RemoteMachines:
     evidence: Path
     jobs: int
     one_host: ClassVar[bool] = False
-    _pool: MachinePool = field(init=False)
+    pool: MachinePool = field(init=False)
     _pushed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Manifest and configuration of each build hash that is in the registry."""
 
     def __post_init__(self) -> None:
         cure = "start the bisect on a host of their class, or add a machine: docs/fleet.md"
-        self._pool = MachinePool(self.carrier, self.start.host, self.bench.progress, cure)
-
-    def fitting(self) -> list[ClusterNode]:
-        """Return the machines of the class of START. Raises Refused NV343 if there is none."""
-        return self._pool.fitting()
+        self.pool = MachinePool(self.carrier, self.start.host, self.bench.progress, cure)
 
     @property
     def count(self) -> int:
-        return min(self.jobs, max(1, len(self._pool.awake())))
+        # If all of them rest, one trial waits for the first that may be asked again.
+        return min(self.jobs, max(1, len(self.pool.awake())))
 
     def build(self, chosen: tuple[str, ...]) -> Built | Trial:
         return self.bench.build(chosen)
 
     def task(self, built: Built, attempt: int, reason: str) -> PendingTrial:
+        """Return trial ATTEMPT of BUILT, for REASON, as a task that is not sent yet; its image is in the registry."""
         if built.build_hash not in self._pushed:
             self._pushed[built.build_hash] = self._push(built)
         manifest, config = self._pushed[built.build_hash]
@@ -271,7 +292,7 @@ class RemoteMachines:
         return pushed.manifest, pushed.config
 
     def trial(self, sent: Sent) -> Trial | Lost:
-        answered = self._pool.ask_any(tasks.task_line(self._line(sent)), _unnoted)
+        answered = self.pool.ask_any(tasks.task_line(self._line(sent)), _unnoted)
         return Lost(sent.task, sent.chosen, answered) if isinstance(answered, str) else self._believed(sent, *answered)
 
     def _line(self, sent: Sent) -> TrialTask:
@@ -301,7 +322,7 @@ class RemoteMachines:
         return answer.trial
 
     def clear(self) -> None:
-        self._pool.clear()
+        self.pool.clear()
 
 
 def _program(test: BisectProbe) -> bytes:

@@ -60,7 +60,7 @@ class DriverPipe:
 
     def lines(self) -> Iterator[bytes]:
         """Yield each line of the driver, until it is gone."""
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._listen, daemon=True).start()  # it may wait for the driver when all else is over
         while (line := self._lines.get()) is not None:
             self._busy = True
             yield line
@@ -78,7 +78,7 @@ class DriverPipe:
                 for line in split.add(data):
                     self._lines.put(line)
         finally:
-            if self._busy:
+            if self._busy:  # as `kill` does, which unwinds a task in good order (cli/main.py)
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
             self._lines.put(None)
 

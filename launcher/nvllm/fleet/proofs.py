@@ -23,11 +23,9 @@ from nvllm.image.builder import ImageBuilder
 from nvllm.patches import proved
 from nvllm.patches.proved import Arm, ProofRecord
 from nvllm.trials import verdict
-from nvllm.trials.ending import MOST_LOSSES, end_all
+from nvllm.trials.ending import end_all
 from nvllm.trials.proving import Job
 from nvllm.trials.verdict import Ran
-
-_CURE = "look at the machines: nvllm fleet status --on ADDRESS"
 
 
 @dataclass
@@ -44,7 +42,6 @@ class ProofMachines:
     profile: str
     _pushed: dict[tuple[str, ...], PushedSet] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
-    _over: bool = False
 
     def prove(self, jobs: Sequence[Job]) -> Generator[tuple[ProofRecord, ...], None, None]:
         """Run the tests of JOBS without and with their patches, and yield the records of each job as it ends.
@@ -54,7 +51,7 @@ class ProofMachines:
         """
         root = self.builder.project.root
         nodes = [node for job in jobs for node in job.nodes]
-        digests = {node: proved.file_sha256(root, node) for node in nodes}  # as they are sent
+        digests = {node: proved.file_sha256(root, node) for node in nodes}  # now: they may be edited before the answers
         sent = testfiles.push(root, nodes, self.repository, self.pool.progress)
         with ThreadPoolExecutor(min(len(jobs), len(self.pool.fitting()))) as threads:
             running = [threads.submit(self._proved, job, sent, digests) for job in jobs]
@@ -62,18 +59,18 @@ class ProofMachines:
                 for ended in as_completed(running):
                     yield ended.result()
             finally:
-                self._over = True
                 for future in running:
                     future.cancel()
                 end_all(running, self.pool.clear)
 
     def _proved(self, job: Job, sent: PushedTests, digests: Mapping[str, str]) -> tuple[ProofRecord, ...]:
         without, whole = self._image(job.sets.without), self._image(job.sets.whole)
-        patch, why = job.sets.patch, ""
-        for attempt in range(1, MOST_LOSSES + 1):
+        patch = job.sets.patch
+
+        def attempt(count: int) -> tuple[ProofRecord, ...] | str:
             task = ProofTask(
                 task=uuid.uuid4().hex,
-                attempt=attempt,
+                attempt=count,
                 image=self.image,
                 profile=self.profile,
                 patch=patch.id,
@@ -86,14 +83,10 @@ class ProofMachines:
                 host=self.pool.host,
             )
             answered = self.pool.ask_any(tasks.task_line(task), lambda _: None)
-            if not isinstance(answered, str):
-                return self._believed(task, job, digests, *answered)
-            why = answered
-            if self._over:
-                break
-            self.pool.progress.note(f"the proofs of {patch.id}, attempt {attempt}, are lost: {why}")
-        expected, losses = "a machine that runs its tests to their end", f"tasks lost, the last because: {why}"
-        raise refuse("NV344", f"the proofs of {patch.id}", expected, losses, _CURE)
+            return answered if isinstance(answered, str) else self._believed(task, job, digests, *answered)
+
+        expected = "a machine that runs its tests to their end"
+        return self.pool.until_answered(f"the proofs of {patch.id}", expected, attempt)
 
     def _image(self, chosen: tuple[str, ...]) -> PushedSet:
         """Return the image of CHOSEN, which is in the registry then; one is built at a time."""

@@ -252,7 +252,7 @@ class Repository:
         index = self._document(str(url), {"Accept": INDEX})
         if index is None:
             index = self.find_manifest(digest.replace(":", "-"))
-        listed = _listed(index or b"{}", "manifests")
+        listed = _objects_in(index or b"{}", "manifests")
         try:
             return _descriptors([one for one in listed if one.get("artifactType", artifact_type) == artifact_type])
         except ValueError as error:
@@ -284,13 +284,13 @@ class Repository:
         refuse_any(by_answer.values())
         return sum(one.size for one in lacking)
 
-    def push_manifest(self, reference: str, data: bytes, media_type: str = MANIFEST) -> Descriptor:
+    def push_manifest(self, reference: str, data: bytes) -> Descriptor:
         """Send the manifest DATA as REFERENCE, a tag or its digest, and return what names it.
 
         Raises Refused NV331 if the registry does not take it.
         """
-        self._put(reference, data, media_type)
-        return Descriptor(media_type, sha256(data), len(data))
+        self._put(reference, data, MANIFEST)
+        return Descriptor(MANIFEST, sha256(data), len(data))
 
     def push_referrer(self, data: bytes, subject: str, artifact_type: str) -> None:
         """Send the manifest DATA, of ARTIFACT_TYPE, whose subject is the manifest SUBJECT (a digest).
@@ -302,7 +302,7 @@ class Repository:
         tag = subject.replace(":", "-")
         before = self.find_manifest(tag)
         own: Json = {**Descriptor(MANIFEST, sha256(data), len(data)).document(), "artifactType": artifact_type}
-        others = [one for one in _listed(before or b"{}", "manifests") if one.get("digest") != sha256(data)]
+        others = [one for one in _objects_in(before or b"{}", "manifests") if one.get("digest") != sha256(data)]
         index: Json = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [*others, own]}
         self._put(tag, canonical.encode(index), INDEX)
 
@@ -318,6 +318,7 @@ class Repository:
         return self._tried(put)
 
     def _has(self, digest: str) -> bool:
+        # A registry may keep blobs in another store, to which it redirects.
         answer = self.client.head(f"{self.name.api}/blobs/{digest}", follow_redirects=True)
         # 500: docker-registry, of a blob whose record a full disk has cut short. To send the blob again repairs it.
         if answer.status_code in {404, 500}:
@@ -540,7 +541,7 @@ def _descriptors(listed: Sequence[object]) -> tuple[Descriptor, ...]:
     return tuple(described(one) for one in listed)
 
 
-def _listed(document: bytes, name: str) -> Sequence[Mapping[str, Any]]:
+def _objects_in(document: bytes, name: str) -> Sequence[Mapping[str, Any]]:
     """Return the objects in the list NAME of DOCUMENT, none if there is no such list."""
     try:
         value = canonical.decode(document)
@@ -552,5 +553,5 @@ def _listed(document: bytes, name: str) -> Sequence[Mapping[str, Any]]:
 
 def _words(body: bytes) -> str:
     """Return what a registry says in BODY, the answer to a request that it does not do."""
-    messages = [str(one.get("message") or one.get("code")) for one in _listed(body, "errors")]
+    messages = [str(one.get("message") or one.get("code")) for one in _objects_in(body, "errors")]
     return "; ".join(messages)[:300] or body.decode(errors="replace").strip()[:200]

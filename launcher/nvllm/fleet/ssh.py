@@ -31,6 +31,7 @@ from nvllm.fleet.tasks import HelloAnswer
 
 _HOST = r"(?:[A-Za-z0-9._-]+@)?(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
 _ADDRESS = re.compile(rf"ssh://({_HOST})(/.*)?")
+# Nobody is there to answer a question; a host that is not there is noticed after 15 s, and a cut link after 45.
 _OPTIONS = ("BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=15", "ServerAliveCountMax=3")
 
 _LOOKS = 0.1
@@ -60,6 +61,7 @@ class SshHost:
         """Return the command that runs nvllm with WORDS there; a shell of that host reads the last argument."""
         options = [word for option in _OPTIONS for word in ("-o", option)]
         named = ["--project", self.project] if self.project else []
+        # -T: a terminal there would change bytes on their way.
         return ["ssh", "-T", *options, self.destination, shlex.join(["nvllm", *named, *words])]
 
 
@@ -195,14 +197,14 @@ class _Talk:
                 self.send(b"\n")
             if self._step(_LOOKS):
                 heard = now
-            elif _of(self.process.stdout) not in self.selector.get_map():
+            elif _pipe(self.process.stdout) not in self.selector.get_map():
                 self._drain(1)
                 raise NotCarriedError(f"ssh ended with {self._status()}{self._last_words()}")
         return self._came.popleft()
 
     def end(self) -> None:
         """Close the pipe and wait for the end of the worker; a worker that does not end is left by its connection."""
-        stdin = _of(self.process.stdin)
+        stdin = _pipe(self.process.stdin)
         self._unsent.clear()
         with contextlib.suppress(KeyError):
             self.selector.unregister(stdin)
@@ -213,7 +215,7 @@ class _Talk:
             self.process.kill()
         self._status()
         for stream in (self.process.stdout, self.process.stderr):
-            _of(stream).close()
+            _pipe(stream).close()
 
     def _drain(self, seconds: float) -> None:
         """Read what it still writes, until ssh has ended or SECONDS are over; only its messages are kept.
@@ -240,7 +242,7 @@ class _Talk:
 
     def _step(self, seconds: float) -> bool:
         """Read and write what can be, within SECONDS. Return whether its stdout wrote anything."""
-        stdin, heard = _of(self.process.stdin), False
+        stdin, heard = _pipe(self.process.stdin), False
         if self._unsent and stdin not in self.selector.get_map():
             self.selector.register(stdin, selectors.EVENT_WRITE)
         for key, _ in self.selector.select(seconds):
@@ -254,7 +256,7 @@ class _Talk:
                 heard = True
                 self._came += self._split.add(data)
             else:
-                self._show(data)
+                self._show_messages(data)
         return heard
 
     def _write(self, stdin: int) -> None:
@@ -265,7 +267,7 @@ class _Talk:
         if not self._unsent:
             self.selector.unregister(stdin)
 
-    def _show(self, data: bytes) -> None:
+    def _show_messages(self, data: bytes) -> None:
         self._tail = (self._tail + data)[-_SHOWN:]
         self._written += len(data)
         if self._written > _MOST_MESSAGES:
@@ -279,14 +281,15 @@ def _talk(named: SshHost, progress: Progress, limits: SshLimits, ended: Callable
     """Start a worker on NAMED, and end it with the context. Raises Refused NV512 if there is no program ssh."""
     proc.require("ssh", "openssh-client")
     pipe = subprocess.PIPE
-    # Ctrl-C reaches nvllm alone, which closes the pipe, so that the worker has time to remove its containers.
+    # Ctrl-C reaches nvllm alone, which closes the pipe, so the worker has time to remove its containers. No buffer: the
+    # selector knows nothing of bytes that lie in one.
     process = subprocess.Popen(
         named.argv("worker", "--pipe"), stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True
     )
     with selectors.DefaultSelector() as selector:
         for stream in (process.stdout, process.stderr):
-            selector.register(_of(stream), selectors.EVENT_READ)
-        os.set_blocking(_of(process.stdin).fileno(), False)
+            selector.register(_pipe(stream), selectors.EVENT_READ)
+        os.set_blocking(_pipe(process.stdin).fileno(), False)
         talk = _Talk(process, named.name, progress, limits, ended, selector)
         try:
             yield talk
@@ -294,6 +297,6 @@ def _talk(named: SshHost, progress: Progress, limits: SshLimits, ended: Callable
             talk.end()
 
 
-def _of(stream: IO[bytes] | None) -> IO[bytes]:
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
     assert stream is not None  # each is a pipe
     return stream

@@ -16,7 +16,7 @@ from typing import Annotated, TypeAlias, cast
 from nvllm.bless.blessing import Compiled
 from nvllm.cache import cachetree
 from nvllm.cache.manifest import TrialRecord
-from nvllm.core import canonical, catalogue, documents, schemas
+from nvllm.core import canonical, catalogue, documents
 from nvllm.core.canonical import Json
 from nvllm.core.fields import Form, Positive, Rule, Seconds, Sha256, T, Tagged, Word
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
@@ -322,29 +322,22 @@ def answer(line: bytes, where: str) -> Answer:
     reply = _parsed(FORM_ANSWER, line, "NV345", where, cure)
     if isinstance(reply, TrialAnswer):
         content = _decoded(reply.content, "NV345", f"{where}: .content", cure)
-        told = hashlib.sha256(content).hexdigest()
-        if reply.evidence != told and (content or reply.evidence):
-            raise refuse("NV345", f"{where}: .content", f"evidence of sha256 {reply.evidence or 'none'}", told, cure)
+        digest = hashlib.sha256(content).hexdigest()
+        if reply.evidence != digest and (content or reply.evidence):
+            raise refuse("NV345", f"{where}: .content", f"evidence of sha256 {reply.evidence or 'none'}", digest, cure)
         if (reply.stage is None) == (reply.outcome == "untestable"):
             raise refuse("NV345", f"{where}: .stage", "a stage if it is untestable, else none", str(reply.stage), cure)
     if isinstance(reply, BootAnswer):
-        told = hashlib.sha256(_decoded(reply.content, "NV345", f"{where}: .content", cure)).hexdigest()
-        if reply.record.log != told:
-            raise refuse("NV345", f"{where}: .content", f"a log of sha256 {reply.record.log}", told, cure)
+        digest = hashlib.sha256(_decoded(reply.content, "NV345", f"{where}: .content", cure)).hexdigest()
+        if reply.record.log != digest:
+            raise refuse("NV345", f"{where}: .content", f"a log of sha256 {reply.record.log}", digest, cure)
     return reply
 
 
 def _parsed(form: Form[T], line: bytes, code: str, where: str, cure: str) -> T:
     if len(line) > MOST_LINE:
         raise refuse(code, where, f"a line of at most {MOST_LINE} bytes", "a longer one", cure)
-    try:
-        document = canonical.decode(line)
-    except ValueError as error:
-        raise refuse(code, where, "one line of JSON", str(error)[:200], cure) from error
-    refuse_any(
-        Refusal(code, f"{where}: {one.path}", one.allowed, one.actual, cure) for one in schemas.validate(form, document)
-    )
-    return documents.structure(form, document)
+    return documents.parse(form, line, lambda _: (), code=code, label=where, cure=cure)
 
 
 def _decoded(text: str, code: str, where: str, cure: str) -> bytes:

@@ -110,7 +110,7 @@ class Worker:
             (build_of(self.project, served.image, chosen, build_hash), manifest)
             for chosen, build_hash, manifest in _images(task)
         ]
-        if self._held is None:
+        if self._held is None:  # under the lock: what another worker has left is nobody's
             self._held = worker_lock(self.places)
             self.leftovers.sweep()
         runner = TaskRunner(self.project, self.places, self.engine, self.repository, self.progress)
@@ -173,4 +173,4 @@ def worker_lock(places: Places) -> HeldLocks:
         except Refused:
             if time.monotonic() >= deadline:
                 raise
-        time.sleep(0.2)
+        time.sleep(0.2)  # `acquire_all` waits for no lock

@@ -34,7 +34,7 @@ from nvllm.core.refusal import Refusal, Refused
 from nvllm.gc import sizes
 from nvllm.host import gate_records, gates, locks
 from nvllm.host.facts import TREE_LABEL, ContainerFact, StoredImage
-from nvllm.host.gates import FiledRecord, GateName
+from nvllm.host.gates import GateName
 from nvllm.image import builder, buildrecord, dockerfiles, identity
 from nvllm.image.buildrecord import Record
 from nvllm.layers.cache import LayerCache
@@ -118,7 +118,7 @@ def images(
     referred: References,
     oldest: float,
 ) -> Iterator[Piece]:
-    """Yield the images among STORED whose build record is older than OLDEST, and that are neither current nor in use.
+    """Yield the images among STORED with a build record older than OLDEST that neither REFERRED nor CONTAINERS need.
 
     STORED are all images of the engine, because layers are shared with any of them. One without a record in PLACES was
     built by another user, or for another NVLLM_HOME, and is left alone.
@@ -160,10 +160,13 @@ def _used(containers: Iterable[ContainerFact]) -> frozenset[str]:
 
 
 def files(places: Places, referred: References, containers: Sequence[ContainerFact], oldest: float) -> Iterator[Piece]:
-    """Yield what is below PLACES, was last changed before OLDEST (seconds since 1970), and is not referred to."""
+    """Yield what is below PLACES, was last changed before OLDEST (seconds since 1970), and is not referred to.
+
+    Raises Refused NV109 if the records of hardware gates cannot be listed.
+    """
     running = {one.name for one in containers if one.by_nvllm}
     mounted = {one.labels[TREE_LABEL] for one in containers if TREE_LABEL in one.labels}
-    outdated = {one.path for one in gates.outdated(_gate_records(places), referred.gate_days, oldest)}
+    outdated = {one.path for one in gates.outdated(gate_records.filed(places.gates), referred.gate_days, oldest)}
     builds = referred.builds | _used(containers)  # nvllm removes no image without a record
     pinned, studied = referred.pinned, {record.tree for _, record in referred.rejected}
     candidates: list[tuple[Kind, Iterable[Path], Callable[[Path], bool]]] = [
@@ -200,14 +203,6 @@ def files(places: Places, referred: References, containers: Sequence[ContainerFa
                 yield Piece(kind, _name(kind, path), removed.freed_by(path, *beside), path, note)
 
 
-def _gate_records(places: Places) -> tuple[FiledRecord, ...]:
-    """Return the records of hardware gates in PLACES. Raises Refused NV109 if they cannot be listed."""
-    try:
-        return gate_records.filed(places.gates)
-    except OSError as error:
-        raise reading.refused(str(places.gates), error) from error
-
-
 def _is_evidence(bless: Path, referred: References) -> bool:
     """Return whether the directory BLESS is needed: by a manifest, or as the last bless of its instance."""
     instance = bless.parent
@@ -226,7 +221,7 @@ def _diff_id(tar: Path) -> str:
     try:
         return str(cast("Any", canonical.decode(reading.content(tar.with_suffix(".json"), reading.STATE)))["diff_id"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return ""
+        return ""  # without its JSON no tar is used
 
 
 def remove(piece: Piece, places: Places) -> None:

@@ -34,38 +34,36 @@ class Projects:
         link, root = self.directory / project.id, str(project.root.resolve())
         with writing(link):
             ensure(self.directory)
-            with contextlib.suppress(FileExistsError):
+            with contextlib.suppress(FileExistsError):  # recorded before
                 os.symlink(root, link)
             if str(_root(link)) != root:  # the project that nvllm came with, which was installed elsewhere before
                 fresh = self.directory.with_name(f".project-{os.getpid()}")
                 os.symlink(root, fresh)
-                os.replace(fresh, link)
+                os.replace(fresh, link)  # a rename: at no moment is the project unknown to a gc
 
-    def roots(self) -> list[Path]:
-        """Return the root of every recorded project, whether it still exists or not.
+    def roots(self) -> dict[str, Path]:
+        """Return the root of every recorded project, whether it still exists or not, by its id.
 
         Raises Refused NV109 for an entry that is no link.
         """
-        return sorted(_root(link) for link in reading.listed(self.directory, "*"))
+        return {link.name: _root(link) for link in reading.listed(self.directory, "*")}
 
     def forget(self, root: Path) -> None:
         """Remove the record of the project at ROOT, if there is one."""
         with writing(self.directory):
-            for link in reading.listed(self.directory, "*"):
-                if _root(link) == root:
-                    link.unlink(missing_ok=True)
+            for name in self.ids([root]):
+                (self.directory / name).unlink(missing_ok=True)
 
     def gone(self) -> dict[str, Path]:
         """Return the root of every recorded project that is not there any more, by its id. Raises as `roots` does."""
-        roots = {link.name: _root(link) for link in reading.listed(self.directory, "*")}
-        return {name: root for name, root in roots.items() if not (root / "images").is_dir()}
+        return {name: root for name, root in self.roots().items() if not (root / "images").is_dir()}
 
     def present(self, forgotten: Collection[Path] = ()) -> list[Project]:
         """Return the recorded projects that are there, without those at the roots FORGOTTEN.
 
         Raises Refused NV107 for a FORGOTTEN root that is not recorded, and NV109 as `roots` does.
         """
-        roots = self.roots()
+        roots = sorted(self.roots().values())
         known = ", ".join(map(str, roots)) or "a project that nvllm knows; it knows none"
         refuse_any(
             Refusal("NV107", "--forget", known, str(root), "name one of these")
@@ -93,7 +91,7 @@ class Projects:
 
     def ids(self, roots: Collection[Path]) -> frozenset[str]:
         """Return the ids under which the projects at ROOTS are recorded."""
-        return frozenset(link.name for link in reading.listed(self.directory, "*") if _root(link) in roots)
+        return frozenset(name for name, root in self.roots().items() if root in roots)
 
     def lost(self, builds: Path) -> list[Refusal]:
         """Return NV922 if BUILDS has build records, and the list of the projects is gone: each build adds to it first.

@@ -249,6 +249,7 @@ def _port(subject: Subject) -> Judgement:
             "a program of another user"
             if listener.pid is None
             else f"pid {listener.pid} ({listener.program}) listening",
+            # Without sudo, ss(8) names no program of another user.
             f"sudo ss -ltnp 'sport = :{port}'",
         )
         for listener in subject.facts.listeners

@@ -46,6 +46,7 @@ def latencies(directory: Path, writes: int, progress: Progress) -> list[float]:
         paths.ensure(directory)
         with (
             progress.task(f"fsync in {directory}", writes, "writes") as task,
+            # A file without a name: a kill leaves nothing behind.
             tempfile.TemporaryFile(dir=directory, buffering=0) as file,
         ):
             for _ in range(writes):

@@ -81,4 +81,4 @@ def older(version: str, minimum: str) -> bool:
     try:
         return Version(version) < Version(minimum)
     except InvalidVersion:
-        return True
+        return True  # what cannot be compared must not pass for new enough

@@ -217,7 +217,11 @@ class LockFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """The host at one moment. MEM_AVAILABLE is bytes, None if the kernel did not say."""
+    """The host at one moment. MEM_AVAILABLE is bytes, None if the kernel did not say.
+
+    It is the kernel's figure on unified memory too: a GPU's own leaves out what the kernel could reclaim, and counts
+    what other programs are about to use.
+    """
 
     mem_available: int | None
     cpu: Cpu
@@ -253,8 +257,9 @@ def probe(paths_for_disk: Iterable[Path], proc_root: Path = _PROC, patience: flo
     """
     gpus, gpu_problem = nvidia_gpus(patience)
     toolkit, toolkit_problem = container_toolkit(patience)
+    sizes = memory(proc_root)
     return HostFacts(
-        mem_available=mem_available(proc_root),
+        mem_available=sizes.get("MemAvailable"),
         cpu=cpu(proc_root),
         disks={str(path): disk(path) for path in paths_for_disk},
         listeners=listeners(proc_root),
@@ -266,18 +271,9 @@ def probe(paths_for_disk: Iterable[Path], proc_root: Path = _PROC, patience: flo
         toolkit_problem=toolkit_problem,
         uid=os.geteuid(),
         gid=os.getegid(),
-        mem_total=memory(proc_root).get("MemTotal", 0),
+        mem_total=sizes.get("MemTotal", 0),
         machine_id=machine_id(),
     )
-
-
-def mem_available(proc_root: Path) -> int | None:
-    """Return the kernel's MemAvailable in bytes, None if it does not say.
-
-    On unified memory a GPU's own figure of free memory leaves out what the kernel could reclaim, and counts what
-    other programs are about to use; the kernel's figure is the only one for all of them.
-    """
-    return memory(proc_root).get("MemAvailable")
 
 
 def memory(proc_root: Path = _PROC) -> Mapping[str, int]:
@@ -289,13 +285,13 @@ def memory(proc_root: Path = _PROC) -> Mapping[str, int]:
     return {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
 
 
-def machine_id(etc_root: Path = Path("/etc")) -> str:
+def machine_id() -> str:
     """Return the id of this installation (machine-id(5)), else the name of the host.
 
     Not the boot id: what a gate has found of the hardware holds after a reboot too.
     """
     try:
-        installation = (etc_root / "machine-id").read_text(encoding="ascii", errors="replace").strip()
+        installation = Path("/etc/machine-id").read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         installation = ""
     return installation or os.uname().nodename
@@ -338,7 +334,7 @@ def _listening_sockets(proc_root: Path) -> dict[str, tuple[int, str]]:
         except OSError:
             continue  # a kernel without IPv6 has no tcp6
         for line in lines:
-            if " 0A " not in line:  # a busy host has thousands that are closing
+            if " 0A " not in line:  # TCP_LISTEN; a busy host has thousands of lines in other states
                 continue
             fields = line.split()
             address, _, port = fields[1].partition(":")
@@ -375,6 +371,7 @@ def listeners(proc_root: Path) -> tuple[Listener, ...]:
     by_place: dict[tuple[int, str], Listener] = {}
     for inode, (port, address) in sockets.items():
         pid, program = holders.get(inode, (None, None))
+        # Several sockets may listen on one port (SO_REUSEPORT): the one whose holder is known names it.
         if pid is not None or (port, address) not in by_place:
             by_place[port, address] = Listener(port, pid, program, address)
     return tuple(by_place[place] for place in sorted(by_place))
@@ -397,7 +394,7 @@ def _answer(program: str, arguments: tuple[str, ...], patience: float) -> tuple[
     except OSError as error:
         return None, f"{program} cannot be run: {error.strerror}"
     output = done.stdout.decode(errors="replace")
-    if done.returncode != 0:
+    if done.returncode != 0:  # nvidia-smi writes its errors to standard output
         message = _first_line(output) or _first_line(done.stderr.decode(errors="replace")) or "nothing"
         return None, f"{program} ended with status {done.returncode} and said: {message}"
     return output, None

@@ -59,6 +59,7 @@ def write(directory: Path, record: GateRecord) -> Path:
     with durable.writing(directory, "NV920"):
         paths.ensure(directory)
         taken = {path.name for path in reading.listed(directory, f"{stem}*.json")}
+    # Two runs may end in one second, and no record replaces another.
     name = next(name for name in (f"{stem}.json", *(f"{stem}-{n}.json" for n in range(1, 1000))) if name not in taken)
     durable.replace(directory / name, documents.encode(FORM, record), 0o600, code="NV920")
     return directory / name
@@ -106,7 +107,7 @@ def _read(path: Path, gate: GateName, stamp: str) -> FiledRecord:
         record = documents.decode(FORM, data, lambda _: (), code="NV516", label=str(path), cure="nvllm gate --help")
         if record.gate != gate or clock.compact(record.measured) != stamp:
             return FiledRecord(str(path), gate, None, "its name is that of another run")
-        _ = record.when
+        _ = record.when  # raises ValueError for a day in no calendar, which the form cannot find
     except OSError as error:
         return FiledRecord(str(path), gate, None, error.strerror or str(error))
     except ValueError as error:

@@ -159,6 +159,7 @@ class GateNeed:
 
     @property
     def cure(self) -> str:
+        """The command whose run, if it passes, satisfies the need."""
         whole = math.ceil(self.band / _MIB) * _MIB  # memtester takes no band below a page
         bands = f" --bands {size_text(whole)}" if self.band else ""
         given = {name: most for name, most in self.limits.items() if most != DEFAULTS[name]}

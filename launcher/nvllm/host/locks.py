@@ -150,6 +150,7 @@ def acquire_all(directory: Path, keys: Iterable[Key], holder: Holder, patience: 
     lost: dict[Key, Sequence[Refusal]] = {}
     with _guarded(directory, patience) as directory_descriptor:
         try:
+            # In this order refusals are shown. Nothing waits for a lock here, so no order can be a deadlock.
             for key in sorted(set(keys), key=lambda key: (KINDS.index(key.kind), key.name)):
                 try:
                     taken[key] = _take(directory_descriptor, key, directory / key.filename)
@@ -233,7 +234,7 @@ def _guarded(directory: Path, patience: float) -> Iterator[int]:
             while not _lock(descriptor, path):
                 if time.monotonic() >= deadline:
                     raise Refused([_stuck(path, patience)])
-                time.sleep(0.01)
+                time.sleep(0.01)  # flock(2) has no time limit of its own
             try:
                 yield directory_descriptor
             finally:
@@ -248,7 +249,7 @@ def _take(directory_descriptor: int, key: Key, path: Path) -> int:
     """Return a locked descriptor of PATH. Raises Refused NV508 if another process holds the lock of KEY."""
     descriptor = _open(directory_descriptor, path)
     try:
-        refuse_any([] if _lock(descriptor, path) else [_held(key, path, _read(descriptor))])
+        refuse_any([] if _lock(descriptor, path) else [_another_holder(key, path, _read(descriptor))])
     except BaseException:
         os.close(descriptor)
         raise
@@ -327,7 +328,7 @@ def _read(descriptor: int) -> Holder | None:
             return None
 
 
-def _held(key: Key, path: Path, holder: Holder | None) -> Refusal:
+def _another_holder(key: Key, path: Path, holder: Holder | None) -> Refusal:
     holding = "a process that the file does not name" if holder is None else str(holder)
     if holder is not None and holder.instance is not None:
         cure = f"nvllm stop {holder.instance}"

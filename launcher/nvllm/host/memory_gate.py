@@ -36,9 +36,10 @@ def unready(limits: MemoryLimits, meminfo: Mapping[str, int]) -> list[Refusal]:
         where = f"--bands {size_text(band)}"
         if band + MEMORY_FLOOR > available:
             expected = f"{_mib(band + MEMORY_FLOOR)} of MemAvailable: the band, and {_mib(MEMORY_FLOOR)} for the host"
-            smaller = max((available - MEMORY_FLOOR) // _MIB, 1)
+            smaller = max((available - MEMORY_FLOOR) // _MIB, 1)  # `--bands` takes no 0M
             cure = f"stop what uses memory, or test less: nvllm gate memory --bands {smaller}M"
             refusals.append(Refusal("NV505", where, expected, _mib(available), cure))
+        # for root the limit does not count: mlock(2)
         if os.geteuid() != 0 and lockable != resource.RLIM_INFINITY and band > lockable:
             expected = f"{_mib(band)} that this process may lock in memory (ulimit -l)"
             cure = "run it as root, or lift the limit of locked memory: see limits.conf(5), memlock"
@@ -47,7 +48,7 @@ def unready(limits: MemoryLimits, meminfo: Mapping[str, int]) -> list[Refusal]:
 
 
 def run(limits: MemoryLimits, memtester: Memtester, results: Measured, progress: Progress) -> None:
-    """Look at MemAvailable and swap, then test the bands; add to RESULTS as it goes."""
+    """Look at MemAvailable and swap, then test the bands of LIMITS with MEMTESTER; add to RESULTS as it goes."""
     _before(limits, memory(), results)
     for band in limits.bands:
         name = f"band {size_text(band)}"

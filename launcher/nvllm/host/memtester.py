@@ -53,6 +53,7 @@ class MemtesterOutput:
         *lines, rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             self._line(line.replace(b"\b", b"").decode("utf-8", "replace"))
+        # The start of a line names the test, and its end has the fault.
         self._rest = rest if len(rest) <= _LONGEST else rest[:64] + rest[-1024:]
 
     def _line(self, line: str) -> None:

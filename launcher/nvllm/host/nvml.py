@@ -32,7 +32,6 @@ class GpuReading:
 
     index: int
     uuid: str
-    name: str
     temperature: int | None
     slowdown: int | None
     """Degrees at which the hardware slows its clocks down."""
@@ -99,7 +98,7 @@ def _reading(nvml: ModuleType) -> NvmlReading:
 def _gpu(nvml: ModuleType, index: int) -> GpuReading:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
-    def told(ask: Callable[[], Any]) -> int | None:
+    def figure(ask: Callable[[], Any]) -> int | None:
         try:
             return int(ask())
         except nvml.NVMLError:  # not supported by this GPU, or not known to this driver
@@ -108,12 +107,11 @@ def _gpu(nvml: ModuleType, index: int) -> GpuReading:
     return GpuReading(
         index,
         _text(nvml.nvmlDeviceGetUUID(handle)),
-        _text(nvml.nvmlDeviceGetName(handle)),
-        told(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-        told(lambda: nvml.nvmlDeviceGetTemperatureThreshold(handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)),
-        told(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        told(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
-        told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
+        figure(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        figure(lambda: nvml.nvmlDeviceGetTemperatureThreshold(handle, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)),
+        figure(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        figure(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+        figure(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
     )
 
 

@@ -77,6 +77,7 @@ def _gpu(limits: ThermalLimits, readings: Sequence[GpuReading], results: Measure
     gpu = readings[0]
     name = f"GPU {gpu.index}"
     degrees = [one.temperature for one in readings if one.temperature is not None]
+    # At its own threshold a GPU slows down already, so the threshold fails (docs/gates.md).
     most = limits.gpu if gpu.slowdown is None else min(limits.gpu, gpu.slowdown - 1)
     results.checks.append(_below(f"{name} temperature", max(degrees, default=None), most))
     if degrees:
@@ -84,12 +85,12 @@ def _gpu(limits: ThermalLimits, readings: Sequence[GpuReading], results: Measure
     clocks = [one.clock for one in readings if one.clock is not None]
     if clocks:
         results.figures[f"gpu{gpu.index}_clock_mhz"] = float(max(clocks))
-    told = [one.reasons for one in readings if one.reasons is not None]
+    reasons = [one.reasons for one in readings if one.reasons is not None]
     limit = f"none of: {', '.join(_reasons(SLOWED))}"
-    if not told:
+    if not reasons:
         results.checks.append(GateCheck(f"{name} clocks", "not measured", limit, "this GPU gives no reasons"))
         return
-    together = functools.reduce(operator.or_, told)
+    together = functools.reduce(operator.or_, reasons)
     slowing = ", ".join(_reasons(together)) or "nothing slows them down"
     results.checks.append(decided(f"{name} clocks", limit, slowing, passed=not together & SLOWED))
 

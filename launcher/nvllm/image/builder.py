@@ -19,7 +19,7 @@ from nvllm.core.canonical import Json
 from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedNative, LockedRegistryBase, LockedWheel
 from nvllm.core.paths import Places, Project
 from nvllm.core.progress import Progress
-from nvllm.core.refusal import Refusal, Refused, collected, refuse, refuse_any
+from nvllm.core.refusal import Refusal, collected, refuse, refuse_any
 from nvllm.engine import engine as engines
 from nvllm.engine.engine import Engine
 from nvllm.host import facts
@@ -43,7 +43,6 @@ from nvllm.sources.store import Store
 
 _UNPACKED = 4.0
 """Bytes of layers per byte of locked files: 3.8 for the image cpu, whose wheels unpack to 2.4 GB."""
-
 
 ImagePart = Literal["base", "wheels", "patches", "kernels"]
 """A part of an image that can be built alone: one layer, or all layers of the patched files."""
@@ -292,7 +291,8 @@ class LayerBuilder:
         """
         base = self.build.lock.base
         if not isinstance(base, LockedDebianBase):
-            raise Refused([_no_registry_base(base.image, self.build.spec.name)])
+            cure = f"nvllm build {self.build.spec.name} --layers-only"
+            raise refuse("NV305", ".base.image", "a base whose layers are files here", base.image, cure)
 
         def make(path: Path) -> Layer:
             interpreter = self._unpacked(base)
@@ -341,6 +341,7 @@ class LayerBuilder:
 
     def _wheel_bytecode(self, wheels: Mapping[LockedWheel, Wheel]) -> list[Path]:
         scheme, factors = self.build.scheme, identity.interpreter_factors(self.build.lock)
+        # One job a wheel: a wheel that many locks have in common is compiled once.
         jobs: dict[str, tuple[Path | None, Mapping[str, str]]] = {}
         for locked, opened in wheels.items():
             files = {place: info.filename for place, info in opened.placed(scheme).items() if place.endswith(".py")}
@@ -382,6 +383,7 @@ class LayerBuilder:
         def make(path: Path) -> Layer:
             directory = self.cache.tree(objects)
             compiler = self.native_compiler(locked)
+            # Every build of one base and source compiles in this directory, so that ninja finds its objects.
             with self.cache.locked(directory.stem):
                 paths.ensure(directory)
                 native.prepare(directory, archive, changed, locked, self.store)
@@ -582,8 +584,3 @@ def trees(lock: Lock) -> list[dict[str, Json]]:
     """Return the factors of every tree that builds of LOCK keep in the layer cache."""
     extensions = lock.vllm.native
     return [tree_factors(lock), *([] if extensions is None else [object_factors(lock, extensions)])]
-
-
-def _no_registry_base(name: str, image_name: str) -> Refusal:
-    cure = f"nvllm build {image_name} --layers-only"
-    return Refusal("NV305", ".base.image", "a base whose layers are files here", name, cure)

@@ -156,7 +156,7 @@ def load(
     `Engine.load` do.
     """
     own = own_tags(tags, where, engine)
-    written = tagged(record, own, where)
+    written = tagged(record, own, where)  # a kill after this leaves a record of no image, which the next build loads
     engine.load(image, own, progress)
     return written
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import posixpath
 import shlex
 import tarfile
 import zlib
@@ -175,11 +176,7 @@ def _archive(path: Path, label: str, scratch: Path) -> Contents:
     def blob(name: str) -> FileRange:
         member = members[name]
         if member.issym():  # Docker names a layer that two images share by a link
-            directory = name.rpartition("/")[0]
-            parts: list[str] = []
-            for part in f"{directory}/{member.linkname}".split("/"):
-                parts = parts[:-1] if part == ".." else [*parts, part]
-            member = members["/".join(parts)]
+            member = members[posixpath.normpath(f"{posixpath.dirname(name)}/{member.linkname}")]
         return FileRange(path, member.offset_data, member.size)
 
     return _image(label, blob, scratch)

@@ -75,15 +75,13 @@ def images(first: Contents, second: Contents) -> Iterator[ImageDifference]:
     Of layers without an image around them, on either side, those are compared that both sides have. Raises Refused
     NV306 for a layer that is no tar.
     """
-    whole = first.configuration is not None and second.configuration is not None
+    before, after = ({layer.name: layer for layer in image.layers} for image in (first, second))
+    known = [{layer.diff_id for layer in image.layers} for image in (first, second)]
     if first.configuration is not None and second.configuration is not None:
         for factor in explain.differences(first.configuration, second.configuration):
             yield ImageDifference(
                 CONFIGURATION, factor.path, "value", factor.before or "absent", factor.after or "absent"
             )
-    before, after = ({layer.name: layer for layer in image.layers} for image in (first, second))
-    known = [{layer.diff_id for layer in image.layers} for image in (first, second)]
-    if whole:
         for name in {**before, **after}:
             for here, there, digests, sides in (
                 (before, after, known[1], ("present", "absent")),

@@ -113,7 +113,7 @@ def read(path: Path, label: str) -> Digests | None:
     try:
         data = reading.content(path, reading.LOCK)
     except FileNotFoundError:
-        if os.path.islink(path):
+        if os.path.islink(path):  # not "nothing was recorded": then a build would be held against nothing
             raise reading.refused(label, OSError(errno.ELOOP, "a link to nothing", str(path))) from None
         return None
     except OSError as error:
@@ -139,8 +139,8 @@ def recorded(before: Digests | None, image: str, platform: str, built: BuildDige
     If BUILT is a part of what is recorded already, with the same bytes, the whole stays recorded.
     """
     platforms = dict(before.platforms) if before is not None else {}
-    there = platforms.get(platform)
-    if not (there is not None and there.whole and not built.whole and compare(there, built) == ("as recorded", ())):
+    former = platforms.get(platform)
+    if not (former is not None and former.whole and not built.whole and compare(former, built) == ("as recorded", ())):
         platforms[platform] = built
     return Digests(SCHEMA, image, dict(sorted(platforms.items())))
 

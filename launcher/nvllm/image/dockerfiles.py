@@ -149,7 +149,7 @@ def dockerfile(content: str, build: Build, label: str) -> str:
     return "\n".join(places.get(line, line) for line in lines) + "\n"
 
 
-def _quoted(value: str) -> str:
+def _quoted(value: str) -> str:  # `$`: a Dockerfile replaces variables in quotes too
     return '"' + re.sub(r'(["\\$])', r"\\\1", value) + '"'
 
 
@@ -250,12 +250,8 @@ def write(context: Sequence[Item], directory: Path) -> str:
         for item in (*context, listing):
             path = partial / item.path
             path.parent.mkdir(parents=True, exist_ok=True)
-            _place(item.source, path)
+            if isinstance(item.source, bytes):
+                path.write_bytes(item.source)
+            else:
+                durable.link(item.source, path)
     return listing.sha256
-
-
-def _place(content: Path | bytes, path: Path) -> None:
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
-        durable.link(content, path)

@@ -57,7 +57,8 @@ class Build:
         return {
             "image": self.spec.name,
             "platform": self.lock.platform,
-            # An image for the CPU has no such factors.
+            # An image for the CPU has no such factors: a key is here only for images that have it, since a key more
+            # would change the build hash of every image that was recorded before.
             **({"targets": list(self.spec.targets), "kernels": kernel_factors(self.lock)} if self.spec.targets else {}),
             "epoch": self.lock.epoch,
             "rules": {**rules(), "patches": patchlayer.FORMAT, "image": FORMAT},

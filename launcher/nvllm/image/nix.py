@@ -24,7 +24,9 @@ from nvllm.layers.tarlayer import Layer
 FLAKE = "flake.nix"
 
 _FEATURES = ("--extra-experimental-features", "nix-command flakes")
+"""`nix build` and flakes are experimental, and off unless a configuration says otherwise."""
 _PASSED = ("NIX_CONFIG", "NIX_CONF_DIR", "NIX_REMOTE", "NIX_SSL_CERT_FILE")
+"""The user's settings of Nix: its configuration, its daemon, its certificates."""
 _TIMEOUT = 6 * 3600.0
 """Seconds. Nix downloads every wheel of an image, up to 6 GB, and says nothing to nvllm meanwhile."""
 _SHOWN = 1200
@@ -67,8 +69,10 @@ class NixBuilder(ImageBuilder):
         flake = f"{self.project.root}#oci-{build.spec.name}"
         paths = [str(store.path(sha256)) for sha256 in sorted({file.sha256 for file in files})]
         self.progress.note(f"giving {len(paths)} files to Nix")
+        # By content, as `requireFile` in nix/image.nix asks for them: the sandbox fetches nothing.
         _run([proc.require("nix-store", "nix-bin"), "--add-fixed", "sha256", *paths], flake)
         self.progress.note(f"nix build {flake}")
+        # --no-link: the link `result` would be left in the user's directory.
         output = _run([program, *_FEATURES, "build", "--no-link", "--json", "--print-build-logs", flake], flake)
         try:
             made = read(Path(_document(output)[0]["outputs"]["out"]))

@@ -112,6 +112,7 @@ def refusals(build: Build, recorded: Record | None, engine: Engine) -> list[Refu
     tag, _ = build.tags
     cure = f"nvllm build {build.spec.name}"
     where = f"docker engine: {tag}"
+    # By its id first: another home may have the tag (`buildrecord.own_tags`).
     image = (buildrecord.in_engine(recorded, engine) if recorded is not None else None) or engine.image(tag)
     if recorded is None or image is None:
         problem = "no such image" if image is None else "an image without a build record on this host"

@@ -73,11 +73,11 @@ def built_digests(project: Project, places: Places, build: Build) -> BuildDigest
         return recording.of_record(record)
     expected = f"the digests of the image of build hash {build.build_hash[:12]} for {project.platform}"
     if own is None:
-        there = f"nothing for {project.platform}" if recorded is not None else "no such file"
+        state = f"nothing for {project.platform}" if recorded is not None else "no such file"
     else:
-        there = "the layers of the patch set only" if not own.whole else f"build hash {own.build_hash[:12]}"
+        state = "the layers of the patch set only" if not own.whole else f"build hash {own.build_hash[:12]}"
     cure = f"nvllm build {build.spec.name}"
-    raise refuse("NV317", label, expected, f"{there}, and no build of it on this host", cure)
+    raise refuse("NV317", label, expected, f"{state}, and no build of it on this host", cure)
 
 
 def _subjects(build: Build, built: BuildDigests) -> Iterator[Json]:

@@ -1,4 +1,7 @@
-"""Package URLs of what an image is made from, as scanners and provenance name it."""
+"""Package URLs of what an image is made from, as scanners and provenance name it.
+
+The library that makes them comes with the extra `sbom` alone, and provenance needs no extra.
+"""
 
 from __future__ import annotations
 

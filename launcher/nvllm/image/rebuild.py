@@ -147,7 +147,7 @@ def _give(scratch: Path, copy: Path, user: object) -> None:
 
 
 def _surroundings(home: Path) -> Surroundings:
-    now = os.umask(0o077)
+    now = os.umask(0o077)  # only setting it tells what it was
     os.umask(now)
     umask = 0o077 if now != 0o077 else 0o027
     processors = (os.cpu_count() or 1) + 1
@@ -155,6 +155,7 @@ def _surroundings(home: Path) -> Surroundings:
         "PATH": os.environ.get("PATH", os.defpath),
         "PYTHONPATH": os.pathsep.join(_packages()),
         "PYTHONDONTWRITEBYTECODE": "1",
+        # The second value is for a process that has the first one itself; TZ has two for the same reason.
         "PYTHONHASHSEED": "4711" if os.environ.get("PYTHONHASHSEED") != "4711" else "4712",
         "PYTHONUTF8": "0",
         "PYTHONCOERCECLOCALE": "0",
@@ -215,6 +216,7 @@ def _packages() -> list[str]:
 
 
 def _run(around: Surroundings, arguments: Sequence[str]) -> proc.Completed:
+    # -P: what lies beside the script, the modules of this room, is not imported in place of others of their names.
     argv = [around.python, "-B", "-P", str(_SCRIPT), json.dumps(around.settings), *arguments]
     try:
         return proc.run(argv, env=around.environment, timeout=_TIMEOUT)

@@ -135,7 +135,7 @@ class Witness:
             there = list(self._there(image, {layer.kind: differing[layer.kind] for layer in own}, Path(scratch)))
             kept = keep(self.places.differing / built.build_hash[:12], {"recorded": there, "built": own})
             refusals = [*self._compared(image, own, there, kept)]
-        for layer in own:
+        for layer in own:  # or every later build would take the same bytes from the cache
             LayerCache(self.places.layers).forget(layer)
         # Ids differ because a layer does; they are worth saying only where no layer does.
         rest = list(differing.values()) or list(deviations)

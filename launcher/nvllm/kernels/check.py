@@ -152,5 +152,5 @@ def _paths(files: Mapping[str, bytes], directories: Iterable[str]) -> Iterator[R
     """Yield a refusal for each file that contains one of DIRECTORIES, directories of this host."""
     for directory in directories:
         for path, data in files.items():
-            if len(directory) > 1 and directory.encode() in data:
+            if len(directory) > 1 and directory.encode() in data:  # `/`, the home of some users, is in any text
                 yield _refusal(path, "no path of the host", directory)

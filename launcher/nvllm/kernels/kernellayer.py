@@ -58,6 +58,7 @@ ENVIRONMENT: Mapping[str, str] = {
 setting is part of every key. Kernels that the engine compiles itself go to the engine's cache."""
 
 _TIMEOUT = 600.0
+"""Seconds for all kernels of a patch set, for all targets."""
 _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 _LIBRARY = "triton/_C/libtriton.so"
 _TOOLS = "triton/backends/nvidia"
@@ -223,6 +224,7 @@ class KernelCompiler:
             python = self.interpreter.command()
             home, libraries = self.interpreter.tree / "usr", self.interpreter.libraries  # the latter for ptxas
             environment |= {"PYTHONHOME": str(home), "LD_LIBRARY_PATH": libraries}
+        # Nothing but the standard library and what PYTHONPATH has: Triton of the locked wheel.
         argv = [*python, "-S", "-s", "-P", "-B", str(self.release.programs[0])]
         cure = "see docs/kernels.md for the launches that a kernel of a series may have"
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ FORMAT = "1"
 
 _GLIBC = "2.31"  # the oldest C library of a base that the wheels of vLLM run on
 _TIMEOUT = 300.0
+"""Seconds for one module in C, with Zig's own library, which it compiles first."""
 _DRIVER = re.compile(r"\bcu[A-Z][A-Za-z0-9]+(?=\()")
 _LIBRARY = "libcuda.so.1"
 
@@ -87,14 +88,13 @@ class CCompiler:
         return (work / f"{name}.so").read_bytes()
 
     def _run(self, work: Path, module: str, arguments: list[str]) -> None:
+        # baseline: not for the processor of this host, but for each of that machine.
         target = ["-target", f"{self.platform.machine}-linux-gnu.{_GLIBC}", "-mcpu=baseline"]
         argv = [str(self.zig), "cc", *target, "-shared", "-fPIC", "-O2", "-s", *arguments]
-        done = proc.run(argv, env=self._environment(), timeout=_TIMEOUT, cwd=work)
+        cache = str(self.scratch / "zig")
+        environment = {"PATH": "/", "HOME": cache, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
+        done = proc.run(argv, env=environment, timeout=_TIMEOUT, cwd=work)
         if done.returncode != 0:
             message = done.stderr.decode("utf-8", "replace").strip()[-600:]
             cure = "report it with the version of Triton: a stub needs something that include/Python.h lacks"
             raise refuse("NV314", module, "a module in C that compiles", message, cure)
-
-    def _environment(self) -> Mapping[str, str]:
-        cache = str(self.scratch / "zig")
-        return {"PATH": "/", "HOME": cache, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}

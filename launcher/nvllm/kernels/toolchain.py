@@ -12,7 +12,6 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from nvllm.core.lock import Lock, LockedDebianBase, LockedFile, LockedWheel, Offered
@@ -43,7 +42,8 @@ def resolve(
         raise refuse("NV311", f"images/{image}.yaml", "triton among the wheels", "none", cure)
     tools: list[LockedWheel] = []
     for name, version in ((TRITON, triton.version), (ZIG, ZIG_VERSION)):
-        usable = [one for one in offered(name, version) if _hosts(one.filename)]
+        hosts = [(python, machine) for python in _PYTHONS for machine in _MACHINES]
+        usable = [one for one in offered(name, version) if any(_fits(one.filename, *host) for host in hosts)]
         if not usable:
             expected = f"wheels of {name} {version} for Python 3.11 and later on Linux"
             cure = f"configure an index that offers them: pip index versions {name}"
@@ -101,13 +101,6 @@ def inputs(lock: Lock) -> tuple[LockedFile, ...]:
     return (*(lock.base_files if runs_in_base(lock) else ()), of_image(lock).file, *files(lock))
 
 
-def _tags(filename: str) -> frozenset[Tag]:
-    try:
-        return parse_wheel_filename(filename)[3]
-    except InvalidWheelFilename:
-        return frozenset()
-
-
 def _tag(python: str) -> str:
     return f"cp{python.replace('.', '')}"
 
@@ -117,13 +110,13 @@ def _runs(filename: str, python: str) -> bool:
 
 
 def _fits(filename: str, python: str, machine: str) -> bool:
+    try:
+        tags = parse_wheel_filename(filename)[3]
+    except InvalidWheelFilename:
+        return False
     return any(
         tag.platform.startswith("manylinux")
         and tag.platform.endswith(f"_{machine}")
         and ((tag.interpreter, tag.abi) in {(python, python), ("py3", "none")})
-        for tag in _tags(filename)
+        for tag in tags
     )
-
-
-def _hosts(filename: str) -> bool:
-    return any(_fits(filename, python, machine) for python in _PYTHONS for machine in _MACHINES)

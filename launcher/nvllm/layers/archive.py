@@ -31,7 +31,6 @@ HUB = "docker.io/library/"
 """The prefix of image names without a registry. Containerd needs it; Docker leaves it out of the names that it lists,
 Podman does not."""
 
-
 _LOADING = "nvllm:loading-"
 """Begins the name of an image while it is loaded; the second of the load's start and a random word follow."""
 

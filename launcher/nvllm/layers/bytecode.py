@@ -101,6 +101,7 @@ class Interpreter:
         """Return the command line that starts it. Raises Refused NV512 if the tree has no dynamic loader."""
         loader = self.loader()
         program = str(self.tree / f"usr/bin/python{self.python}")
+        # Started by the tree's own loader: the one that the program names lies at a path of the host.
         return [*_emulator(loader), str(loader), "--library-path", self.libraries, program]
 
     def cached(self, module: str) -> str:
@@ -112,7 +113,7 @@ class Interpreter:
 
         Raises Refused NV512 if the interpreter cannot run on this host.
         """
-        partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
+        partial = out.with_name(f"{out.name}.{os.getpid()}.partial")  # two builds may compile one wheel at once
         job = {"archive": str(archive) if archive else None, "files": dict(files), "out": str(partial)}
         environment = {"PYTHONHOME": str(self.tree / "usr"), "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": "/"}
         # The standard library alone; -B: nothing is written into the tree, of which the base layer is made.

@@ -36,7 +36,7 @@ class LayerCache:
             known = _known(kind, path, note)
             if known is not None:
                 return known
-            note.unlink(missing_ok=True)
+            note.unlink(missing_ok=True)  # first: with the old note, a tar of that size that a kill left would count
             made = make(path)
             text: Json = {"kind": kind, "diff_id": made.diff_id, "size": made.size, "factors": factors}
             # Last: a tar without a note, or of another size than in it, is made again.
@@ -62,7 +62,7 @@ class LayerCache:
 
     def forget(self, layer: Layer) -> None:
         """Remove LAYER from the cache, so that it is made again."""
-        layer.path.with_suffix(".json").unlink(missing_ok=True)
+        layer.path.with_suffix(".json").unlink(missing_ok=True)  # the note first, as it is written last
         layer.path.unlink(missing_ok=True)
 
     def tree(self, factors: Mapping[str, Json]) -> Path:

@@ -125,7 +125,6 @@ class Image:
 LAYOUT = canonical.encode({"imageLayoutVersion": "1.0.0"})
 """The content of the file ``oci-layout``."""
 
-
 EMPTY = b"{}"
 """The configuration of an artifact, a blob that has to be there."""
 

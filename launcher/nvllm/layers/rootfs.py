@@ -48,7 +48,6 @@ _USERS = {
 }
 _DIRECTORIES = ("dev", "proc", "sys", "run/nvllm", "models", "var/tmp", "tmp", "home/nvllm")
 
-
 _LINKS = 40
 """How many links in a row are followed, as by the kernel."""
 
@@ -91,7 +90,7 @@ def unpack(packages: Sequence[tuple[str, Path]], tree: Path, progress: Progress)
             _put(partial / account_file, _Node("file", 0o644, text.encode()))
         for directory in _DIRECTORIES:
             os.makedirs(partial / directory, exist_ok=True)
-        shutil.rmtree(tree, ignore_errors=True)
+        shutil.rmtree(tree, ignore_errors=True)  # a rename replaces no directory that has something in it
         partial.rename(tree)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -123,8 +123,8 @@ def complete(entries: Iterable[TarEntry]) -> list[TarEntry]:
     return [by_path[path] for path in sorted(by_path, key=encoded)]
 
 
-def _unsafe(path: str, expected: str, by_path: str) -> Refusal:
-    return Refusal("NV306", path, expected, by_path, "remove the package that brings it from the spec")
+def _unsafe(path: str, expected: str, problem: str) -> Refusal:
+    return Refusal("NV306", path, expected, problem, "remove the package that brings it from the spec")
 
 
 class _Hashing(io.RawIOBase):

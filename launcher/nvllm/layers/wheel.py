@@ -25,7 +25,6 @@ from nvllm.layers.tarlayer import TarEntry
 
 FORMAT = "1"
 
-
 _CURE = "lock another file in its place: nvllm lock IMAGE --update wheels"
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from nvllm.core.lock import (
     Lock,
-    LockedDeb,
     LockedDebianBase,
     LockedFile,
     LockedModel,
@@ -47,31 +46,15 @@ class Drift:
 def compare(old: Lock, new: Lock) -> tuple[Drift, ...]:
     """Return every difference between the locks OLD and NEW of one image, sorted; none if they are equal."""
     drifts = (
-        *_whole(old, new),
-        *_base(old.base, new.base),
-        *_vllm(old.vllm, new.vllm),
+        *(drift for kind, texts in _TEXTS for drift in _each(kind, texts(old), texts(new))),
+        *_packages("deb", _debs(old.base), _debs(new.base)),
+        *_packages("source", _source(old.vllm), _source(new.vllm)),
         *_packages("wheel", _wheels(old.wheels), _wheels(new.wheels)),
-        *_each("wheel-excluded", _versions(old.excluded), _versions(new.excluded)),
-        *_each("wheel-omits", _omitted(old.wheels), _omitted(new.wheels)),
-        *_series(old.series, new.series),
+        *_arguments(set(old.vllm.arguments), set(new.vllm.arguments)),
+        *_patches(old.series, new.series),
         *_models(old.models, new.models),
-        *_each("template-changed", _templates(old), _templates(new)),
     )
     return tuple(sorted(drifts, key=lambda drift: (drift.kind, drift.name)))
-
-
-def _whole(old: Lock, new: Lock) -> Iterator[Drift]:
-    yield from _changed("inputs-changed", "inputs", old.inputs, new.inputs)
-    yield from _changed("platform-changed", "platform", old.platform, new.platform)
-    yield from _changed("epoch-changed", "epoch", str(old.epoch), str(new.epoch))
-    yield from _each("toolchain-changed", old.toolchain, new.toolchain)
-    yield from _each("toolchain-changed", _tools(old), _tools(new))
-    yield from _changed("alias-changed", "aliases", _aliases(old), _aliases(new))
-    yield from _each("device-code-changed", _device_code(old), _device_code(new))
-
-
-def _templates(lock: Lock) -> Mapping[str, str]:
-    return {template.path: f"sha256 {template.sha256}, {template.size} bytes" for template in lock.templates}
 
 
 def _tools(lock: Lock) -> Mapping[str, str]:
@@ -125,20 +108,17 @@ class _Package:
         return f"{self.file.index}: {self.file.path}"
 
 
-def _debs(packages: Iterable[LockedDeb]) -> Mapping[str, _Package]:
+def _debs(base: LockedDebianBase | LockedRegistryBase) -> Mapping[str, _Package]:
+    packages = base.packages if isinstance(base, LockedDebianBase) else ()
     return {deb.name: _Package(f"{deb.version} ({deb.architecture})", deb.file) for deb in packages}
+
+
+def _source(vllm: LockedVllm) -> Mapping[str, _Package]:
+    return {"vllm": _Package(vllm.version, vllm.source)}
 
 
 def _wheels(wheels: Iterable[LockedWheel]) -> Mapping[str, _Package]:
     return {wheel.name: _Package(wheel.version, wheel.file) for wheel in wheels}
-
-
-def _versions(wheels: Iterable[LockedWheel]) -> Mapping[str, str]:
-    return {wheel.name: wheel.version for wheel in wheels}
-
-
-def _omitted(wheels: Iterable[LockedWheel]) -> Mapping[str, str]:
-    return {wheel.name: ", ".join(wheel.omitted) for wheel in wheels if wheel.omitted}
 
 
 _PACKAGE_KINDS: Mapping[str, tuple[DriftKind, DriftKind, DriftKind, DriftKind]] = {
@@ -164,12 +144,8 @@ def _packages(of: str, old: Mapping[str, _Package], new: Mapping[str, _Package])
             yield from _changed("index-changed", name, before.address, after.address)
 
 
-def _base(old: LockedDebianBase | LockedRegistryBase, new: LockedDebianBase | LockedRegistryBase) -> Iterator[Drift]:
-    yield from _changed("base-changed", "base", _base_text(old), _base_text(new))
-    snapshots = [base.snapshot if isinstance(base, LockedDebianBase) else None for base in (old, new)]
-    yield from _changed("snapshot-changed", "base", snapshots[0], snapshots[1])
-    sides = [_debs(base.packages) if isinstance(base, LockedDebianBase) else {} for base in (old, new)]
-    yield from _packages("deb", sides[0], sides[1])
+def _snapshot(base: LockedDebianBase | LockedRegistryBase) -> Mapping[str, str]:
+    return {"base": base.snapshot} if isinstance(base, LockedDebianBase) and base.snapshot is not None else {}
 
 
 def _base_text(base: LockedDebianBase | LockedRegistryBase) -> str:
@@ -178,21 +154,12 @@ def _base_text(base: LockedDebianBase | LockedRegistryBase) -> str:
     return f"Debian {base.suite}{' with security updates' if base.security else ''}, Python {base.python}"
 
 
-def _vllm(old: LockedVllm, new: LockedVllm) -> Iterator[Drift]:
-    yield from _changed("commit-changed", "vllm", old.commit, new.commit)
-    yield from _changed("distribution-changed", "vllm", old.distribution, new.distribution)
-    sides = [{"vllm": _Package(vllm.version, vllm.source)} for vllm in (old, new)]
-    yield from _packages("source", sides[0], sides[1])
-    differs = [
-        {d.path: f"source {d.source_sha256}, wheel {d.wheel_sha256}" for d in vllm.differs} for vllm in (old, new)
-    ]
-    yield from _each("difference-changed", differs[0], differs[1])
-    gone, come = sorted(set(old.arguments) - set(new.arguments)), sorted(set(new.arguments) - set(old.arguments))
-    yield from _changed("arguments-changed", "vllm serve", ", ".join(gone) or None, ", ".join(come) or None)
+def _arguments(old: set[str], new: set[str]) -> Iterator[Drift]:
+    gone, come = ", ".join(sorted(old - new)), ", ".join(sorted(new - old))
+    yield from _changed("arguments-changed", "vllm serve", gone or None, come or None)
 
 
-def _series(old: LockedSeries, new: LockedSeries) -> Iterator[Drift]:
-    yield from _changed("series-changed", "series", old.series, new.series)
+def _patches(old: LockedSeries, new: LockedSeries) -> Iterator[Drift]:
     before, after = ({patch.id: patch_text(patch) for patch in series.patches} for series in (old, new))
     for name in sorted(before.keys() | after.keys()):
         kind: DriftKind = "patch-changed"
@@ -227,3 +194,26 @@ def _pin(model: LockedModel) -> str:
 def _model_text(model: LockedModel) -> str:
     followed = f", following {model.follow}" if model.follow is not None else ""
     return f"{model.kind} {model.repo or ''}{followed}, {model.tree}, {len(model.files)} files"
+
+
+_TEXTS: Sequence[tuple[DriftKind, Callable[[Lock], Mapping[str, str]]]] = (
+    ("inputs-changed", lambda lock: {"inputs": lock.inputs}),
+    ("platform-changed", lambda lock: {"platform": lock.platform}),
+    ("epoch-changed", lambda lock: {"epoch": str(lock.epoch)}),
+    ("toolchain-changed", lambda lock: {**lock.toolchain, **_tools(lock)}),
+    ("alias-changed", lambda lock: {"aliases": _aliases(lock)}),
+    ("device-code-changed", _device_code),
+    ("base-changed", lambda lock: {"base": _base_text(lock.base)}),
+    ("snapshot-changed", lambda lock: _snapshot(lock.base)),
+    ("commit-changed", lambda lock: {"vllm": lock.vllm.commit}),
+    ("distribution-changed", lambda lock: {"vllm": lock.vllm.distribution}),
+    (
+        "difference-changed",
+        lambda lock: {one.path: f"source {one.source_sha256}, wheel {one.wheel_sha256}" for one in lock.vllm.differs},
+    ),
+    ("wheel-excluded", lambda lock: {wheel.name: wheel.version for wheel in lock.excluded}),
+    ("wheel-omits", lambda lock: {wheel.name: ", ".join(wheel.omitted) for wheel in lock.wheels if wheel.omitted}),
+    ("series-changed", lambda lock: {"series": lock.series.series}),
+    ("template-changed", lambda lock: {one.path: f"sha256 {one.sha256}, {one.size} bytes" for one in lock.templates}),
+)
+"""Each kind of difference that needs no rule of its own, and the texts of a lock that it is found by, by name."""

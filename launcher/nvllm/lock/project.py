@@ -110,8 +110,8 @@ def lock_image(
     refuse_any(_no_model(spec, name, label) for name in again if name not in spec.models)
     pinned_templates = templates.of(project, spec)
     if kept is not None:
-        left = {name: model for name, model in kept.models.items() if name not in again}
-        kept = dataclasses.replace(kept, models=left)
+        pinned_models = {name: model for name, model in kept.models.items() if name not in again}
+        kept = dataclasses.replace(kept, models=pinned_models)
     put_off = set(later) - (kept.models.keys() if kept is not None else set())
     spec = dataclasses.replace(spec, models={name: one for name, one in spec.models.items() if name not in put_off})
     store = Store(places.store)

@@ -198,7 +198,7 @@ def _wheels(
     excluded = {canonicalize_name(exclusion.name) for exclusion in python.exclude}
     aliases: dict[str, str] = {canonicalize_name(name): alias for name, alias in python.indexes.items()}
     omitted = _omitted(python)
-    taken: list[LockedWheel] = []
+    installed: list[LockedWheel] = []
     left_out: list[LockedWheel] = []
     for wheel in job.providers.wheels(python.requirements, target(job.spec.base, base, job.platform), versions):
         known = old.get(wheel.name)
@@ -209,9 +209,9 @@ def _wheels(
         if wheel.name in excluded:
             left_out.append(LockedWheel(wheel.name, wheel.version, file))
         else:
-            taken.append(LockedWheel(wheel.name, wheel.version, file, omitted.pop(wheel.name, ())))
+            installed.append(LockedWheel(wheel.name, wheel.version, file, omitted.pop(wheel.name, ())))
     refuse_any(_omits_nothing(job, name) for name in sorted(omitted))
-    kept, excluded_wheels = (tuple(sorted(one, key=lambda wheel: wheel.name)) for one in (taken, left_out))
+    kept, excluded_wheels = (tuple(sorted(one, key=lambda wheel: wheel.name)) for one in (installed, left_out))
     return kept, excluded_wheels
 
 
@@ -397,7 +397,7 @@ def _model(job: _Job, name: str, model: DirectoryModel | HubModel) -> LockedMode
     if isinstance(model, HubModel):
         return before if before is not None and _fits(before, model) else job.providers.hub(model)
     if model.recipe is not None:  # a recipe makes the same files on any host, so they need not exist yet
-        files = recipes.recipe(model.recipe).files()
+        files = recipes.files(model.recipe)
     elif before is not None and before.kind == "directory" and model.tree in {None, before.tree} and before.files:
         return before
     else:

@@ -16,6 +16,7 @@ from nvllm.core.archives import ArchiveName
 from nvllm.core.lock import FileDifference
 from nvllm.core.refusal import Refusal
 from nvllm.core.spec import VllmPin
+from nvllm.patches import source
 
 ABSENT = "absent"
 """Replaces the sha256 in a :class:`FileDifference` if one side has no such file."""
@@ -26,15 +27,8 @@ def source_files(archive: Path) -> Mapping[str, bytes]:
 
     Raises Refused NV306 if it is no whole archive.
     """
-    files: dict[str, bytes] = {}
-    with archives.tar(archive, ArchiveName(str(archive), "a whole source archive")) as tar:
-        for member in archives.members(tar):
-            path = member.name.partition("/")[2]
-            if path.startswith("vllm/") and path.endswith(".py") and member.isreg():
-                stream = tar.extractfile(member)
-                assert stream is not None
-                files[path] = stream.read()
-    return files
+    whole = ArchiveName(str(archive), "a whole source archive")
+    return source.files(archive, whole, lambda path: path.startswith("vllm/") and path.endswith(".py"))
 
 
 def wheel_files(wheel: Path) -> Mapping[str, str]:
@@ -94,6 +88,7 @@ def recorded_commit(version_file: bytes) -> str | None:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
             names = {target.id for target in node.targets if isinstance(target, ast.Name)}
             value = node.value.value
+            # `g`, and at least the seven digits to which git abbreviates an id.
             if "__commit_id__" in names and isinstance(value, str) and len(value) > 7:
                 return value.removeprefix("g")
     return None

@@ -56,9 +56,8 @@ class _UnusableFile(Exception):  # noqa: N818 - what was found, not an error of 
 
 @dataclass(frozen=True, slots=True)
 class _ChangedUnseen:
-    """FILE as it is now. It has the size and times of its last hash, but other bytes from FIRST to LAST."""
+    """A file with the size and times of its last hash, and other bytes from FIRST to LAST."""
 
-    file: ModelFile
     first: int
     last: int
 
@@ -203,7 +202,7 @@ def _no_snapshot(locked: LockedModel, repository: Path) -> Refusal:
         return Refusal("NV401", str(repository), expected, "no revision of it", _download(locked))
     try:
         main = reading.text(repository / "refs/main", reading.CONFIGURATION).strip()
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # it is for the message alone
         main = ""
     named = f"; refs/main is {main}" if _REVISION.fullmatch(main) else ""
     return Refusal("NV402", str(repository), expected, f"only {', '.join(others)}{named}", _download(locked))
@@ -217,7 +216,7 @@ def _scan_below(top: Path, start: str, follow: Callable[[Path, str], str]) -> _S
     refusals: list[Refusal] = []
     directories = {start, *(str(parent) for parent in PurePosixPath(start).parents)}
 
-    def skipped(error: OSError) -> None:
+    def skipped(error: OSError) -> None:  # else os.walk passes over what it cannot list
         refusals.append(_unreadable(error).refusal(Path(error.filename)))
 
     for directory, below, names in os.walk(root / start, onerror=skipped):
@@ -297,6 +296,7 @@ def _opened(root: Path, path: str) -> FileIO:
     """Open PATH below ROOT for reading, following no link on the way."""
     *directories, name = path.split("/")
     with ExitStack() as stack:
+        # O_PATH: a directory that may be entered need not be one that may be listed.
         above = os.open(root, os.O_PATH | os.O_DIRECTORY)
         stack.callback(os.close, above)
         for directory in directories:
@@ -334,7 +334,7 @@ def _read(root: Path, target: str, path: str, cache: HashCache, sampled: int) ->
         cache.put(before, read, started)
         return file
     cache.forget(before)
-    return file if read.sha256 == sha256 else _ChangedUnseen(file, *changed)
+    return file if read.sha256 == sha256 else _ChangedUnseen(*changed)
 
 
 def _read_all(scan: _Scan, paths: Iterable[str], cache: HashCache, progress: Progress) -> dict[str, _State]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -19,45 +18,19 @@ from nvllm.runtime import tiny_models
 
 
 @cache  # 30 ms for each of three recipes, and a lock asks for each platform
-def _contents(name: str) -> Mapping[str, bytes]:
-    return MappingProxyType(tiny_models.files(tiny_models.ARCHITECTURES[name]))
+def contents(name: str) -> Mapping[str, bytes]:
+    """Return the files that the recipe NAME makes, by path. Raises Refused NV107 for an unknown name."""
+    known = tiny_models.ARCHITECTURES
+    if name not in known:
+        cure = f"write one of them: {min(known)}"
+        raise refuse("NV107", f"recipe {name}", f"one of {', '.join(sorted(known))}", "no such recipe", cure)
+    return MappingProxyType(tiny_models.files(known[name]))
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """The recipe of the model NAME, with a description for people."""
-
-    name: str
-    description: str
-
-    def contents(self) -> Mapping[str, bytes]:
-        """Return the files of the model, by path."""
-        return _contents(self.name)
-
-    def files(self) -> tuple[ModelFile, ...]:
-        """Return the files as a lock lists them, sorted by path."""
-        contents = sorted(self.contents().items())
-        return tuple(ModelFile(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in contents)
-
-
-RECIPES: Mapping[str, Recipe] = MappingProxyType(
-    {
-        recipe.name: recipe
-        for recipe in (
-            Recipe("tiny-lfm2", "LFM2, convolution and attention layers, 144,256 random weights from a fixed seed"),
-            Recipe("tiny-falconh1", "Falcon-H1, Mamba2 and attention, 178,584 random weights from a fixed seed"),
-            Recipe("tiny-llama", "Llama, attention only, 123,200 random weights from a fixed seed"),
-        )
-    }
-)
-
-
-def recipe(name: str) -> Recipe:
-    """Return the recipe NAME. Raises Refused NV107 for an unknown name."""
-    if name not in RECIPES:
-        cure = f"write one of them: {min(RECIPES)}"
-        raise refuse("NV107", f"recipe {name}", f"one of {', '.join(sorted(RECIPES))}", "no such recipe", cure)
-    return RECIPES[name]
+def files(name: str) -> tuple[ModelFile, ...]:
+    """Return the files of the recipe NAME as a lock lists them, sorted by path. Raises as `contents` does."""
+    made = sorted(contents(name).items())
+    return tuple(ModelFile(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in made)
 
 
 def other_tree(spec: str, model: str, pinned: str, tree: str) -> Refusal:

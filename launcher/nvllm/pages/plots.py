@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from xml.etree import ElementTree as ET
@@ -90,7 +91,7 @@ def phase_names(starts: Sequence[Start]) -> list[str]:
 def intervals(
     label: str, rows: Sequence[Interval], ticks: Sequence[tuple[float, str]], scale: Literal["linear", "log"]
 ) -> str:
-    """Return a plot of ROWS on an axis with TICKS: its lowest value, the value of no effect, and its highest one."""
+    """Return a plot of ROWS on an axis of SCALE with TICKS: its lowest value, that of no effect, and its highest."""
     drawn = rows[:MOST]
     lines = 2 * len(drawn) + sum(bool(one.head) for one in drawn)
 
@@ -193,11 +194,7 @@ def courses(label: str, rows: Sequence[tuple[str, Sequence[Point]]], across: str
 
     A dot stands at the value of all that is MARKED. Of points that are close together the same kind is drawn.
     """
-    pick = min if marked == "lowest" else max
-
-    def value(point: Point) -> float:
-        return point[1]
-
+    pick, value = min if marked == "lowest" else max, itemgetter(1)
     drawn = []
     for name, points in rows[:MOST]:
         step = math.ceil(len(points) / _POINTS)

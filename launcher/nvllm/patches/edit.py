@@ -60,9 +60,7 @@ def add(
     new = entry(series, patch_id, summary, proved_by, diff, upstream)
     check_entry(series, new)
     text = extended(seriesfile.text(directory, label), new, f"{label}/{seriesfile.NAME}")
-    durable.replace(directory / str(new["file"]), unified.render(diff), 0o644, code="NV920")
-    durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
-    return carried(seriesfile.load(directory, label), patch_id, label)
+    return _written(directory, label, patch_id, str(new["file"]), unified.render(diff), text)
 
 
 def entry(
@@ -111,9 +109,7 @@ def refresh(directory: Path, label: str, patch_id: str, tree: SourceTree) -> Pat
     if digest == patch.sha256:
         return patch
     text = _rehashed(seriesfile.text(directory, label), series, patch, digest, f"{label}/{seriesfile.NAME}")
-    durable.replace(directory / str(patch.file), data, 0o644, code="NV920")
-    durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
-    return carried(seriesfile.load(directory, label), patch_id, label)
+    return _written(directory, label, patch_id, str(patch.file), data, text)
 
 
 def replacement(
@@ -151,7 +147,12 @@ def replace_patch(directory: Path, label: str, patch_id: str, diff: Diff, upstre
     for key, old, new in (("head", before.head, upstream.head), ("base", before.base, upstream.base)):
         if old is not None and new is not None:
             text = yamledit.replaced(text, ("patches", index, "upstream", key), old, new)
-    durable.replace(directory / str(patch.file), data, 0o644, code="NV920")
+    return _written(directory, label, patch_id, str(patch.file), data, text)
+
+
+def _written(directory: Path, label: str, patch_id: str, file: str, data: bytes, text: str) -> Patch:
+    """Write DATA as the patch FILE, then TEXT as the series; return the entry PATCH_ID, as it is read again."""
+    durable.replace(directory / file, data, 0o644, code="NV920")
     durable.replace(directory / seriesfile.NAME, text.encode(), 0o644, code="NV920")
     return carried(seriesfile.load(directory, label), patch_id, label)
 
@@ -229,7 +230,7 @@ def _file(path: Path) -> _File:
     if status.st_size > reading.PAGE:
         return _File(canonical.sha256_file(path).encode(), status.st_mode, f"a file of {status.st_size} bytes")
     content = reading.unlinked(path, reading.PAGE)
-    unfit = "a binary file" if b"\0" in content else None
+    unfit = "a binary file" if b"\0" in content else None  # as git tells one
     if not str(path).isprintable():  # in a name that is not UTF-8 the system puts lone surrogates
         unfit = "a name that is not printable UTF-8"
     return _File(content, 0o755 if status.st_mode & 0o100 else 0o644, unfit)

@@ -18,7 +18,7 @@ from nvllm.patches.source import Overlay, SourceTree
 from nvllm.patches.unified import Diff
 
 MAIL = re.compile(rb"^From ([0-9a-f]{40}) Mon Sep 17 00:00:00 2001$", re.MULTILINE)
-"""The first line of a mail of `git format-patch`, with its commit."""
+"""The first line of a mail of `git format-patch`, with its commit; git writes this one date into each."""
 BASE = re.compile(rb"^\nbase-commit: ([0-9a-f]{40})\n(?:prerequisite-patch-id: [0-9a-f]{40}\n)*", re.MULTILINE)
 """What `git format-patch --base`, or format.useAutoBase, writes behind the diff."""
 _TAG = re.compile(r"^(\s*\[[^\]]*\])+\s*")
@@ -53,6 +53,7 @@ def changes(files: Iterable[tuple[str, bytes]], taken: Collection[str]) -> tuple
     for name, content in files:
         for number, (subject, text) in enumerate(mails(content), 1):
             label = name if subject is None else f"{name}, mail {number}"
+            # `git format-patch` puts a number before the name.
             stem = re.sub(r"^[0-9]+[-_]", "", PurePath(name).stem)
             patch_id = unused(slug(subject or stem), [*taken, *(one.id for one in read)])
             summary = subject or f"Imported from {PurePath(name).name}"

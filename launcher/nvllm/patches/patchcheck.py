@@ -6,7 +6,7 @@ series says "upstream" and the evidence is missing, that is an error.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -176,18 +176,12 @@ def _is_test(path: str) -> bool:
 
 def lacking(evidence: Collection[SourceEvidence], tree: SourceTree) -> tuple[str, ...]:
     """Return a description of each part of EVIDENCE that TREE lacks."""
-    return tuple(_lacking(evidence, tree))
-
-
-def _lacking(evidence: Collection[SourceEvidence], tree: SourceTree) -> Iterator[str]:
+    problems: list[str] = []
     for item in evidence:
         content = tree.read(item.path)
         if content is None:
-            yield f"{item.path} is not in this source"
+            problems.append(f"{item.path} is not in this source")
             continue
-        for text in item.contains:
-            if text.encode() not in content:
-                yield f"{item.path} does not hold {text!r}"
-        for text in item.lacks:
-            if text.encode() in content:
-                yield f"{item.path} still holds {text!r}"
+        problems += [f"{item.path} does not hold {text!r}" for text in item.contains if text.encode() not in content]
+        problems += [f"{item.path} still holds {text!r}" for text in item.lacks if text.encode() in content]
+    return tuple(problems)

@@ -10,7 +10,7 @@ ignores renames and modes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -43,10 +43,10 @@ def apply(tree: SourceTree, diff: Diff) -> dict[str, bytes | None]:
 
     TREE is not changed. Raises Refused NV301 with every hunk that does not apply. `modes` returns the modes.
     """
-    tried = attempt(tree, diff)
-    if tried.conflicts:
-        raise Refused(refusal(diff.name, conflict) for conflict in tried.conflicts)
-    return tried.changes
+    result = attempt(tree, diff)
+    if result.conflicts:
+        raise Refused(refusal(diff.name, conflict) for conflict in result.conflicts)
+    return result.changes
 
 
 def apply_all(tree: SourceTree, diffs: Sequence[Diff]) -> dict[str, bytes | None]:
@@ -79,6 +79,14 @@ def attempt(tree: SourceTree, diff: Diff) -> Attempt:
         elif content and not failed:
             conflicts.append(Conflict(file.path, "", "an empty file after all its lines are removed", "more lines"))
     return Attempt(changes, tuple(conflicts))
+
+
+def tried(tree: SourceTree, diffs: Iterable[Diff]) -> SourceTree:
+    """Return TREE with the changes of DIFFS, applied in order, each as far as it applies."""
+    changes: dict[str, bytes | None] = {}
+    for diff in diffs:
+        changes |= attempt(Overlay(tree, changes), diff).changes
+    return Overlay(tree, changes)
 
 
 def reverses(tree: SourceTree, diff: Diff) -> bool:

@@ -52,8 +52,8 @@ def narrowed(names: Sequence[str], series: Series, patches: Sequence[Patch]) -> 
 def lacking(spec: ImageSpec, series: Series, patches: Sequence[Patch]) -> Mapping[str, Sequence[str]]:
     """Return, by profile of SPEC, the patches that it requires and that neither PATCHES, a set of SERIES, nor the
     release of SERIES has. A profile that lacks none is not in it."""
-    there = {patch.id for patch in (*patches, *(patch for patch in series.patches if patch.status == "upstream"))}
-    listed = {name: [one for one in profile.requires if one not in there] for name, profile in spec.profiles.items()}
+    present = {patch.id for patch in (*patches, *(patch for patch in series.patches if patch.status == "upstream"))}
+    listed = {name: [one for one in profile.requires if one not in present] for name, profile in spec.profiles.items()}
     return {name: ids for name, ids in listed.items() if ids}
 
 

@@ -72,6 +72,7 @@ def _undefined(root: Path, node: str) -> str | None:
 
 def _uncollected(root: Path, nodes: Sequence[str]) -> str | None:
     """Return why pytest does not collect NODES below ROOT, None if it does."""
+    # Nothing is left in the project: no cache of pytest, no bytecode.
     argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "--rootdir", str(root)]
     env = proc.environment({"PYTHONDONTWRITEBYTECODE": "1"})
     try:

@@ -54,7 +54,7 @@ def _written(directory: Path, label: str) -> tuple[Series, yamlnodes.Document]:
     for problem in schemas.validate(FORM, document.value):
         where = f"{label}/{NAME}:{document.line(problem.steps)}: {problem.path}"
         refusals.append(Refusal(problem.code or "NV104", where, problem.allowed, problem.actual, problem.cure))
-    refuse_any(refusals)  # what follows reads fields that only a valid document has
+    refuse_any(refusals)  # only a valid document has the fields that are read from here on
     return documents.structure(FORM, document.value), document
 
 

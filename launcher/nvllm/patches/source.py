@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 import tarfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -87,15 +87,23 @@ def texts(path: Path, suffixes: tuple[str, ...]) -> dict[str, bytes]:
 
     The archive's one top directory is stripped. Raises Refused NV108 if PATH is not a complete tar archive.
     """
-    files: dict[str, bytes] = {}
     whole = ArchiveName(str(path), "a whole source archive (.tar.gz)", "fetch the archive again", "NV108")
+    return files(path, whole, lambda name: name.endswith(suffixes))
+
+
+def files(path: Path, whole: ArchiveName, chosen: Callable[[str], bool]) -> dict[str, bytes]:
+    """Return those regular files of the source archive at PATH that are CHOSEN by their path, by path.
+
+    The archive's one top directory is stripped. Raises Refused, with the code of WHOLE, if it is no whole tar archive.
+    """
+    contents: dict[str, bytes] = {}
     with archives.tar(path, whole) as tar:
         for member in archives.members(tar):
             name = member.name.partition("/")[2]
-            stream = tar.extractfile(member) if member.isreg() and name.endswith(suffixes) else None
+            stream = tar.extractfile(member) if member.isreg() and chosen(name) else None
             if stream is not None:
-                files[name] = stream.read()
-    return files
+                contents[name] = stream.read()
+    return contents
 
 
 def _unsafe(path: Path, member: tarfile.TarInfo) -> Refusal:

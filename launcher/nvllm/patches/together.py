@@ -29,16 +29,16 @@ def conflicts(
             applied.append(patch)
             continue
         needed = [other for other in patchcheck.requirements(series, patch) if other in applied]
-        alone = patching.attempt(_after(tree, needed, diffs), diffs[patch.id])
+        alone = patching.attempt(patching.tried(tree, [diffs[other.id] for other in needed]), diffs[patch.id])
         if alone.conflicts:
             yield from (patching.refusal(diffs[patch.id].name, conflict) for conflict in alone.conflicts)
             continue
+        near = [other for other in applied if other not in needed and {*other.touches} & {*patch.touches}]
+        below = {other.id: [diffs[one.id] for one in _with(series, applied, needed, other)] for other in near}
         others = [
-            other.id
-            for other in applied
-            if other not in needed
-            and {*other.touches} & {*patch.touches}
-            and patching.attempt(_after(tree, _with(series, applied, needed, other), diffs), diffs[patch.id]).conflicts
+            name
+            for name, under in below.items()
+            if patching.attempt(patching.tried(tree, under), diffs[patch.id]).conflicts
         ]
         names = " and ".join(others) or "those before it, together"
         lines = ", ".join(f"{conflict.file} {conflict.hunk}".strip() for conflict in tried.conflicts)
@@ -51,10 +51,3 @@ def _with(series: Series, applied: Sequence[Patch], needed: Sequence[Patch], oth
     """Return NEEDED and OTHER with what it requires, in the order of APPLIED."""
     kept = {*(patch.id for patch in (*needed, other, *patchcheck.requirements(series, other)))}
     return [patch for patch in applied if patch.id in kept]
-
-
-def _after(tree: SourceTree, patches: Sequence[Patch], diffs: Mapping[str, Diff]) -> SourceTree:
-    changed: dict[str, bytes | None] = {}
-    for patch in patches:
-        changed |= patching.attempt(Overlay(tree, changed), diffs[patch.id]).changes
-    return Overlay(tree, changed)

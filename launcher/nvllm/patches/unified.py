@@ -15,6 +15,7 @@ from difflib import SequenceMatcher
 from nvllm.core.refusal import Refused, refuse
 
 CONTEXT = 3
+"""Lines of context around a change, as many as git writes."""
 
 _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?")
 _GIT = re.compile(rb"diff --git (.+)")
@@ -139,6 +140,7 @@ def lines(data: bytes) -> list[bytes]:
 def hunks(old: bytes, new: bytes) -> tuple[Hunk, ...]:
     """Return the hunks from OLD to NEW, with three lines of context."""
     before, after = lines(old), lines(new)
+    # In files of 200 lines and more autojunk passes over lines that occur often, and the hunks get larger (difflib).
     matcher = SequenceMatcher(None, before, after, autojunk=False)
     return tuple(_compared(before, after, group) for group in matcher.get_grouped_opcodes(CONTEXT))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,19 +31,17 @@ class Conflicts:
 
         Raises Refused NV920 if the directory cannot be written.
         """
-        return tuple(self._written(ported))
-
-    def _written(self, ported: Sequence[Ported]) -> Iterator[Path]:
-        for outcome in ported:
-            for file in outcome.unmerged:
-                if file.content is None:
-                    continue
-                path = self.directory / outcome.id / file.path
-                if not path.exists():
-                    with durable.writing(path, "NV920"):
-                        path.parent.mkdir(parents=True, exist_ok=True)
-                    durable.replace(path, file.content, 0o644, code="NV920")
-                yield path
+        paths: list[Path] = []
+        for patch_id, file in ((outcome.id, file) for outcome in ported for file in outcome.unmerged):
+            if file.content is None:
+                continue
+            path = self.directory / patch_id / file.path
+            if not path.exists():  # else somebody may have begun to resolve it
+                with durable.writing(path, "NV920"):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                durable.replace(path, file.content, 0o644, code="NV920")
+            paths.append(path)
+        return tuple(paths)
 
 
 def marked(content: bytes) -> bool:

@@ -150,19 +150,13 @@ def _placed(
         fewer = [one for one in kept if one != name]
         if any(name in patch.requires for patch in below if patch.id in fewer):
             continue  # it is needed by another one that stays
-        if not patching.attempt(_after(fewer, diffs, tree), commit.diff).conflicts:
+        if not patching.attempt(patching.tried(tree, [diffs[one] for one in fewer]), commit.diff).conflicts:
             kept = fewer
     implied = {need.id for patch in below if patch.id in kept for need in patchcheck.requirements(series, patch)}
     order = [patch.id for patch in series.patches]
     needs = {*required} | ({*kept} - implied - closed)
-    return tuple(sorted(needs, key=order.index)), edit.exact(_after(kept, diffs, tree), commit.diff)
-
-
-def _after(names: Sequence[str], diffs: Mapping[str, Diff], tree: SourceTree) -> SourceTree:
-    changed: dict[str, bytes | None] = {}
-    for name in names:
-        changed |= patching.attempt(Overlay(tree, changed), diffs[name]).changes
-    return Overlay(tree, changed)
+    below_it = patching.tried(tree, [diffs[one] for one in kept])
+    return tuple(sorted(needs, key=order.index)), edit.exact(below_it, commit.diff)
 
 
 def _entered(

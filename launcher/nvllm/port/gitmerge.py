@@ -27,6 +27,7 @@ def merge(new: bytes, old: bytes, patched: bytes) -> Merged:
         for path, content in zip(paths, (new, old, patched), strict=True):
             path.write_bytes(content)
         labels = [word for label in ("the new source", "the old source", "the patch") for word in ("-L", label)]
+        # zdiff3 shows the old lines too, and keeps what both sides have in common at the ends out of the conflict.
         argv = [git, "merge-file", "-p", "--zdiff3", *labels, *map(str, paths)]
         try:
             done = proc.run(argv, env=proc.environment({"GIT_CONFIG_NOSYSTEM": "1"}), timeout=_SECONDS)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nvllm.patches import rangediff
-from nvllm.patches.series import Patch, Series
+from nvllm.patches.series import Series
 from nvllm.patches.unified import Diff
 from nvllm.port.merge import Ported
 from nvllm.port.newspec import Need
@@ -47,16 +47,11 @@ def of(
     return PortReport(changes, evidence, dropped, decide)
 
 
-def _pairs(series: Series, ported: Sequence[Ported]) -> Iterator[tuple[Patch, Ported]]:
-    """Yield each patch of SERIES with what became of it; none if PORTED is empty, for the new series was there."""
-    outcomes = {outcome.id: outcome for outcome in ported}
-    return ((patch, outcomes[patch.id]) for patch in series.patches if patch.id in outcomes)
-
-
 def _dropped(series: Series, diffs: Mapping[str, Diff], ported: Sequence[Ported]) -> Iterator[ReportLine]:
     """Yield what the new series no longer has: patches, files that patches touch, requirements."""
     gone = {outcome.id for outcome in ported if outcome.state == "upstream"}
-    for patch, outcome in _pairs(series, ported):
+    outcomes = {outcome.id: outcome for outcome in ported}  # none if the new series was there already
+    for patch, outcome in ((patch, outcomes[patch.id]) for patch in series.patches if patch.id in outcomes):
         if patch.id in gone and patch.id in diffs:
             yield ReportLine(patch.id, outcome.detail)
         if outcome.diff is None:

@@ -25,7 +25,6 @@ _LENGTH = 16
 """How many lines of an upstream change a record of it names at most, and how many characters such a line has at least:
 a shorter one is in many files."""
 
-
 Evidence: TypeAlias = Mapping[str, Sequence[SourceEvidence]]
 """By the id of a patch that is upstream: what the new source holds of it."""
 
@@ -98,7 +97,10 @@ def _upstream(patch: Patch, outcome: Ported, holding: Sequence[SourceEvidence], 
         "upstream": {"state": "merged", **reference, "since": outcome.since or release.version},
         "touches": paths,
         "proved-by": list(patch.proved_by),
-        "evidence": [_document(item) for item in holding],
+        "evidence": [
+            {"path": item.path, "contains": list(item.contains), **({"lacks": list(item.lacks)} if item.lacks else {})}
+            for item in holding
+        ],
     }
 
 
@@ -123,8 +125,3 @@ def _evidence(diff: Diff, renamed: Mapping[str, str], tree: SourceTree) -> Itera
         lines = [line.decode() for line in added if len(line) >= _LENGTH and line in content]
         if lines:
             yield SourceEvidence(path, tuple(dict.fromkeys(lines))[:_LINES])
-
-
-def _document(item: SourceEvidence) -> Json:
-    lacks: dict[str, Json] = {"lacks": list(item.lacks)} if item.lacks else {}
-    return {"path": item.path, "contains": list(item.contains), **lacks}

@@ -56,10 +56,7 @@ def main(directory: str) -> None:
     rows = added_up(events, "kernel" if gpu else "cpu_op")
     # vLLM names each step of a worker by what it does in it.
     steps = sum(one.get("cat") == "user_annotation" and str(one["name"]).startswith("execute_") for one in events)
-    sizes = [os.path.getsize(path) for path in paths]
-    json.dump(
-        {"gpu": gpu, "kernels": rows, "sizes": sizes, "steps": steps // max(1, len(paths)), "trace": trace}, sys.stdout
-    )
+    json.dump({"gpu": gpu, "kernels": rows, "steps": steps // max(1, len(paths)), "trace": trace}, sys.stdout)
 
 
 if __name__ == "__main__":

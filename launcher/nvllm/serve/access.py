@@ -52,6 +52,7 @@ def header(access: Access) -> Mapping[str, str]:
 
 
 def _address(address: str) -> list[Refusal]:
+    # A datagram socket on any port: it takes no port that an engine listens on.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))
@@ -68,7 +69,7 @@ def _key(path: str, owner: int, project: Path) -> None:
         cure = "move it out of the project, and correct `key-file:` in the profile's `access:`"
         raise _unfit(path, "a file outside of the project", "a file that version control may keep", cure)
     with refusing("NV604", path, "a file with an API key", _made(path, owner)):
-        status = os.lstat(path)
+        status = os.lstat(path)  # a link is refused: who may replace it decides where the key comes from
     if not stat.S_ISREG(status.st_mode):
         cure = "put a copy of the file itself there"
         raise _unfit(path, "a regular file", "something else, or a link", cure)

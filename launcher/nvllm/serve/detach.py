@@ -61,7 +61,7 @@ def followed(argv: Sequence[str], log: Path, progress: Progress) -> tuple[dict[s
     PROGRESS. An interrupt ends the process, and waits for its end.
     """
     with log.open("ab") as stream, log.open("rb") as written:
-        written.seek(0, os.SEEK_END)
+        written.seek(0, os.SEEK_END)  # what supervisors before it wrote is not shown again
         # A session of its own: neither Ctrl-C nor the end of this terminal reaches it.
         child = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream, start_new_session=True

@@ -311,21 +311,19 @@ def _blessed(known: KnownProfile, examination: Examination) -> Examination:
         cure = f"nvllm bless {plan.image} --profile {plan.profile}"
         refusal = Refusal("NV901", project.show(blessings.directory), "a blessing of this profile", problem, cure)
         return replace(examination, refusals=(*examination.refusals, refusal))
-    signers, factors = project.signers(rules.signers), servehash.factors(plan)
-    query = BlessingQuery(
-        plan.image,
-        plan.profile,
-        plan.serve_hash,
-        factors,
-        plan.dev,
-        time.time(),
-        signers,
-        rules.valid_days,
-        plan.image_id,
-    )
     try:
-        if rules.evaluation is not None:
-            query = replace(query, evaluation=evaluation.demanded(project, rules.evaluation))
+        query = BlessingQuery(
+            plan.image,
+            plan.profile,
+            plan.serve_hash,
+            servehash.factors(plan),
+            plan.dev,
+            time.time(),
+            project.signers(rules.signers),
+            rules.valid_days,
+            plan.image_id,
+            None if rules.evaluation is None else evaluation.demanded(project, rules.evaluation),
+        )
         manifest = blessings.lookup(query)
     except Refused as refused:
         return replace(examination, refusals=(*examination.refusals, *refused.refusals))

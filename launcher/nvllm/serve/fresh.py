@@ -69,7 +69,7 @@ class FreshInstances:
         prefix = self.prefix(image, profile)
         for container in self.engine.containers():
             if container.name.startswith(prefix) and container.by_nvllm:
-                self.engine.kill(container.id)
+                self.engine.kill(container.id)  # not stopped: only a trial asked it, and no request is waited for
                 self.engine.remove(container.id)
         for link in reading.listed(self.places.instances, f"{prefix}*"):
             owners.release(self.project, self.places, link.name)
@@ -91,6 +91,7 @@ def with_profile(build: Build, name: str, profile: Profile) -> Build:
 
 def free_port() -> int:
     """Return a port of 127.0.0.1 on which nothing listens."""
+    # The kernel chooses. Until the container has the port, its lock keeps it from other processes of nvllm alone.
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

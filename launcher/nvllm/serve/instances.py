@@ -42,6 +42,7 @@ def seen(engine: Engine, places: Places) -> tuple[SeenInstance, ...]:
         running = state.instance in containers and containers[state.instance].running
         supervised = state.instance in locked
         stage = current_stage(state, running=running, supervised=supervised)
+        # An engine that starts answers nothing yet: only one that was ready can have fallen silent.
         if stage == "ready" and not health.healthy(state.port):
             stage = "silent"
         instances.append(SeenInstance(state.instance, stage, supervised, state.container, state))

@@ -23,7 +23,6 @@ from nvllm.serve.rundir import RunDirectory
 INTERVAL = 1.0
 """Seconds between two samples."""
 
-
 AVAILABLE = "available"
 FIGURES: Mapping[str, str] = MappingProxyType(
     {

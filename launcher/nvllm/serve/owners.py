@@ -59,8 +59,8 @@ def claim(project: Project, places: Places, instance: str) -> None:
     link = places.owner(instance)
     with durable.writing(link, "NV920"), durable.locked(paths.ensure(places.instances)):
         if owner(places, instance) is None:
-            link.unlink(missing_ok=True)
-            os.symlink(project.identity, link)
+            link.unlink(missing_ok=True)  # of a project that is gone
+            os.symlink(project.identity, link)  # made, and read, in one step: nobody sees a part of a path
     check(project, places, instance)
 
 

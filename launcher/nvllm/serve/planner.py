@@ -149,7 +149,8 @@ def plan(request: PlanRequest) -> LaunchPlan:
         "--served-model-name",
         profile.served_name or profile.model,
         *_listening(profile),
-        *_draining(profile),
+        # How long vLLM lets requests finish when it is asked to stop; by itself not at all.
+        *(("--shutdown-timeout", str(profile.limits.drain_timeout)) if profile.limits.drain_timeout else ()),
         *engine_arguments(profile),
         # Last: of several, the last one that is added sees a request first.
         *(() if profile.access.key_file is None else ACCESS_ARGUMENTS),
@@ -196,7 +197,10 @@ def plan(request: PlanRequest) -> LaunchPlan:
         limits=profile.limits,
         host=profile.host,
         gpu=profile.gpu,
-        gpus=tuple(PlannedGpu(gpu.uuid, gpu.name, gpu.capability, gpu.driver) for gpu in _planned_gpus(request)),
+        gpus=tuple(
+            PlannedGpu(gpu.uuid, gpu.name, gpu.capability, gpu.driver)
+            for gpu in request.gpus[: profile.gpu.count if profile.gpu is not None else 0]
+        ),
         cpu=planned_cpu(request.cpu, threads=profile.gpu is None),
         model=served[0][0],
         draft=served[1][0] if len(served) > 1 else None,
@@ -277,17 +281,6 @@ def _listening(profile: Profile) -> list[str]:
     if any(waiver.name == "host-network" for waiver in profile.waivers):
         return ["--host", "127.0.0.1", "--port", str(profile.port)]
     return ["--host", "0.0.0.0", "--port", str(CONTAINER_PORT)]  # noqa: S104 - inside the container
-
-
-def _draining(profile: Profile) -> list[str]:
-    """Return how long vLLM, when it is asked to stop, lets requests finish; its own default is not at all."""
-    seconds = profile.limits.drain_timeout
-    return ["--shutdown-timeout", str(seconds)] if seconds else []
-
-
-def _planned_gpus(request: PlanRequest) -> Sequence[Gpu]:
-    need = request.profile.gpu
-    return request.gpus[: need.count] if need is not None else ()
 
 
 def planned_cpu(cpu: Cpu, *, threads: bool) -> PlannedCpu:

@@ -28,7 +28,7 @@ def refusals(mounts: Iterable[Mount], user: str) -> list[Refusal]:
         if mount.target in _MADE_READABLE:
             continue
         try:
-            status = os.stat(mount.source)
+            status = os.stat(mount.source)  # follows a link, as a mount does
         except OSError:  # that it is missing is another refusal
             continue
         if not _can_read(status, uid, gid) and not _has_access_list(mount.source):

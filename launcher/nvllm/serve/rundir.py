@@ -213,6 +213,7 @@ class RunDirectory:
 
 def _append(path: Path, line: bytes) -> None:
     """Append LINE to PATH. Raises OSError if that fails; a part of it is removed again."""
+    # Without a buffer: the write says whether the line is in the file, and not a later flush.
     with path.open("ab", buffering=0) as stream:
         size = stream.tell()
         try:

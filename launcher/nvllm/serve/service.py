@@ -1,11 +1,14 @@
 """The service of a profile: everything that `nvllm serve` does, in order, until the engine has ended for good.
 
-1. `examined`: every check; a refusal ends it here.
+1. `examined`: every check, and the launch plan; a refusal ends it here.
 2. The locks of serve hash, port and GPUs are taken (`supervisor.hold_locks`), and held to the end.
 3. An orphan, a container that a killed supervisor left, is ended (`stopping`), and every check made again.
-4. The blessed cache is copied and hashed (`staged_cache.staged`).
-5. The container is created and started, and watched (`supervisor.Supervisor`).
-6. If the engine dies and the profile has a `restart`: a pause, every check again, and on with step 4.
+4. The blessed cache is copied and hashed (`staged_cache.staged`); the copy becomes a mount of the plan.
+5. The run directory is written, with what the gate compares (`startup`, `rundir`), and the engine creates the container
+   of the plan and starts it (`engine/containers.py`).
+6. The log says how far the start has come (`timeline`); it is ready with the first generation (`health`).
+7. From then on it is watched (`supervisor.Supervisor`).
+8. If the engine dies and the profile has a `restart`: a pause, every check again, and on with step 4.
 """
 
 from __future__ import annotations
@@ -70,14 +73,15 @@ def run(service: ServiceRequest, examination: Examination, announce: Callable[[S
     Returns when `nvllm stop` has asked for the end. Raises Refused with the refusals of EXAMINATION, what
     `Supervisor.serve` raises, and after a death NV706 (too many) and NV707 (a restart would serve something else).
     """
-    instance, left = examination.plan.instance, examination.orphan
+    instance, orphan = examination.plan.instance, examination.orphan
     with supervisor.hold_locks(examination, service.places, service.command) as held_locks:
         # Behind the locks, which refuse first: a serve that does not start takes no name from another project.
         owners.claim(service.project, service.places, instance)
-        if left is not None and examination.engine is not None:
-            service.progress.note(f"ORPHAN {instance}: nobody supervises container {left.container[:12]}; it is ended")
-            stopping.end_orphan(examination.engine, service.places, instance, left)
-            examination = examined_again(service, examination)
+        if orphan is not None and examination.engine is not None:
+            container = orphan.container[:12]
+            service.progress.note(f"ORPHAN {instance}: nobody supervises container {container}; it is ended")
+            stopping.end_orphan(examination.engine, service.places, instance, orphan)
+            examination = examined_again(service, examination)  # the memory of the host is another one now
         deaths: tuple[Death, ...] = ()
         while True:
             died = _one_engine(service, examination, held_locks, deaths, announce)
@@ -150,9 +154,10 @@ def _one_engine(
         try:
             running.serve(ready)
         except Refused as refused:
+            # A first start that fails ends the service; what was ready once is started again (docs/serving.md).
             started = running.ready is not None or bool(deaths)
-            may = rules is not None and started and not running.run.asked_to_stop
-            if not may or any(refusal.blame not in _DEATHS for refusal in refused.refusals):
+            restartable = rules is not None and started and not running.run.asked_to_stop
+            if not restartable or any(refusal.blame not in _DEATHS for refusal in refused.refusals):
                 raise
             lines = tuple(line[:_LINE] for line in running.tail)
             reasons = [f"{one.code} {one.title}: {one.found.splitlines()[0]}" for one in refused.refusals]

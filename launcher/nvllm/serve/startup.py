@@ -113,7 +113,8 @@ class EngineStart:
         self._outside = ""
         """How another process has ended the container, if one has."""
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        # daemon: an engine that never closes its log must not keep this process alive.
+        self._reader = threading.Thread(target=self._follow_log, daemon=True)
 
     def start(self) -> health.Generation:
         """Start the container, wait until the engine is ready, and return its first generation.
@@ -182,8 +183,8 @@ class EngineStart:
                 self.end("failed", reason)
                 raise
         except Refused as unfinished:
-            told = error.refusals if isinstance(error, Refused) else ()
-            raise Refused([*told, *unfinished.refusals]) from error
+            first = error.refusals if isinstance(error, Refused) else ()
+            raise Refused([*first, *unfinished.refusals]) from error
 
     @contextlib.contextmanager
     def running(self, reason: str) -> Iterator[health.Generation]:
@@ -263,10 +264,6 @@ class EngineStart:
             raise Refused([self._died(self.engine.state(self.container))])
         return files
 
-    def read_log(self) -> None:
-        """Read the lines that the running engine has written since the last look."""
-        self._drain()
-
     # A start
 
     def _create(self) -> str:
@@ -289,7 +286,7 @@ class EngineStart:
         with self.progress.task(f"start {self.plan.instance}", None, "files"):
             while True:
                 try:
-                    self._drain()
+                    self.read_log()
                 finally:  # the reason why it failed matters more than a log that cannot be written
                     self._check_failed()
                 if any(phase.name == "server" for phase in self.timeline.phases) and health.healthy(self.plan.port):
@@ -323,9 +320,10 @@ class EngineStart:
     def _wait_for_generation(self, deadline: float) -> health.Generation:
         while True:
             try:
+                # At least a second: past the deadline the rest is negative, which no socket takes as its timeout.
                 generation = health.generate(self.plan, max(1.0, deadline - time.monotonic()))
             except health.NotReady as error:
-                self._drain()
+                self.read_log()
                 if error.final or time.monotonic() > deadline:
                     raise Refused([self._not_ready(error.found)]) from error
                 self._check_failed()
@@ -361,14 +359,14 @@ class EngineStart:
         )
 
     def _too_late(self) -> Refusal:
-        seen = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in self.timeline.phases) or "nothing"
-        where, reached = f"container {self.plan.instance}", f"it got as far as: {seen}"
+        phases = ", ".join(f"{phase.name} {phase.seconds:.1f} s" for phase in self.timeline.phases) or "nothing"
+        where, reached = f"container {self.plan.instance}", f"it got as far as: {phases}"
         expected = f"ready within {self.plan.limits.start_timeout} s, the profile's limits.start-timeout"
         return Refusal("NV702", where, expected, reached, self.run.log_cure)
 
     # The log of the engine
 
-    def _read_log(self) -> None:
+    def _follow_log(self) -> None:
         for line in whole_lines(self.engine.logs(self.container, follow=True)):
             self._lines.put(line)
 
@@ -378,9 +376,9 @@ class EngineStart:
             return
         if self._reader.is_alive():
             self._reader.join(_LAST_WORDS)
-        self._drain()
+        self.read_log()
 
-    def _drain(self) -> None:
+    def read_log(self) -> None:
         """Write the new lines of the container's log to its file, and parse them, also if they cannot be written."""
         lines = []
         with contextlib.suppress(queue.Empty):

@@ -18,7 +18,7 @@ from nvllm.host import locks
 from nvllm.host.facts import RUN_LABEL, ContainerFact
 from nvllm.host.locks import Holder
 from nvllm.serve.rundir import InstanceState, RunDirectory, all_below
-from nvllm.serve.startup import STOP_PATIENCE
+from nvllm.serve.startup import POLL, STOP_PATIENCE
 
 _UNENDED = frozenset({"starting", "ready", "restarting"})
 """The stages in which an instance has not ended, by its state."""
@@ -58,12 +58,12 @@ def orphan(engine: Engine, places: Places, instance: str) -> Orphan | None:
     return Orphan(running.id, run.read_state())
 
 
-def end_orphan(engine: Engine, places: Places, instance: str, left: Orphan) -> None:
-    """End the orphan LEFT of INSTANCE, and record it. The caller holds the locks of a serve of it.
+def end_orphan(engine: Engine, places: Places, instance: str, abandoned: Orphan) -> None:
+    """End the orphan ABANDONED of INSTANCE, and record it. The caller holds the locks of a serve of it.
 
     Raises Refused NV920 if its state cannot be written.
     """
-    engine.stop(left.container, _patience(left.state))
+    engine.stop(abandoned.container, _patience(abandoned.state))
     _record(RunDirectory(places.run(instance)), "ended by the next serve; its supervisor was gone")
 
 
@@ -150,4 +150,4 @@ def _wait_for_supervisor(places: Places, instance: str) -> None:
             cure = shlex.join(["kill", "-KILL", str(holder.pid)])
             expected = f"its supervisor ends within {RELEASE:.0f} s after its container"
             raise refuse("NV521", f"instance {instance}", expected, str(holder), cure)
-        time.sleep(0.1)
+        time.sleep(POLL)

@@ -62,11 +62,11 @@ def hold_locks(examination: Examination, places: Places, command: str) -> Iterat
         held_locks = locks.acquire_all(places.locks, keys(examination.plan), holder)
     except Refused as refused:
         # The refusal of a lock names its holder; that its port and container are there too adds nothing.
-        told = {refusal.code for refusal in refused.refusals}
+        explained = {refusal.code for refusal in refused.refusals}
         if isinstance(refused, LocksLost) and port_key(examination.plan) in refused.keys:
-            told.add("NV507")
-        taken = _stoppable(refused.refusals, places, examination.plan.instance)
-        raise Refused([*(one for one in refusals if one.code not in told), *taken]) from refused
+            explained.add("NV507")
+        held_elsewhere = _stoppable(refused.refusals, places, examination.plan.instance)
+        raise Refused([*(one for one in refusals if one.code not in explained), *held_elsewhere]) from refused
     with held_locks:
         refuse_any(refusals)
         yield held_locks
@@ -75,11 +75,11 @@ def hold_locks(examination: Examination, places: Places, command: str) -> Iterat
 def _stoppable(refusals: Iterable[Refusal], places: Places, asking: str) -> list[Refusal]:
     """Return REFUSALS of locks with cures that the project of the instance ASKING may use: others' name their own."""
     try:
-        taken = locks.status(places.locks)
+        statuses = locks.status(places.locks)
     except Refused:  # it is among REFUSALS: the directory takes no locks
         return list(refusals)
     instances = {
-        str(places.locks / lock.key.filename): lock.holder.instance for lock in taken if lock.holder is not None
+        str(places.locks / lock.key.filename): lock.holder.instance for lock in statuses if lock.holder is not None
     }
     return [
         refusal
@@ -127,6 +127,7 @@ class Supervisor(EngineStart):
         self.slow: tuple[SlowPhase, ...] = ()
         """Phases of the start that took much longer than in the trials."""
         self._checked = self._looked = time.monotonic()
+        # The watch begins with a new one: until then nobody asks the engine, which is silent while it starts.
         self._stalls = StallDetector(plan.limits.stall_timeout, self._looked)
         self._warned = False
         self._reported: tuple[MissingKernel, ...] = ()
@@ -177,7 +178,7 @@ class Supervisor(EngineStart):
             self._say("no vitals")
             self.progress.note(f"{self.plan.instance} reports no metrics, so nvllm cannot see whether it hangs")
         while True:
-            self._drain()
+            self.read_log()
             self._report_kernels()
             state = self.engine.state(self.container)
             if self.run.asked_to_stop:  # asked before the state counts: a container that `nvllm stop` ended did not die

@@ -13,6 +13,7 @@ from nvllm.core import proc
 from nvllm.core.refusal import refuse
 
 _TIMEOUT = 60.0
+"""Seconds in which apt must have listed its sources; it asks no network for that."""
 _READ = ("apt-get", "indextargets", "--no-release-info", "--format", "$(CREATED_BY)|$(COMPONENT)|$(REPO_URI)")
 _PRIORITY = re.compile(r"\bpriority:(\d{1,9})")
 _LAST = 1 << 32  # behind every priority

@@ -45,7 +45,7 @@ class IndexClient(PyPIClient):
             raise
         with self._lock:
             self._answered.add(_host(request))
-            self._answered.add(_host(response.request))
+            self._answered.add(_host(response.request))  # another one, after a redirect
         return response
 
     def _require_hope(self, request: httpx2.Request) -> None:

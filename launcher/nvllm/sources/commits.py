@@ -17,6 +17,7 @@ REPOSITORY = "vllm-project/vllm"
 
 _HEX = re.compile(r"[0-9a-f]{40}")
 _SECONDS = 60.0
+"""Seconds that git, and a host that it asks, may take for one answer."""
 
 
 def tagged(version: str, env: Mapping[str, str]) -> str | None:
@@ -52,7 +53,7 @@ def of_checkout(checkout: Path, names: Sequence[str]) -> str | None:
     Raises Refused NV108 if CHECKOUT is no checkout of git.
     """
     _git(checkout, "rev-parse", "--git-dir", where=f"--from-branch {checkout}", expected="a checkout of git")
-    for name in names:
+    for name in names:  # a user's words: --end-of-options, or one that begins with a dash would be an option
         done = _run(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         commit = done.stdout.decode(errors="replace").strip()
         if done.returncode == 0 and _HEX.fullmatch(commit):
@@ -94,4 +95,4 @@ def _run(checkout: Path, *arguments: str) -> proc.Completed:
 
 
 def _environment() -> dict[str, str]:
-    return proc.environment({"GIT_TERMINAL_PROMPT": "0"})
+    return proc.environment({"GIT_TERMINAL_PROMPT": "0"})  # or git would ask for a password, and wait

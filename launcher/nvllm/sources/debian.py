@@ -22,6 +22,7 @@ from nvllm.core.refusal import Refusal, Refused, refuse
 from nvllm.sources.mirrors import KEYRING, Mirror
 
 _TIMEOUT = 300.0
+"""Seconds for one command of apt; `update` downloads the lists of packages."""
 _URI = re.compile(r"^'[^']+' (?P<name>\S+) \d+", re.MULTILINE)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DATE = re.compile(r"^Date: (.*)$", re.MULTILINE)
@@ -139,19 +140,19 @@ class _Apt:
             "Acquire::Retries": "3",
             "Acquire::Languages": "none",
         }
-        reaching = [line for line in self._host().splitlines() if line.startswith("Acquire::http")]
+        host = proc.run(["apt-config", "dump"], env=proc.environment({}), timeout=_TIMEOUT)
+        settled = host.stdout.decode(errors="replace").splitlines()
+        reaching = [line for line in settled if line.startswith("Acquire::http")]
         lines = [*reaching, *(f'{key} "{value}";' for key, value in settings.items())]
         (root / "apt.conf").write_text("".join(line + "\n" for line in lines))
-
-    def _host(self) -> str:
-        done = proc.run(["apt-config", "dump"], env=proc.environment({}), timeout=_TIMEOUT)
-        return done.stdout.decode(errors="replace")
 
     def install(self, packages: Iterable[LockedDeb]) -> None:
         """Register exactly PACKAGES as installed."""
         fields = "Package: {}\nStatus: install ok installed\nArchitecture: {}\nVersion: {}\n"
         stanzas = (fields.format(one.name, one.architecture, one.version) for one in packages)
-        (self.root / "status").write_text("\n".join(stanzas))
+        (self.root / "status").write_text(
+            "\n".join(stanzas)
+        )  # the form of dpkg's status file, in whose place it stands
 
     def released(self) -> list[datetime]:
         """Return the release time of each suite, from its Release file."""

@@ -40,7 +40,6 @@ _CHUNK = 1 << 18
 _OK, _PARTIAL_CONTENT, SERVER_ERROR = 200, 206, 500
 TRANSIENT = frozenset({408, 425, 429})  # timeout, too early, too many requests: the server asks for another attempt
 
-
 OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, RecursionError, AssertionError)
 """What the clients of indexes and hubs raise for an answer of another form than they expect; they check none.
 
@@ -239,7 +238,7 @@ class Waits:
     def of(self, whom: str) -> Iterator[None]:
         """Wait for WHOM within the context."""
         timer = threading.Timer(NOTICE, self._say, [whom])
-        timer.daemon = True
+        timer.daemon = True  # a process that is interrupted must not wait for it
         timer.start()
         try:
             yield
@@ -396,7 +395,7 @@ def _bring(url: str, file: LockedFile, work: _Work, counted: _Counted) -> None:
     partial = work.store.partial(file.sha256)
     if _size(partial) > file.size:
         partial.unlink()
-    with partial.open("a+b") as stream:
+    with partial.open("a+b") as stream:  # what an earlier run has brought is hashed, and continued
         digest, resumed = _receive(stream, url, file.size, counted, work)
         received = stream.tell()
     if received < file.size:

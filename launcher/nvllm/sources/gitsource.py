@@ -62,6 +62,7 @@ def bring(
     """
     assert pin.source is not None
     file = path(pin.source.repository, pin.commit)
+    # In the store's directory: the store takes a file by a rename.
     descriptor, name = tempfile.mkstemp(prefix=".source-", dir=ensure(store.root))
     try:
         with os.fdopen(descriptor, "wb") as stream:

@@ -81,7 +81,6 @@ def download(
     cache_dir: Path,
     *,
     endpoint: str | None = None,
-    token: str | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Download the files of LOCKED, at its revision, to CACHE_DIR, a cache of the client.
@@ -91,7 +90,7 @@ def download(
     """
     assert locked.repo is not None
     assert locked.revision is not None
-    api = _client(endpoint, token)
+    api = _client(endpoint, None)
     # One request first: a missing repository is then one refusal, and an unreachable hub is reported at once and not
     # after the retries of each file.
     with _client_errors(locked.repo, locked.revision):

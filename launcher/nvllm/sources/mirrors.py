@@ -162,17 +162,13 @@ def _mirrors_at(url: str, suite: str, client: httpx2.Client) -> Mirrors:
             # A list that names a list could name itself.
             return among([one for one in named if aptsources.mirror_list(one) is None], suite, client)
         for release in (suite, f"{suite}-security"):
-            text = _text(f"{url}dists/{release}/Release", client)
-            fields = _fields(text or "")
+            lines = (_text(f"{url}dists/{release}/Release", client) or "").splitlines()
+            fields = dict(line.split(": ", 1) for line in lines if ": " in line)
             if fields.get("Origin") == "Debian":
                 return Mirrors(suite, (Mirror(url, release, "main", fields.get("Snapshots")),))
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         return Mirrors(suite, (), (Answer.of(url, error),))
     return Mirrors(suite, ())
-
-
-def _fields(text: str) -> Mapping[str, str]:
-    return dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
 
 
 def _text(url: str, client: httpx2.Client) -> str | None:

@@ -66,7 +66,7 @@ class Saves:
     def _wait(self, before: SavedState, ended: threading.Event) -> bool:
         last = before
         while not ended.wait(PAUSE):
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(Refused):  # of git beside another git command: the next look tells
                 now = self.state()
                 if now == last != before:
                     return True

@@ -110,7 +110,7 @@ class Store:
         ensure(target.parent)
         os.replace(path, target)
         durable.reached("renamed")
-        durable.sync_directory(target.parent)
+        durable.sync_directory(target.parent)  # or a power cut takes back a name that somebody already relies on
         return target
 
     def verify(self, sha: str, cure: str = "run the command again, which fetches the file") -> None:
@@ -119,7 +119,7 @@ class Store:
         A damaged file is removed, so that it is fetched again.
         """
         path = self.path(sha)
-        with self.locked(sha):
+        with self.locked(sha):  # so that nobody fetches it while it is judged
             if not path.is_file():
                 raise refuse("NV204", str(path), f"sha256 {sha}", "no file", "run without --offline: it is fetched")
             actual = sha256_file(path)

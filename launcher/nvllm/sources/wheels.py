@@ -91,6 +91,7 @@ def resolve(
     Raises Refused NV209 with the words of uv if it finds no solution.
     """
     argv = [sys.executable, "-P", "-m", "uv", "pip", "compile", "-", "--quiet", "--no-header"]
+    # uv wants some Python, and would download one; for which one it resolves, the options after these say.
     argv += ["--format", "pylock.toml", "--python", sys.executable, "--no-python-downloads"]
     argv += ["--python-version", target.full, "--python-platform", uv_platform(target)]
     if configuration.certificates is not None:

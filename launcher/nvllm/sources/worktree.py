@@ -12,6 +12,8 @@ from nvllm.core import proc
 from nvllm.core.refusal import Refused, refuse
 
 _SECONDS = 600.0
+"""Seconds for one command of git. The first ones check in the 5,000 files of vLLM's source."""
+
 _WHO = "nvllm"
 # The user's own configuration must neither change bytes of files nor ask for a key, nor run hooks.
 _PLAIN = ("-c", "core.autocrlf=false", "-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null")
@@ -29,6 +31,7 @@ class WorkTree:
 
     def create(self) -> None:
         """Make a repository of DIRECTORY. Git then keeps every byte of its files. Raises Refused NV610, or NV512."""
+        # --template=: nothing of the host's is copied into it, such as hooks and patterns of ignored files.
         self.git("init", "--quiet", "--initial-branch=patches", "--template=")
         (self.git_directory / "info").mkdir(exist_ok=True)
         (self.git_directory / "info/attributes").write_text("* -text\n", encoding="ascii")

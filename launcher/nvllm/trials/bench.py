@@ -151,8 +151,8 @@ class EngineBench:
         refuse_any(stale)
         command = shlex.join(["nvllm", "bisect", "serve", "--image", self.image])
         looked_at = FreshInstances(self.project, self.places, self.engine, "look", command)
-        with looked_at.examined(self._narrowed(build), self.profile, Depth.UNBLESSED) as (examination, taken):
-            running = supervisor.Supervisor(examination, self.places, taken, self.progress)
+        with looked_at.examined(self._narrowed(build), self.profile, Depth.UNBLESSED) as (examination, held_locks):
+            running = supervisor.Supervisor(examination, self.places, held_locks, self.progress)
             plan = running.plan
             running.serve(lambda _: ready(plan.instance, f"http://127.0.0.1:{plan.port}"))
 
@@ -253,11 +253,11 @@ class EngineBench:
         narrowed = self._narrowed(build)
         profile = replace(narrowed.spec.profiles[self.profile], blessed=True)  # so that it is planned to load a cache
         narrowed = fresh.with_profile(narrowed, self.profile, profile)
-        with self._instances.examined(narrowed, self.profile, Depth.UNBLESSED) as (examination, taken):
-            artifact = self.artifacts.next(chosen, examination, taken)
+        with self._instances.examined(narrowed, self.profile, Depth.UNBLESSED) as (examination, held_locks):
+            artifact = self.artifacts.next(chosen, examination, held_locks)
             run = RunDirectory(self.places.run(examination.plan.instance))
             with (
-                loading(artifact, examination, self.places, taken, Silent(), run) as loaded,
+                loading(artifact, examination, self.places, held_locks, Silent(), run) as loaded,
                 loaded.start.running("the trial is over"),
             ):
                 yield loaded
@@ -265,8 +265,8 @@ class EngineBench:
     @contextlib.contextmanager
     def _served(self, build: Build) -> Iterator[supervisor.Supervisor]:
         """Serve BUILD until the context ends."""
-        with self._examined(build) as (examination, taken):
-            running = supervisor.Supervisor(examination, self.places, taken, Silent())
+        with self._examined(build) as (examination, held_locks):
+            running = supervisor.Supervisor(examination, self.places, held_locks, Silent())
             with running.running("the trial is over"):
                 yield running
 

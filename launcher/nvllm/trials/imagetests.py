@@ -36,7 +36,10 @@ TIMEOUT = 3600.0
 
 PLUGIN = "nvllm_proving"
 OPTIONS = ("-q", "-s", "-p", "no:cacheprovider", "--import-mode=importlib", "--continue-on-collection-errors")
+"""Options of pytest. -s: it would keep what the plugin prints. Tests lie in no package and may have one name; one that
+cannot be imported ends no other."""
 _WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+"""A container that gets no GPU sees none, also where the engine gives them to every container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +69,11 @@ class ImageTests:
             shutil.copyfile(proving.__file__, scratch / "python" / f"{PLUGIN}.py")
             for sentinel in sentinels:
                 (scratch / "sentinels" / sentinel).touch()
-            given = {path: f"proofs/{number}" for path, number in numbers.items()}
-            given |= {path: f"pytest/{path.name}" for path in pytest_files()}
+            targets = {path: f"proofs/{number}" for path, number in numbers.items()}
+            targets |= {path: f"pytest/{path.name}" for path in pytest_files()}
             mounts = [
                 Mount(str(_readable(path, scratch / "copies" / target)), f"{INSIDE}/{target}")
-                for path, target in given.items()
+                for path, target in targets.items()
             ]
             mounts.append(Mount(str(scratch / "python"), f"{INSIDE}/python"))
             mounts.append(Mount(str(scratch / "sentinels"), RUN_DIRECTORY))
@@ -89,6 +92,7 @@ class ImageTests:
             proving.NODES: json.dumps(named),
         }
         tests = [f"{INSIDE}/proofs/{file}" for file in files(named)]
+        # -c: no file of configuration counts, for the image has none of the project's.
         options = ["-c", os.devnull, "--rootdir", f"{INSIDE}/proofs", "-p", PLUGIN, *self.options]
         return Container(
             name=name,

@@ -74,7 +74,7 @@ def unchanged(probe: BisectProbe) -> BisectProbe:
 
 
 def _probe(command: tuple[str, ...], content: str, regress: str, *, build_only: bool) -> BisectProbe:
-    arguments: Json = list(command[1:])
+    arguments: Json = list(command[1:])  # not its own path: the content says what it is, wherever it lies
     about: dict[str, Json] = {"command": arguments, "content": content, "regress": regress, "build_only": build_only}
     if command[0].startswith(BUILTIN):
         about["builtin"] = command[0]

@@ -94,7 +94,7 @@ class QuestionProbe:
             limit = self.timeout or patience(self.length, rates)
             answered = self.answer(plan, run, question, limit)
             if answered.tokens and len(rates) < _MEASURED:
-                rates.append(answered.tokens / max(answered.seconds, 1e-3))
+                rates.append(answered.tokens / max(answered.seconds, 1e-3))  # they are rounded, and may be 0
             return answered
 
         with ThreadPoolExecutor(max_workers=self.concurrency) as pool:
@@ -172,9 +172,9 @@ class ProgramProbe:
         with tempfile.TemporaryDirectory(prefix="nvllm-perq-") as directory:
             written = Path(directory) / "perq.jsonl"
             address = f"http://127.0.0.1:{plan.port}"
-            given = {"NVLLM_ADDRESS": address, "NVLLM_MODEL": plan.request_name, "NVLLM_PERQ": str(written)}
-            given["NVLLM_RUN"] = str(run)
-            trial = bench.run_probe(self.test, given, start.run.log, began, self.programs).trial
+            variables = {"NVLLM_ADDRESS": address, "NVLLM_MODEL": plan.request_name, "NVLLM_PERQ": str(written)}
+            variables["NVLLM_RUN"] = str(run)
+            trial = bench.run_probe(self.test, variables, start.run.log, began, self.programs).trial
             lines = reading.content(written, reading.LOG).splitlines() if written.exists() else []
         problem = trial.kind if trial.outcome == "untestable" else ""
         answers = [reported(run, number, line) for number, line in enumerate(lines, 1)]

@@ -39,7 +39,6 @@ from nvllm.trials.verdict import Ran, TestResult
 Where: TypeAlias = Literal["image", "engine", "host"]
 """Where a proof runs: in a container of the image; here, beside a served engine; here, with the image's name."""
 
-
 Test: TypeAlias = tuple[str, str]
 """A proof: the id of a patch, and the node of a test that it names."""
 
@@ -220,6 +219,7 @@ class ProofBench:
             own = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": name, proving.NODES: json.dumps(nodes)}
             env = proc.environment({**about, **own}, ENGINE_VARIABLES)
             root = str(self.root)
+            # --basetemp: what the tests write goes with this directory.
             options = [*OPTIONS, "-p", PLUGIN, "--rootdir", root, "--basetemp", f"{name}/tests"]
             argv = [sys.executable, "-m", "pytest", *options, *imagetests.files(nodes)]
             try:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from vllm.utils import torch_utils
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.worker import utils
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -26,6 +27,10 @@ if not hasattr(kv_cache_utils, "get_kv_cache_groups"):
     PLANNING = importlib.import_module("vllm.v1.core.kv_cache_planning")
 
 POISON = 0x5A
+
+if not torch.cuda.is_available():
+    # 0.33.0 pins what it copies where it does not know the platform, and to pin asks for the driver.
+    vars(torch_utils).update(PIN_MEMORY=False)
 
 
 class Backend:

@@ -38,7 +38,7 @@ def listening(path: Path) -> None:
 KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
     "FIFO": (os.mkfifo, "a FIFO"),
     "directory": (Path.mkdir, "a directory"),
-    "device": (lambda path: path.symlink_to("/dev/zero"), "a device"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "a character device"),
     "socket": (listening, "a socket, or a device"),
     "sparse file": (sparse, "5368709120 bytes, and at most 1000 are read"),
     "loop of links": (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),

@@ -14,6 +14,7 @@ bounds = st.builds(
     batch=st.integers(1, 40),
     chunk=st.none() | st.integers(1, 4096),
     graphs=st.lists(st.integers(1, 64), max_size=8).map(lambda found: tuple(sorted(found))),
+    adapters=st.sampled_from([(), ("support",), ("support", "sales")]),
 )
 
 
@@ -77,6 +78,24 @@ def test_prompts_of_other_requests_begin_otherwise() -> None:
     assert len(set(long)) > 0.7 * len(long)  # less those that are repeated on purpose
 
 
+@settings(max_examples=15)
+@given(bounds, st.integers(0, 50))
+def test_each_adapter_is_asked_for_every_length_and_in_batches(of: Bounds, number: int) -> None:
+    steps = workload.steps(of, number)
+    for adapter in of.adapters:
+        alone = {len(step[0].prompt) for step in steps if [one.adapter for one in step] == [adapter]}
+        assert set(workload.lengths(of)) <= alone
+        (answered,) = [step for step in workload.sampling_steps(of, number) if step[0].adapter == adapter]
+        assert len(answered) == 1
+        if of.batch > 1 and of.longest >= 16:
+            joint = [step for step in workload.joint_steps(of, number) if step.requests[0].adapter == adapter]
+            assert {len(step.requests[0].prompt) for step in joint} == set(workload.lengths(of))
+    mixed = {len(step) for step in steps if {one.adapter for one in step} >= {None, *of.adapters}}
+    assert {size for size in workload.batches(of) if size > len(of.adapters)} <= mixed
+    named = {one.adapter for step in steps for one in step}
+    assert named == {None, *of.adapters}
+
+
 def test_the_bounds_of_a_profile() -> None:
     said: dict[str, bool | int | float | str] = {
         "max-num-seqs": 4,
@@ -84,6 +103,7 @@ def test_the_bounds_of_a_profile() -> None:
         "compilation-config.cudagraph_capture_sizes": "[2, 1]",
     }
     assert workload.bounds(said, 128) == Bounds(128, 4, 64, (1, 2))
+    assert workload.bounds(said, 128, ("support",)).adapters == ("support",)
     default = workload.bounds({}, 128)
     assert (default.batch, default.chunk) == (256, None)
     assert default.graphs[:5] == (1, 2, 4, 8, 16)

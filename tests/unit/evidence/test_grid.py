@@ -29,7 +29,7 @@ def test_an_ablation_has_a_mark_for_each_run_of_each_arm() -> None:
     begun, compared_arms = manifest((), ("a",)), arms()
     compared = conclusion.of(begun, compared_arms)
     first = compared.questions[0].id
-    assert summary.question_columns(compared) == ("question", "expected", "none", "a")
+    assert summary.question_table(compared).columns == ("question", "expected", "none", "a")
     marks = {one.id - first: one.marks for one in compared.questions}
     assert marks[0] == ("-++", "++")
     assert sorted(one[1] for one in marks.values()) == ["++", "++", "+x"]

@@ -120,7 +120,7 @@ def test_a_sweep_holds_every_profile_against_the_first_and_that_against_itself()
     assert facts["order"].startswith(
         "turned from run to run; the first and the last leg of run 1: A, A-2; 2: A-2, A; 3"
     )
-    columns, rows = summary.arm_columns(wanted), summary.arm_rows(wanted, found)
+    columns, rows = summary.arm_table(wanted, found)
     assert columns == ("arm", "outcome", "valid runs", "samples", "correct, %", "interval, %", "timeouts", *PRIMARY)
     assert [len(row) for row in rows] == [11] * 3
     assert [row[4] for row in rows] == ["100.0"] * 3
@@ -170,7 +170,7 @@ def test_the_kind_of_a_run_decides_what_follows() -> None:
     text = summary.markdown(wanted, found)
     assert text.startswith("# Bench of demo, eager\n")
     assert "| p50 e2el, ms | " in text
-    assert summary.arm_columns(wanted) == ("arm", "outcome", "valid runs")
+    assert summary.arm_table(wanted, found).columns == ("arm", "outcome", "valid runs")
     drawn = page.html(wanted, arms(lambda _: (1.0, 1.05), 1), found)
     ET.fromstring(drawn)
     assert "B / A: p50 e2el, ms" in drawn

@@ -39,7 +39,7 @@ LOADED = json.dumps(
 
 
 def said(*rows: tuple[str, int, float], gpu: bool = False, kept: bytes = b"gz") -> str:
-    document = {"gpu": gpu, "kernels": rows, "sizes": [2], "steps": 31, "trace": base64.b64encode(kept).decode()}
+    document = {"gpu": gpu, "kernels": rows, "steps": 31, "trace": base64.b64encode(kept).decode()}
     return json.dumps(document)
 
 
@@ -171,7 +171,8 @@ def test_milliseconds_a_token_have_an_interval_over_traces() -> None:
     (traced,) = trace.per_token(tables)
     assert (traced.runs, traced.mean) == ((0.001875, 0.002, 0.002125), 0.002)
     assert (traced.low, traced.high) == pytest.approx((0.001689, 0.002311), abs=1e-6)
-    (row,) = summary.traced_rows(conclusion.of(replace(manifest(()), kind="bench"), [benched("A", [{}] * 2)], tables))
+    compared = conclusion.of(replace(manifest(()), kind="bench"), [benched("A", [{}] * 2)], tables)
+    (row,) = summary.traced_table(compared).rows
     assert row == ("A", "3", "0.002", "0.002 to 0.002")
 
 

@@ -80,7 +80,7 @@ def test_a_machine_asks_the_registry_over_the_transport_of_the_driver(setting: S
 def test_only_machines_of_the_class_are_asked(setting: Setting) -> None:
     listed = [ONE, ClusterNode("2", "two", "cpu-other"), ClusterNode("3", "three", ""), ClusterNode("4", "four", "")]
     found = setting.of(PlayedMachines(listed, good, {"3": HOST, "4": "cpu-other"}))
-    assert [one.name for one in found.fitting()] == ["one", "three"]
+    assert [one.name for one in found.pool.fitting()] == ["one", "three"]
     assert found.count == 2
     assert setting.of(PlayedMachines(listed, good, {"3": HOST}), jobs=1).count == 1
 
@@ -92,7 +92,7 @@ def test_a_wrong_label_is_found_and_another_machine_gets_the_task(setting: Setti
     found = setting.of(carrier)
     assert isinstance(found.trial(SENT), Trial)
     assert [name for name, _ in carrier.carried] == ["1", "2"]
-    assert [one.name for one in found.fitting()] == ["two"]
+    assert [one.name for one in found.pool.fitting()] == ["two"]
     assert isinstance(found.trial(SENT), Trial)
     assert [name for name, _ in carrier.carried] == ["1", "2", "2"]
 

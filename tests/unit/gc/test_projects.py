@@ -25,7 +25,7 @@ def checkout(tmp_path: Path, name: str) -> Project:
 
 
 def test_nothing_is_known_at_first(known: Projects) -> None:
-    assert known.roots() == []
+    assert known.roots() == {}
     assert known.present() == []
     assert not known.directory.exists()
 
@@ -64,7 +64,7 @@ def test_what_is_to_be_forgotten_need_not_be_there(known: Projects, tmp_path: Pa
     known.remember(other)
     (one.root / "images").rmdir()
     assert known.present([one.root]) == [other]
-    assert known.roots() == [one.root, other.root], "only `forget` forgets"
+    assert sorted(known.roots().values()) == [one.root, other.root], "only `forget` forgets"
 
 
 def test_a_state_that_takes_nothing_is_said(known: Projects, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_link_to_a_project_is_the_same_project(known: Projects, tmp_path: Path
     os.symlink(one.root, tmp_path / "link")
     known.remember(one)
     known.remember(Project(tmp_path / "link"))
-    assert known.roots() == [one.root]
+    assert [*known.roots().values()] == [one.root]
 
 
 # Who is remembered
@@ -116,10 +116,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 def test_whoever_brings_something_here_is_remembered(name: str, here: Project, tmp_path: Path) -> None:
     """Also if it is refused in the end: what it brought until then is there."""
     main(["--offline", *BRINGS[name]])
-    assert Projects(places(tmp_path).projects).roots() == [here.root]
+    assert [*Projects(places(tmp_path).projects).roots().values()] == [here.root]
 
 
 @pytest.mark.parametrize("name", LOOKS)
 def test_whoever_only_looks_leaves_nothing(name: str, here: Project, tmp_path: Path) -> None:
     main(["--offline", *LOOKS[name]])
-    assert Projects(places(tmp_path).projects).roots() == []
+    assert Projects(places(tmp_path).projects).roots() == {}

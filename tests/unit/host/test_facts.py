@@ -44,14 +44,14 @@ def _v6(text: str) -> str:
 
 def test_mem_available_is_the_kernels_figure_in_bytes(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:  24 kB\nMemFree:  1 kB\nMemAvailable:   3145728 kB\nBuffers: 1 kB\n")
-    assert host.mem_available(tmp_path) == 3 * 2**30
+    assert host.memory(tmp_path)["MemAvailable"] == 3 * 2**30
 
 
 @pytest.mark.parametrize("text", ["", "MemTotal: 12 kB\n", "MemAvailable: lots\n"])
 def test_no_mem_available_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "meminfo").write_text(text)
-    assert host.mem_available(tmp_path) is None
-    assert host.mem_available(tmp_path / "nowhere") is None
+    assert "MemAvailable" not in host.memory(tmp_path)
+    assert host.memory(tmp_path / "nowhere") == {}
 
 
 def test_disk_of_a_path_that_is_not_there_yet_is_its_parents(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from support.fake_nvml import FakeNvml, NVMLError, NVMLError_DriverNotLoaded, NV
 
 def test_what_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = fake_nvml.install(monkeypatch, FakeNvml(41, 1, slowdown=95))
-    gpu = GpuReading(0, "GPU-6f1c", "NVIDIA GB10", 41, 95, 2418, 1)
+    gpu = GpuReading(0, "GPU-6f1c", 41, 95, 2418, 1)
     assert nvml.read() == NvmlReading("580.95.05", "13.0", (gpu,))
     assert fake.open == 0
 

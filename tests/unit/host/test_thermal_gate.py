@@ -18,7 +18,7 @@ from nvllm.host.thermal_gate import ThermalLimits
 from support.gate_samples import FACTS
 
 LIMITS = ThermalLimits(2, 85, 95)
-GPU = GpuReading(0, "GPU-6f1c", "NVIDIA GB10", 41, None, 2418, 1)
+GPU = GpuReading(0, "GPU-6f1c", 41, None, 2418, 1)
 NO_GPUS = replace(FACTS, gpus=())
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from nvllm.models import memory
-from nvllm.models.recipes import RECIPES
+from nvllm.models import memory, recipes
 from nvllm.spec import specfile
 
 ROOT = Path(__file__).parents[3]
@@ -99,14 +98,14 @@ def test_a_tiny_hybrid_and_a_tiny_model_of_attention_alone(tmp_path: Path) -> No
     arguments = profile("sm120", "tiny-eager")
     found = {}
     for name in ("tiny-lfm2", "tiny-llama", "tiny-falconh1"):
-        for path, data in RECIPES[name].contents().items():
+        for path, data in recipes.contents(name).items():
             (tmp_path / path).write_bytes(data)
         files = [(path.name, path) for path in sorted(tmp_path.iterdir())]
         found[name] = memory.of_files(files, arguments)
     hybrid, plain = found["tiny-lfm2"], found["tiny-llama"]
     assert hybrid is not None
     assert plain is not None
-    assert hybrid.weights == len(RECIPES["tiny-lfm2"].contents()["model.safetensors"])
+    assert hybrid.weights == len(recipes.contents("tiny-lfm2")["model.safetensors"])
     assert (hybrid.token, hybrid.states, hybrid.block, hybrid.block_tokens) == (256, 512, 4096, 16)
     assert (hybrid.blocks, hybrid.request_blocks) == (16384, 8 + 2)
     assert (plain.token, plain.states, plain.block, plain.request_blocks) == (512, 0, 8192, 8)
