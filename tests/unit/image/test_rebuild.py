@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,19 @@ def test_the_layers_of_the_patch_set_alone(world: Buildable, capsys: Output) -> 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Buildable:
     return Buildable(tmp_path)
+
+
+def test_the_second_build_gets_every_file_though_the_first_needs_none(
+    fresh: Buildable, tmp_path: Path, capsys: Output
+) -> None:
+    status, said = fresh.nvllm(capsys, "build", IMAGE, "--layout", str(tmp_path / "layout"))
+    assert status == 0, said
+    shutil.rmtree(fresh.places.store)
+    status, said = fresh.nvllm(capsys, "build", IMAGE, "--layout", str(tmp_path / "again"))
+    assert status == 0, said
+    _, said = fresh.nvllm(capsys, "build", IMAGE, "--check")
+    names = {f"{file.filename} (sha256 {file.sha256})" for file in fresh.lock.files}
+    assert {(one["code"], one["expected"]) for one in said["refusals"]} == {("NV204", name) for name in names}
 
 
 @pytest.fixture
