@@ -122,7 +122,7 @@ OF_OTHER_PROGRAMS = {
     "docs/gb10.md": {  # vLLM, Docker
         *("--gpu-memory-utilization", "--host", "--ipc", "--network", "--served-model-name", "--trust-remote-code"),
     },
-    "docs/gpu.md": {"--gpus", "--cards"},  # Docker; gpu.run
+    "docs/gpu.md": {"--gpus", "--cards", "--attention"},  # Docker; gpu.run, gpu.whole
     "docs/nix.md": {"--rebuild"},
 }
 
