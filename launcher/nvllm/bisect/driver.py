@@ -154,6 +154,7 @@ class _Driver:
         self.losses: Counter[PatchSet] = Counter()
 
     def run(self, over: Callable[[], bool]) -> Done | NextTrial:
+        """Continue the search until it has ended or OVER returns true; return what `dispatch` does."""
         for sent in tuple(self.state.sent.values()):
             self.append(Lost(sent.task, sent.chosen, "the driver that sent it ended"))
         with ThreadPoolExecutor(MOST_MACHINES) as pool:
@@ -166,6 +167,7 @@ class _Driver:
         return answer
 
     def search(self, pool: ThreadPoolExecutor, over: Callable[[], bool]) -> Done | NextTrial:
+        """Return the answer of the search, or the trial that comes next when OVER returns true; POOL runs trials."""
         # The journal does not say when a trial on this host began. So they begin together and are waited for together:
         # that is how `replay_check` finds the point at which the search asked for each.
         until = ALL_COMPLETED if self.machines.one_host else FIRST_COMPLETED
@@ -296,6 +298,7 @@ class _Driver:
         return True
 
     def record(self, asked: NextTrial, trial: Trial, *, recalled: bool, task: str = "") -> None:
+        """Record TRIAL of the set that was ASKED for, and show it. RECALLED: from the cache. TASK is its, if any."""
         chosen = self.ordered(asked.chosen)
         result = asdict(replace(trial, seconds=round(trial.seconds, 3)))
         self.append(Tried(chosen=chosen, recalled=recalled, reason=asked.reason, task=task, **result))

@@ -64,7 +64,9 @@ def lookahead(problem: Problem, evidence: SearchEvidence, slots: Slots) -> list[
     trials: list[NextTrial] = []
     known: set[tuple[PatchSet, int]] = set()
     order = itertools.count()
+    # heapq gives the least first, so a chance is negative; of equal ones the number decides.
     waiting = [(-1.0, next(order), evidence, first)]
+    # For a fleet the same whatever its size: the list for fewer machines is the beginning of that for more.
     guesses = _GUESSES * (slots.count if slots.one_host else MOST_MACHINES)
     while waiting and len(trials) < slots.count:
         chance, _, before, asked = heapq.heappop(waiting)

@@ -51,6 +51,7 @@ class TrialCache:
         for trial in trials:
             if trial in kept:
                 kept.remove(trial)
+        # A kill in between costs what it forgets: those trials are run again.
         self._path(build_hash).unlink(missing_ok=True)
         for trial in kept:
             self.remember(build_hash, trial)

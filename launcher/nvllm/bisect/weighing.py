@@ -464,6 +464,10 @@ class Search(ABC):
                 behind += alone
 
     def locate_flaky(self, pinned: PatchSet, rest: tuple[str, ...], low: int, share: float) -> Asking[tuple[int, int]]:
+        """Return (low, high) as `OrderedSearch.locate` does, for a flaky failure, with a doubt of SHARE at most.
+
+        Where no further trial would settle that, it is the likely range.
+        """
         all_sets = self._prefixes(pinned, rest)
         sets = {m: all_sets[m] for m in range(max(low + 1, 0), len(rest))}
         tallies = {m: self.evidence.tally(chosen) for m, chosen in sets.items()}

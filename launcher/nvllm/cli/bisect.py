@@ -35,7 +35,7 @@ from nvllm.cli.bisect_journals import (
     unowned,
 )
 from nvllm.cli.complete import builtins, files, profiles
-from nvllm.cli.fleet import ON, connected, repository
+from nvllm.cli.fleet import ON, check_registry, connected, repository
 from nvllm.cli.frame import PATH, App, FiniteRange, Group, packed, with_app
 from nvllm.cli.output import refusal_document
 from nvllm.cli.webpage import OPTIONS, WebPage
@@ -196,7 +196,7 @@ def start_command(app: App, image: str, words: tuple[str, ...], given: StartOpti
     path = path_of(app, image)
     with locked(app, image):
         log = journal.create(path, begun, _aside(path) if given.discard else None)
-        staging.discard(artifacts_of(path))
+        staging.discard(artifacts_of(path))  # of an earlier bisect: this one loads only what it has compiled itself
     state = log.state
     costs = state.forecast
     data: Json = {"image": image, "journal": str(path), "items": list(state.problem.items), "forecast": asdict(costs)}
@@ -253,8 +253,7 @@ def run_command(
     With --on, images are built here and pushed to REPO, and each trial goes to a machine of this host's class. With
     --artifacts, trials that load the same compiled code are told from those that load other.
     """
-    if bool(addresses) != (registry is not None):
-        raise click.UsageError("--on and --registry go together: machines pull what they try")
+    check_registry(addresses, registry)
     if addresses and artifacts is not None:
         raise click.UsageError("--artifacts and --on do not go together: artifacts stay on this host")
     if not addresses and (jobs or 1) > replay_check.MOST_JOBS:
@@ -308,11 +307,7 @@ def run_command(
         }
         app.out.result("bisect run", data, f"{odds}\nthe time limit is reached; {report.next_text(state, answer)}")
         return
-    app.out.result(
-        "bisect run",
-        report.data(log.state, answer),
-        report.text(log.state, answer, color=app.out.color, width=app.out.width),
-    )
+    app.out.result("bisect run", *_status_of(app, log, answer))
 
 
 def _change_limits(log: Journal, max_trials: int | None, max_hours: float | None) -> None:
@@ -388,8 +383,7 @@ def plan_command(app: App, image: str | None) -> None:
 def status_command(app: App, image: str | None) -> None:
     """Show the trials so far, the suspected patches and the next trial."""
     log = load(app, image)
-    data, text = _status_of(app, log, replay_check.answer(log.state))
-    app.out.result("bisect status", data, text)
+    app.out.result("bisect status", *_status_of(app, log, replay_check.answer(log.state)))
 
 
 @bisect.command("report")

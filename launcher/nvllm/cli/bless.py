@@ -22,7 +22,7 @@ from nvllm.cache.manifest import LEAST_BOOTS, Manifest
 from nvllm.cache.pins import Pin, Pins
 from nvllm.cli.build import image_builder
 from nvllm.cli.complete import profiles
-from nvllm.cli.fleet import ON, connected, repository
+from nvllm.cli.fleet import ON, check_registry, connected, repository
 from nvllm.cli.frame import PATH, App, Command, packed
 from nvllm.cli.image_argument import IMAGE, BlessedProfile, with_image
 from nvllm.core.canonical import Json
@@ -200,8 +200,7 @@ def _counted(compiled: SeveralResult | None) -> tuple[dict[str, Json], str]:
 
 def _refuse_pairs(given: BlessOptions) -> None:
     """Raise Refused NV108 for options of GIVEN that do not go together."""
-    if bool(given.addresses) != (given.registry is not None):
-        raise click.UsageError("--on and --registry go together: machines pull what they try")
+    check_registry(given.addresses, given.registry)
     if given.rebless and given.extend:
         raise refuse("NV108", "nvllm bless", "--rebless or --extend", "--rebless and --extend", "name one of them")
     if given.candidate is not None and (given.extend or given.addresses):

@@ -194,7 +194,7 @@ def _into_engine(app: App, build: Build, builder: BuilderName, record: bool) -> 
     there = presence.recorded(build, app.project, app.places, docker, build.tags)
     if there is not None:
         comparison, deviations = recording.outcome(app.project, build.spec.name, recording.of_record(there))
-        if not deviations:
+        if not deviations:  # else it is built again, because only its layers show in what it deviates
             _print_result(app, build, there.image_id, "already there", comparison, _left(tags[-1], before, there), tags)
             return
     done = image_builder(app, builder).into_engine(build, docker, build.tags)

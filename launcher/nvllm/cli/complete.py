@@ -86,7 +86,7 @@ def _read(path: Path) -> Mapping[str, object]:
 
     try:
         value = yamlnodes.parse(reading.text(path, reading.SPEC), path.name).value
-    except (OSError, ValueError, Refused):
+    except (OSError, ValueError, Refused):  # such as a spec that is being written: Tab has no place for what is wrong
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -153,7 +153,7 @@ def _write(app: App, record: DevTree, finished: Finished) -> list[str]:
         durable.replace(where / file, content, 0o644, code="NV920")
     written = [f"{label}/{file}" for file in sorted(finished.files)]
     before = specfile.of(app.project, record.image).patches.enable
-    if {*before} != {*finished.enable}:
+    if {*before} != {*finished.enable}:  # after the series: a spec that enables what no series has is refused
         text = specfile.written(spec, app.project.show(spec))
         text = yamledit.set_list(text, ("patches", "enable"), finished.enable)
         durable.replace(spec, text.encode(), 0o644, code="NV920")

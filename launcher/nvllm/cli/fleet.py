@@ -118,6 +118,12 @@ ON = click.option(
 )
 
 
+def check_registry(addresses: Sequence[str], registry: str | None) -> None:
+    """Raise click.UsageError for ADDRESSES of --on without a REGISTRY, or one without them."""
+    if bool(addresses) != (registry is not None):
+        raise click.UsageError("--on and --registry go together: machines pull what they try")
+
+
 @fleet.command("status")
 @ON
 @with_app

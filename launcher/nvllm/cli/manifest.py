@@ -231,6 +231,7 @@ def restore(app: App, name: str, sign: Path | None) -> None:
     blessings, blessing = _blessings(app), _blessings(app).named(name)
     earlier = _readable(blessing)
     refusals = blessings.reasons_against(blessing.path, earlier, time.time())
+    # What is archived is older than what is in force, and few trials are enough for a development profile.
     refusals = [one for one in refusals if one.blame not in {"version", "few trials"}]
     if not _archived(app, blessing):
         expected = "an archived blessing"

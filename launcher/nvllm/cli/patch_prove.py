@@ -10,7 +10,7 @@ import click
 
 from nvllm.cli import complete
 from nvllm.cli.build import image_builder
-from nvllm.cli.fleet import ON, connected, repository
+from nvllm.cli.fleet import ON, check_registry, connected, repository
 from nvllm.cli.frame import App, Command
 from nvllm.cli.image_argument import IMAGE, with_image
 from nvllm.core.canonical import Json
@@ -118,8 +118,7 @@ def prove(
     With --on, images are built here and pushed to REPO with the files of the tests, and each machine of this host's
     class proves one patch at a time: both runs of its tests.
     """
-    if bool(addresses) != (registry is not None):
-        raise click.UsageError("--on and --registry go together: machines pull what they try")
+    check_registry(addresses, registry)
     if each and addresses:
         raise click.UsageError("--each runs its tests here: leave --on out")
     spec = specfile.of(app.project, image)

@@ -44,6 +44,7 @@ def provenance_command(app: App, image: str, output: Path | None, sign: Path | N
     if output is None:
         app.out.result("provenance", {**data, "statement": made}, text)
         return
+    # Before anything is written: a key that cannot sign leaves no new statement beside an old signature.
     signed = signature.sign(text.encode(), sign, str(output)) if sign is not None else None
     durable.replace(output, text.encode(), 0o644, code="NV920")
     files = [str(output)]

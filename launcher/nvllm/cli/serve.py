@@ -193,11 +193,11 @@ def status(app: App, metrics: bool, metrics_file: Path | None) -> None:
     if metrics and app.out.json:
         raise refuse("NV108", "--metrics", "--json or --metrics", "both", "leave one of them out")
     seen = instances.seen(engine.require(), app.places)
+    page = _metrics(app, seen) if metrics or metrics_file is not None else ""
     if metrics_file is not None:
-        page = _metrics(app, seen).encode()
-        durable.replace(metrics_file.absolute(), page, 0o644, code="NV920")  # node_exporter is another user
+        durable.replace(metrics_file.absolute(), page.encode(), 0o644, code="NV920")  # node_exporter is another user
     if metrics:
-        app.out.line(_metrics(app, seen))
+        app.out.line(page)
         return
     projects = {instance.name: owners.owner(app.places, instance.name) for instance in seen}
     data: list[Json] = []

@@ -180,7 +180,7 @@ class _LineTask:
         self._lines.note(f"{self._label}: {text}")
 
     def _text(self, now: float) -> str:
-        rate = self._done / max(now - self._started, 1e-9)
+        rate = self._done / (now - self._started)
         per_second = f"{rate / 1e6:.1f} MB/s" if self._unit == "B" else f"{rate:.1f} {self._unit}/s"
         if not self._total:
             return f"{amount(self._done, self._unit)}, {per_second}"

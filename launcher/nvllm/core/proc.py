@@ -120,7 +120,7 @@ class Programs:
         _log.debug("+ %s", shlex.join(argv))
         with self._process(argv, env, subprocess.STDOUT) as process:
             assert process.stdout is not None
-            # Not `stdout.read`, which waits until it has as many bytes, or the end.
+            # Not `stdout.read`, which waits until it has as many bytes, or the end. A pipe holds 64 KiB: pipe(7).
             while chunk := os.read(process.stdout.fileno(), 65536):
                 heard(chunk)
             return process.wait()

@@ -86,7 +86,7 @@ class EvidenceDirectory:
         if force and (self.path / _MANIFEST).exists():
             staging.discard(self.path.resolve())  # the trees of its artifacts are read-only
         private_directory(self.path.resolve())
-        self._write(_MANIFEST, documents.encode(FORM_RUN, manifest).decode())
+        self.keep(self.path, _MANIFEST, documents.encode(FORM_RUN, manifest).decode())
         return manifest
 
     def _another(self, before: RunManifest, now: RunManifest) -> Iterable[Refusal]:
@@ -107,7 +107,7 @@ class EvidenceDirectory:
         mixed = replace(before, other_hosts=(*before.other_hosts, now.host))
         if not any(self._another(before, now)) or any(self._another(mixed, now)):
             return before
-        self._write(_MANIFEST, documents.encode(FORM_RUN, mixed).decode())
+        self.keep(self.path, _MANIFEST, documents.encode(FORM_RUN, mixed).decode())
         return mixed
 
     def manifest(self) -> RunManifest:
@@ -138,9 +138,9 @@ class EvidenceDirectory:
         """Return the directory of what was compiled for COMPILE_KEY, the compile NUMBER if there are several."""
         return self.path / "artifacts" / compiled.directory_of(compile_key, number)
 
-    def keep(self, leg: Path, name: str, text: str) -> None:
-        """Write TEXT as the file NAME of LEG. Raises Refused NV920 if that fails."""
-        durable.replace(leg / name, text.encode(), 0o600, code="NV920")
+    def keep(self, directory: Path, name: str, text: str) -> None:
+        """Write TEXT as the file NAME in DIRECTORY, a leg or the whole. Raises Refused NV920 if that fails."""
+        durable.replace(directory / name, text.encode(), 0o600, code="NV920")
 
     def log(self, leg: Path) -> str:
         """Return the engine's log of LEG. Raises Refused NV853 if it cannot be read."""
@@ -212,13 +212,10 @@ class EvidenceDirectory:
 
     def compared(self, comparison: Comparison, analysis: str, summary: str, page: str) -> None:
         """Write the COMPARISON of all arms, and for people its ANALYSIS, its SUMMARY and its web PAGE."""
-        self._write("comparison.json", documents.encode(FORM_COMPARISON, comparison).decode())
-        self._write("ANALYSIS.md", analysis)
-        self._write("summary.md", summary)
-        self._write("report.html", page)
-
-    def _write(self, name: str, text: str) -> None:
-        durable.replace(self.path / name, text.encode(), 0o600, code="NV920")
+        self.keep(self.path, "comparison.json", documents.encode(FORM_COMPARISON, comparison).decode())
+        self.keep(self.path, "ANALYSIS.md", analysis)
+        self.keep(self.path, "summary.md", summary)
+        self.keep(self.path, "report.html", page)
 
     def _answers(self, path: Path) -> tuple[Answered, ...]:
         lines = compiled.content(path, CURE).splitlines()

@@ -206,7 +206,7 @@ class _Talk:
         """Close the pipe and wait for the end of the worker; a worker that does not end is left by its connection."""
         stdin = _pipe(self.process.stdin)
         self._unsent.clear()
-        with contextlib.suppress(KeyError):
+        with contextlib.suppress(KeyError):  # it is registered only while something is unsent
             self.selector.unregister(stdin)
         with contextlib.suppress(OSError):  # the other end is closed
             stdin.close()

@@ -282,6 +282,7 @@ def memory(proc_root: Path = _PROC) -> Mapping[str, int]:
         text = (proc_root / "meminfo").read_text(encoding="ascii", errors="replace")
     except OSError:
         return {}
+    # What the kernel calls kB are 1024 bytes.
     return {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
 
 

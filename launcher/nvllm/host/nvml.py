@@ -92,6 +92,7 @@ def memory_in_use() -> int | None:
 def _reading(nvml: ModuleType) -> NvmlReading:
     cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
     gpus = tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
+    # 13000 is 13.0, and 13020 is 13.2: NVML_CUDA_DRIVER_VERSION_MAJOR and _MINOR of nvml.h.
     return NvmlReading(_text(nvml.nvmlSystemGetDriverVersion()), f"{cuda // 1000}.{cuda % 1000 // 10}", gpus)
 
 

@@ -26,7 +26,9 @@ from nvllm.layers.tarlayer import TarEntry
 from nvllm.layers.wheel import Scheme, Wheel
 
 _COMPILE_TIMEOUT = 600.0
+"""Seconds for the bytecode of one wheel."""
 _WHITEOUT = ".wh."
+"""What the name of an entry begins with that removes a file (OCI image specification)."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -159,6 +161,7 @@ def _compile(archive: Path | None, files: Mapping[str, str], root: Path, scheme:
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch, "bytecode.zip")
         job = {"archive": str(archive) if archive else None, "files": dict(files), "out": str(out)}
+        # The standard library alone, as `bytecode.Interpreter.compile` has it.
         argv = [sys.executable, "-S", "-s", "-P", "-B", bytecompile.__file__]
         environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": "/"}
         done = proc.run(argv, env=environment, timeout=_COMPILE_TIMEOUT, stdin=json.dumps(job).encode())

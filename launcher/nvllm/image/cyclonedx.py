@@ -52,7 +52,6 @@ def document(build: Build, metadata: Mapping[str, WheelMetadata]) -> Json:
         metadata=BomMetaData(
             component=image,
             timestamp=datetime.fromtimestamp(build.lock.epoch, UTC),
-            tools=[],
             properties=[Property(name="nvllm:wheels-read", value=f"{known} of {len(build.lock.wheels)}")],
         ),
         components=components,

@@ -173,8 +173,10 @@ def changes(first: str, second: str) -> Changes:
     pairs = zip(_cells(first), _cells(second), strict=True)
     cells = [Cell(a.count - b.count, a.rows ^ b.rows) for a, b in pairs]
     sides: dict[int, list[Row]] = {1: [], -1: []}
-    while single := next(((cell.count, row) for cell in cells if (row := cell.row()) is not None), None):
-        sign, row = single
+    for _ in range(CELLS):  # each row empties a cell for good; in a text that is no layer's sketch it may come back
+        sign, row = next(((cell.count, row) for cell in cells if (row := cell.row()) is not None), (0, b""))
+        if not row:
+            break
         sides[sign].append(Row(*_ROW.unpack(row[: _ROW.size])))
         _with(cells, row, -sign)
     return Changes(tuple(sides[1]), tuple(sides[-1]), all(cell == Cell() for cell in cells))

@@ -312,7 +312,7 @@ def _commit(
         commit = commits.of_checkout(request.checkout, names)
     if commit is None and not offline:
         commit = commits.tagged(version, env)
-    if commit is None and request.checkout is None:
+    if commit is None and request.checkout is None:  # it is only a beginning, to which no checkout can be compared
         commit = recorded
     if commit is None:
         started = f", of which {archive.filename} records {recorded}" if recorded is not None else ""

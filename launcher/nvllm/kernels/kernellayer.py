@@ -70,6 +70,8 @@ _ZIG = re.compile(
     r"|lib/libc/(glibc/|include/(generic-glibc|any-linux-any|(aarch64|x86|x86_64)-linux-(any|gnu))/))"
 )
 _KEYED = re.compile(r"^triton/(runtime|compiler|backends|language)/.*\.(py|c|bc)$|nvidia/include/cuda\.h$")
+"""Members of wheels: of Triton's those that compile, of Zig's those that compile C for Linux, and those of Triton's of
+which its keys have the bytes."""
 
 
 @dataclass(frozen=True, slots=True)

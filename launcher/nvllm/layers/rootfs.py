@@ -47,6 +47,7 @@ _USERS = {
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
 _DIRECTORIES = ("dev", "proc", "sys", "run/nvllm", "models", "var/tmp", "tmp", "home/nvllm")
+"""Empty ones: the root of a container is read-only, so that nothing can make a mount point later."""
 
 _LINKS = 40
 """How many links in a row are followed, as by the kernel."""

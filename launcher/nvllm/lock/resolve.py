@@ -194,6 +194,7 @@ def _wheels(
     before = (*earlier.wheels, *earlier.excluded) if earlier is not None else ()
     old: dict[str, LockedWheel] = {wheel.name: wheel for wheel in before}
     required = {canonicalize_name(requirement.split("==")[0]) for requirement in python.requirements}
+    # What the spec requires has its version there; what else comes with it stays at the locked one.
     versions = {name: wheel.version for name, wheel in old.items() if name not in required}
     excluded = {canonicalize_name(exclusion.name) for exclusion in python.exclude}
     aliases: dict[str, str] = {canonicalize_name(name): alias for name, alias in python.indexes.items()}

@@ -116,6 +116,7 @@ def needed(config: Mapping[str, Any], arguments: Mapping[str, Any], weights: int
 def _group(layers: _Layers) -> int:
     """Return how many layers a block covers."""
     least, most = sorted((layers.attention, layers.others or layers.attention))
+    # vLLM's heuristic: below 1.5 times as many, groups of the larger number have less padding.
     return most if most < least * 1.5 else least
 
 

@@ -312,6 +312,7 @@ def _drawn(label: str, draw: Callable[[Axes], None], lines: float, name: str) ->
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(settings)
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser has another font
+        # In inches, of which each becomes 72 units of the SVG.
         figure = Figure(figsize=(_WIDTHS[name] / 72, _LINE * lines / 72))
         figure.patch.set_visible(False)
         axes = figure.add_subplot()

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from nvllm.core import canonical, durable, reading, schemas, yamledit, yamlnodes
+from nvllm.core import canonical, documents, durable, reading, schemas, yamledit, yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refusal, Refused, refuse, refuse_any
 from nvllm.patches import patchcheck, patching, seriesfile, unified
@@ -132,8 +132,9 @@ def replacement(
 def replace_patch(directory: Path, label: str, patch_id: str, diff: Diff, upstream: Upstream = NOT_UPSTREAM) -> Patch:
     """Make DIFF the content of patch PATCH_ID, and write its hash and paths into the series. Returns the entry.
 
-    Where the entry has head or base of a pull request, that of UPSTREAM takes its place. Raises Refused NV920 if it
-    cannot be written, and as `seriesfile.load` does for what else is wrong in the series.
+    Where the entry has head or base of a pull request, that of UPSTREAM takes its place. Raises Refused NV104 before
+    anything is written if the entry's hash or paths stand in a form that cannot be edited, NV920 if it cannot be
+    written, and as `seriesfile.load` does for what else is wrong in the series.
     """
     series = seriesfile.written(directory, label)
     patch = carried(series, patch_id, label)
@@ -142,7 +143,7 @@ def replace_patch(directory: Path, label: str, patch_id: str, diff: Diff, upstre
     file, index = f"{label}/{seriesfile.NAME}", series.patches.index(patch)
     text = _rehashed(seriesfile.text(directory, label), series, patch, hashlib.sha256(data).hexdigest(), file)
     if {*diff.paths} != {*patch.touches}:
-        text = yamledit.set_list(text, ("patches", index, "touches"), diff.paths)
+        text = _touching(text, series, patch, diff.paths, file)
     before = patch.upstream
     for key, old, new in (("head", before.head, upstream.head), ("base", before.base, upstream.base)):
         if old is not None and new is not None:
@@ -327,6 +328,18 @@ def _entry_lines(entry: dict[str, Json], indent: str) -> Iterator[str]:
             yield f"{lead}{key}: {{{', '.join(f'{name}: {yamledit.scalar(item)}' for name, item in value.items())}}}\n"
         else:
             yield f"{lead}{key}: {yamledit.scalar(value)}\n"
+
+
+def _touching(text: str, series: Series, patch: Patch, paths: Sequence[str], label: str) -> str:
+    """Return TEXT with PATHS as what PATCH touches. Raises Refused NV104 for a list in a form that is not edited."""
+    index = series.patches.index(patch)
+    result = yamledit.set_list(text, ("patches", index, "touches"), paths)
+    document = _value(result, label)
+    if document is None or documents.structure(FORM, document).patches[index].touches != tuple(paths):
+        number = yamlnodes.parse(text, label).lines[yamlnodes.dotted(["patches", index, "touches"])]
+        cure = "write `touches:` and its list on one line, or one path on each line"
+        raise refuse("NV104", f"{label}:{number}", "a list of paths that can be edited", "another form", cure)
+    return result
 
 
 def _rehashed(text: str, series: Series, patch: Patch, digest: str, label: str) -> str:

@@ -112,6 +112,7 @@ class EngineStart:
         """Whether the run directory is prepared and the instance has not ended."""
         self._outside = ""
         """How another process has ended the container, if one has."""
+        # A thread reads, and this one writes: a log that cannot be written ends the start, and no thread alone.
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         # daemon: an engine that never closes its log must not keep this process alive.
         self._reader = threading.Thread(target=self._follow_log, daemon=True)

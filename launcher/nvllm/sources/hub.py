@@ -115,6 +115,7 @@ def _client(endpoint: str | None, token: str | None) -> HfApi:
     # Errors become refusals; the client must not log them too.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     session = get_session()
+    # A content coding could make gigabytes of a kilobyte; `fetch.bound` refuses one all the same.
     session.headers["Accept-Encoding"] = "identity"
     hooks = session.event_hooks
     if _bound_pages not in hooks["response"]:

@@ -1,6 +1,6 @@
 """The rules of a profile that need more than one field of an image spec: its model, arguments, environment, waivers.
 
-`file.py` applies them to each profile of a `Draft`. The rules on single fields are in `core/spec.py`.
+`specfile.py` applies them to each profile of a `Draft`. The rules on single fields are in `core/spec.py`.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _access(draft: Draft, profile: str) -> Iterator[Refusal]:
     publish = draft.word("profiles", profile, "access", "publish")
     keyed, waived = draft.at("profiles", profile, "access", "key-file") is not None, _waived(draft, profile)
     here: list[Step] = ["profiles", profile, "access", "publish"]
-    if publish is not None and not publish.startswith("127."):
+    if publish is not None and not publish.startswith("127."):  # all of 127.0.0.0/8 is this host: RFC 1122, 3.2.1.3
         if "host-network" in waived:
             cure = "remove the waiver host-network, or `publish:`"
             yield draft.bad(here, "127.0.0.1: with host-network nothing is published", publish, cure)

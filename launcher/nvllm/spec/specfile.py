@@ -263,4 +263,5 @@ def _model(draft: Draft, name: str) -> Iterator[Refusal]:
 
 def _normal(distribution: str) -> str:
     """Return DISTRIBUTION in the spelling that indexes use."""
+    # As packaging.utils does, which takes some 20 ms to import: every command that reads a spec would wait for it.
     return re.sub(r"[-_.]+", "-", distribution).lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import random
 import tarfile
@@ -53,6 +54,17 @@ def test_ten_files_are_no_problem(number: int) -> None:
     after = {**MANY, **{f"file{one}": row(f"file{one}", "new") for one in range(number)}}
     found = sketch.changes(ALL, sketch.sketch(after.values()))
     assert (len(found.first), len(found.second), found.whole) == (number, number, True)
+
+
+def test_a_text_that_is_the_sketch_of_no_layer_ends_too() -> None:
+    """A row in one of its three cells alone: taking it out of one puts it into the others, and back again."""
+    number = int.from_bytes(row("file").packed(), "big")
+    data = base64.b64decode(sketch.sketch([row("file")]))
+    width = len(data) // sketch.CELLS
+    cells = [data[at : at + width] for at in range(0, len(data), width)]
+    first = next(index for index, cell in enumerate(cells) if int.from_bytes(cell[4:], "big") == number)
+    forged = b"".join(cell if index == first else bytes(width) for index, cell in enumerate(cells))
+    assert not sketch.changes(base64.b64encode(forged).decode(), sketch.EMPTY).whole
 
 
 def test_the_words_of_a_report() -> None:

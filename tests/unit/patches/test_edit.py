@@ -9,7 +9,7 @@ import pytest
 
 from nvllm.core.refusal import Refused
 from nvllm.patches import edit as patchedit
-from nvllm.patches import patching, seriesfile
+from nvllm.patches import patching, seriesfile, unified
 from nvllm.patches.series import Patch
 from nvllm.patches.source import DirectoryTree
 from support.series_samples import (
@@ -17,8 +17,10 @@ from support.series_samples import (
     ONE,
     SHOWN,
     SOURCE,
+    TWO,
     MappingTree,
     changed,
+    patch_text,
     series_directory,
     two_patches,
     write,
@@ -185,6 +187,22 @@ def test_new_refuses_a_list_that_it_cannot_extend(tmp_path: Path) -> None:
         + " [{id: padding, status: rejected, summary: s, upstream: {state: closed}, reason: it is wrong}]\n"
     )
     assert _refused(tmp_path, directory) == [("NV104", "another form")]
+
+
+def test_replace_refuses_a_list_of_paths_that_it_cannot_edit_before_it_writes(tmp_path: Path) -> None:
+    directory = two_patches(tmp_path)
+    file = directory / "series.yaml"
+    file.write_text(file.read_text().replace("touches: [vllm/one.py]", "touches: [\n      vllm/one.py]"))
+    seriesfile.load(directory, SHOWN)
+    state = _state(directory)
+    both = unified.parse(patch_text(SOURCE, changed(one=ONE, two=TWO)), "both.patch")
+    with pytest.raises(Refused) as caught:
+        patchedit.replace_patch(directory, SHOWN, "first", both)
+    assert [(one.code, one.found) for one in caught.value.refusals] == [("NV104", "another form")]
+    assert _state(directory) == state
+    file.write_text(file.read_text().replace("touches: [\n      vllm/one.py]", "touches:\n      - vllm/one.py"))
+    patch = patchedit.replace_patch(directory, SHOWN, "first", both)
+    assert patch.touches == ("vllm/one.py", "vllm/two.py")
 
 
 def test_killed_between_the_two_files_new_leaves_a_stray_that_load_names(tmp_path: Path) -> None:
