@@ -69,10 +69,14 @@ def unknown(spec: ImageSpec, names: Sequence[str], label: str) -> Iterator[Refus
             expected = f"0: vllm serve {spec.vllm.version} has no --{_DRAIN}"
             timeout = str(profile_spec.limits.drain_timeout)
             yield Refusal("NV603", f"{label}: .profiles.{profile}.limits.drain-timeout", expected, timeout, "remove it")
-        for argument in profile_spec.arguments if names else ():
+        for argument, value in profile_spec.arguments.items() if names else ():
             head = argument.partition(".")[0]
             if head not in names and head.removeprefix("no-") not in names:
                 meant = schemas.nearest(head, list(names))
                 cure = f"write {meant}" if meant is not None else "remove it"
+                # vLLM 0.33 makes one of the other: what is nearest says the contrary.
+                switch = head.replace("disable-", "enable-", 1)
+                if head != switch and switch in names:
+                    cure = f"write {switch}: {str(not value).lower()}"
                 expected = f"an argument of vllm serve {spec.vllm.version}, in full"
                 yield Refusal("NV603", f"{label}: .profiles.{profile}.arguments.{argument}", expected, head, cure)

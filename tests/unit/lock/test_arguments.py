@@ -80,6 +80,13 @@ def test_an_unknown_argument_is_refused_with_what_was_meant() -> None:
     ]
 
 
+def test_the_opposite_of_a_switch_is_cured_by_the_switch() -> None:
+    """From 0.33 on vLLM makes disable-x of enable-x: what is nearest to it says the contrary."""
+    names = (*NAMES, "enable-lora")
+    assert found({"disable-lora": True}, names) == [("disable-lora", "disable-lora", "write enable-lora: false")]
+    assert found({"disable-lora": False}, names) == [("disable-lora", "disable-lora", "write enable-lora: true")]
+
+
 def test_a_drain_needs_a_vllm_that_has_one() -> None:
     spec = specfile.parse(GOOD, SHOWN)
     name, profile = next(iter(spec.profiles.items()))
