@@ -11,6 +11,8 @@ import re
 import textwrap
 from collections.abc import Collection, Sequence
 
+import yaml
+
 from nvllm.core import yamlnodes
 from nvllm.core.canonical import Json
 from nvllm.core.refusal import Refused
@@ -42,18 +44,20 @@ def set_scalar(text: str, steps: Steps, value: Json) -> str:
 def set_list(text: str, steps: Steps, values: Sequence[str]) -> str:
     """Return TEXT with VALUES as the list at STEPS. Entries that stay keep their comments.
 
-    The comment beside the key of a block list goes: it was about the old list. An alias of another list stays.
+    The comment beside the key of a block list goes: it was about the old list. So do those within brackets. An alias of
+    another list stays.
     """
     lines, at = _lines(text), _line(text, steps)
     key, _, after = lines[at].rstrip("\n").partition(":")
     if after.strip().startswith("*"):
         return text
-    if "[" in after or not values:
-        before, _, rest = after.partition("[")
-        rest = rest.partition("]")[2] if "[" in after else ""
-        anchor = before.strip() + " " if before.strip() and "[" in after else ""
-        end = at + 1 if "[" in after else _end(lines, at)
-        lines[at:end] = [f"{key}: {anchor}[{', '.join(map(scalar, values))}]{rest}\n"]
+    node = _node(text, steps)
+    if node.flow_style:
+        start, end = node.start_mark.index, node.end_mark.index
+        anchor = text[start:end].partition("[")[0]
+        return f"{text[:start]}{anchor}[{', '.join(map(scalar, values))}]{text[end:]}"
+    if not values:
+        lines[at : _end(lines, at)] = [f"{key}: []\n"]
         return "".join(lines)
     old = _value(text, steps)
     assert isinstance(old, list)
@@ -161,6 +165,16 @@ def _value(text: str, steps: Steps) -> Json:
             assert isinstance(value, list)
             value = value[step]
     return value
+
+
+def _node(text: str, steps: Steps) -> yaml.CollectionNode:
+    """Return the node of the list at STEPS: its marks say where it begins and ends, also over several lines."""
+    node = yaml.compose(text, yaml.SafeLoader)
+    for step in steps:
+        assert isinstance(node, yaml.CollectionNode)
+        node = node.value[step] if isinstance(step, int) else next(one for key, one in node.value if key.value == step)
+    assert isinstance(node, yaml.SequenceNode)
+    return node
 
 
 def _lines(text: str) -> list[str]:

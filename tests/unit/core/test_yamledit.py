@@ -61,6 +61,11 @@ def test_a_list_on_one_line_keeps_its_anchor_and_an_alias_stays() -> None:
     assert "empty: [x, y]\n" in yamledit.set_list(TEXT, ("empty",), ["x", "y"])
 
 
+def test_a_list_in_brackets_may_hold_brackets_and_go_over_lines() -> None:
+    text = TEXT.replace("&all [a, b] # both", '&all ["a[1]", # one\n  b\n  ] # [both]')
+    assert yamledit.set_list(text, ("flow",), ["b", "c[2]"]) == TEXT.replace("[a, b] # both", '[b, "c[2]"] # [both]')
+
+
 @pytest.mark.parametrize("gone", [{0}, {1}, {2}, {0, 2}, {1, 2}])
 def test_entries_go_with_the_comments_above_them(gone: set[int]) -> None:
     found = yamledit.without(TEXT, ("entries",), gone)

@@ -189,10 +189,14 @@ def test_new_refuses_a_list_that_it_cannot_extend(tmp_path: Path) -> None:
     assert _refused(tmp_path, directory) == [("NV104", "another form")]
 
 
-def test_replace_refuses_a_list_of_paths_that_it_cannot_edit_before_it_writes(tmp_path: Path) -> None:
+def test_replace_takes_paths_over_several_lines_and_refuses_those_of_another_entry(tmp_path: Path) -> None:
     directory = two_patches(tmp_path)
     file = directory / "series.yaml"
-    file.write_text(file.read_text().replace("touches: [vllm/one.py]", "touches: [\n      vllm/one.py]"))
+    other = (
+        "  - {id: old, status: rejected, summary: s, upstream: {state: closed}, reason: r, touches: &one [vllm/one.py]}"
+    )
+    text = file.read_text().replace("patches:\n", f"patches:\n{other}\n")
+    file.write_text(text.replace("    touches: [vllm/one.py]", "    touches: *one"))
     seriesfile.load(directory, SHOWN)
     state = _state(directory)
     both = unified.parse(patch_text(SOURCE, changed(one=ONE, two=TWO)), "both.patch")
@@ -200,7 +204,7 @@ def test_replace_refuses_a_list_of_paths_that_it_cannot_edit_before_it_writes(tm
         patchedit.replace_patch(directory, SHOWN, "first", both)
     assert [(one.code, one.found) for one in caught.value.refusals] == [("NV104", "another form")]
     assert _state(directory) == state
-    file.write_text(file.read_text().replace("touches: [\n      vllm/one.py]", "touches:\n      - vllm/one.py"))
+    file.write_text(text.replace("    touches: [vllm/one.py]", "    touches: [\n      vllm/one.py]"))
     patch = patchedit.replace_patch(directory, SHOWN, "first", both)
     assert patch.touches == ("vllm/one.py", "vllm/two.py")
 
