@@ -119,16 +119,16 @@ def _problems(root: Schema, error: ValidationError) -> Iterator[SchemaProblem]:
 
 
 def _missing(root: Schema, error: ValidationError, steps: tuple[Step, ...]) -> Iterator[SchemaProblem]:
-    properties = cast("Schema", error.schema).get("properties", {})
+    properties = cast("Schema", error.schema)["properties"]
     for name in cast("list[str]", error.validator_value):
         if name not in cast("Mapping[str, Json]", error.instance):
-            allowed = _allowed(root, properties.get(name, True))
+            allowed = _allowed(root, properties[name])
             here = (*steps, name)
             yield SchemaProblem(dotted(here), "nothing", allowed, f"add `{name}:` with {allowed}", None, here)
 
 
 def _unknown(error: ValidationError, steps: tuple[Step, ...]) -> Iterator[SchemaProblem]:
-    known = sorted(cast("Schema", error.schema).get("properties", {}))
+    known = sorted(cast("Schema", error.schema)["properties"])
     for name in cast("Mapping[str, Json]", error.instance):
         if name not in known:
             meant = nearest(name, known)
@@ -157,10 +157,8 @@ def _cure(schema: Schema, error: ValidationError, allowed: str) -> str:
     return f"write {allowed}"
 
 
-def _allowed(root: Schema, schema: Schema | bool) -> str:  # noqa: FBT001 - true is a JSON Schema
+def _allowed(root: Schema, schema: Schema) -> str:
     """Return in words what SCHEMA, a part of ROOT, allows."""
-    if isinstance(schema, bool):
-        return "a value"
     if "x-allowed" in schema:
         return str(schema["x-allowed"])
     if "$ref" in schema:
