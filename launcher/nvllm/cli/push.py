@@ -20,10 +20,11 @@ from nvllm.engine import engine
 from nvllm.fleet import blessings, images, registry
 from nvllm.fleet.blessings import PulledBlessing, PushedBlessing
 from nvllm.fleet.registry import Repository
-from nvllm.image import recording
+from nvllm.image import digests, recording
 from nvllm.image.buildrecord import Proof
 from nvllm.image.identity import Build
 from nvllm.image.recording import Witness
+from nvllm.layers.oci import Image
 from nvllm.serve.examination import Depth, examine
 from nvllm.spec.specfile import named_profile
 
@@ -62,8 +63,9 @@ blessing_option = click.option(
 def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str | None, dry_run: bool) -> None:
     """The image is built if it is not there, compared with the recorded digests, and sent layer by layer.
 
-    Layers that the registry has are not sent again, so a push that was interrupted goes on where it was. Prints the
-    digests that `nvllm pull` takes. Credentials are those of `docker login`.
+    Where the registry has the recorded image, nothing is built. Layers that it has are not sent again, so a push that
+    was interrupted goes on where it was. Prints the digests that `nvllm pull` takes. Credentials are those of `docker
+    login`.
     """
     name, digest = registry.parse(repo)
     if digest is not None:
@@ -72,24 +74,25 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
     for profile in profiles:
         named_profile(app.project, build.spec, profile)  # refuse an unknown one before the build
     app.remember_project()
-    finished = image_builder(app).image(build)
-    recording.verify(finished.layers, app.progress)
-    built = recording.of_image(build, finished)
-    Witness(app.project, app.places, engine.connect).hold(build.spec.name, built, finished.layers)
     manifests = Blessings.of_project(app.project, app.places)
     now = time.time()
     chosen = [
         one for profile in profiles for one in blessings.of_build(manifests, image, profile, build.build_hash, now)
     ]
     repository = opened(app, name)
-    tag = images.tag_of(build)
     target: dict[str, Json] = {"repository": str(name), "image": image}
+    tag = images.tag_of(build)
+    # A host that pulled the image has none of its layers in the cache, and perhaps no index to make them from.
+    present = images.present(build, digests.of_project(app.project, image), repository)
     if dry_run:
-        lacking = images.lacking(finished, repository)
+        lacking = images.lacking(_finished(app, build), repository) if present is None else 0
         text = f"{name}:{tag}: {terminal.size(lacking)} would travel"
         app.out.result("push", {**target, "tag": tag, "bytes": lacking, "pushed": False}, text)
         return
-    pushed = images.push_image(finished, tag, repository)
+    if present is None:
+        pushed = images.push_image(_finished(app, build), tag, repository)
+    else:
+        pushed = images.tag_present(present, tag, repository)
     sent = [
         blessings.push_blessing(one, manifests, app.project.platform, app.places, repository, app.progress)
         for one in chosen
@@ -110,6 +113,15 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
         *(f"  nvllm pull {name}@{pushed.digest} {image} --blessing {profile}" for profile in profiles),
     ]
     app.out.result("push", data, "\n".join(lines))
+
+
+def _finished(app: App, build: Build) -> Image:
+    """Return the image of BUILD, made here. Raises Refused NV308 if it is not as recorded."""
+    finished = image_builder(app).image(build)
+    recording.verify(finished.layers, app.progress)
+    built = recording.of_image(build, finished)
+    Witness(app.project, app.places, engine.connect).hold(build.spec.name, built, finished.layers)
+    return finished
 
 
 def _pushed(blessing: PushedBlessing) -> Json:

@@ -23,7 +23,7 @@ from nvllm.fleet.registry import Blob, BlobSource, Repository, described
 from nvllm.image import buildrecord, development, identity, presence, recording
 from nvllm.image.builder import ImageBuilder
 from nvllm.image.buildrecord import Proof, Record, RecordedLayer
-from nvllm.image.digests import LayerDigest, compare
+from nvllm.image.digests import BuildDigests, LayerDigest, compare
 from nvllm.image.identity import Build
 from nvllm.layers import oci
 from nvllm.layers.cache import LayerCache
@@ -80,6 +80,35 @@ def push_image(image: Image, tag: str, repository: Repository) -> Pushed:
     sent = repository.push_blobs(blobs)
     digest = repository.push_manifest(tag, manifest).digest
     return Pushed(tag, digest, sum(one.size for one in blobs), sent)
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """An image that is whole in a registry already: its MANIFEST, and the SIZE of its layers and configuration."""
+
+    manifest: bytes
+    size: int
+
+
+def present(build: Build, recorded: BuildDigests | None, repository: Repository) -> Present | None:
+    """Return the image of BUILD with the manifest that is RECORDED, if REPOSITORY has all of it.
+
+    The digest says what is in it, so none of its layers is needed here.
+    """
+    if recorded is None or recorded.build_hash != build.build_hash or recorded.manifest is None:
+        return None
+    manifest = repository.find_manifest(recorded.manifest)
+    if manifest is None:
+        return None
+    offered = _offered(manifest, repository)
+    layers = [Blob(layer.diff_id, layer.size) for layer in offered.layers]
+    size = len(offered.config) + sum(layer.size for layer in layers)
+    return Present(manifest, size) if not repository.lacking(layers) else None
+
+
+def tag_present(image: Present, tag: str, repository: Repository) -> Pushed:
+    """Give the IMAGE that REPOSITORY has the TAG. Raises Refused as `push_manifest` does."""
+    return Pushed(tag, repository.push_manifest(tag, image.manifest).digest, image.size, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from nvllm.cli.main import main
 from nvllm.core import canonical
 from nvllm.core.paths import Places
 from nvllm.core.progress import Progress, Silent
@@ -24,7 +26,7 @@ from nvllm.image.identity import Build
 from nvllm.layers.oci import Image, sha256
 from support import oci_registry
 from support.buildable import IMAGE, Buildable
-from support.oci_registry import Registry
+from support.oci_registry import NAME, Registry
 
 
 @dataclass
@@ -220,3 +222,37 @@ def test_what_would_travel(world: World) -> None:
     before = images.lacking(world.image, repository)
     assert before == images.push_image(world.image, "any", repository).sent
     assert images.lacking(world.image, repository) == 0
+
+
+def test_a_host_without_layers_and_files_pushes_what_the_registry_has(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.record()
+    tag, made = images.tag_of(world.build), world.made
+    monkeypatch.setenv("NVLLM_HOME", str(made.home))
+    words = ["push", f"{world.kept.url.removeprefix('http://')}/{NAME}", IMAGE]
+    push = ["--project", str(made.project.root), "--platform", "linux/amd64", *words]
+    images.push_image(world.image, "other", world.kept.repository())
+    shutil.rmtree(made.places.layers)
+    shutil.rmtree(made.places.store)
+    assert main([*push, "--dry-run"]) == 0
+    assert tag not in world.kept.manifests
+    assert main(push) == 0
+    assert world.kept.manifests[tag] == world.image.manifest
+    assert "  0 B of" in capsys.readouterr().out
+    assert not made.places.layers.exists()
+
+
+def test_only_the_recorded_image_of_the_build_counts_as_present(world: World) -> None:
+    repository, recorded = world.kept.repository(), recording.of_image(world.build, world.image)
+    assert images.present(world.build, recorded, repository) is None
+    pushed = images.push_image(world.image, "any", repository)
+    there = images.present(world.build, recorded, repository)
+    assert there is not None
+    assert images.tag_present(there, "tag", repository) == replace(pushed, tag="tag", sent=0)
+    layer = world.kept.blobs.pop(world.image.layers[0].diff_id)
+    assert images.present(world.build, recorded, repository) is None  # it has to be made, and sent
+    world.kept.blobs[world.image.layers[0].diff_id] = layer
+    assert images.present(world.build, None, repository) is None
+    assert images.present(world.build, replace(recorded, manifest=None), repository) is None
+    assert images.present(world.build, replace(recorded, build_hash="0" * 64), repository) is None
