@@ -72,7 +72,7 @@ NVLLM: Mapping[str, tuple[str, frozenset[str]]] = {
         f"nvllm pull 127.0.0.1:1/r@sha256:{'0' * 64} cpu --verify",
         REGISTRY | ENGINE,
     ),
-    "nvllm push sample sample": ("nvllm push 127.0.0.1:1/r cpu", NETWORK | REGISTRY),
+    "nvllm push sample sample": ("nvllm push 127.0.0.1:1/r cpu", frozenset({"NV108"})),  # of --offline
     "nvllm report --help": ("nvllm report --help", DONE),
     "nvllm serve sample --profile sample": ("nvllm serve cpu --profile tiny-eager", SERVED),
     "nvllm status": ("nvllm status", ENGINE),
