@@ -1,7 +1,7 @@
 """Each proof that a series names fails on the whole series without its patch, and what requires it.
 
 A proof is called with what the probes find there, in place of what they find on the whole series. Those of the
-running engine are left out, because each would cost two of its starts; every patch has another proof.
+running engine are left out, because each would cost two of its starts.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ UNBUILT = ("0.21.0", "0.28.0", "0.33.0")
 """Series that `make test` builds no image of. Their trees take a minute and a half each, so a long run tries them."""
 ELSEWHERE = (
     "tests/series/test_engine.py",
+    "tests/series/test_engine_lora.py",
     "tests/series/test_engine_gdn.py",
     "tests/series/test_engine_conv.py",
     "tests/e2e/test_series_source.py",
 )
-"""The last two do the same for their own proofs; in the second the stock engine is what lacks the patch."""
+"""The last two do the same for their own proofs; for the others `nvllm patch prove` does, which starts their engine."""
 
 FAILING = (AssertionError, LookupError, TypeError, FileNotFoundError, pytest.fail.Exception)
 """How a proof fails where code of the series is not there at all: its probe finds None, or its file is not there."""
