@@ -66,7 +66,9 @@ class ImageBuilder:
         """
         refuse_any(uncompiled(build))
         _require_space(build, LayerCache(self.places.layers))
-        return self.builder(build, self.builder(build, ()).needed()).image(below)
+        layers = self.builder(build, ())
+        self.fetched(build, layers.needed())
+        return layers.image(below)
 
     def upper(self, build: Build) -> list[Layer]:
         """Return the layers of BUILD that its patch set decides, fetching only the files that they are made from.
@@ -74,10 +76,7 @@ class ImageBuilder:
         Their bytes are those of the whole image. Raises Refused as `uncompiled`, `fetch` and `LayerBuilder` do.
         """
         refuse_any(uncompiled(build))
-        lock = build.lock
-        compiling = toolchain.inputs(lock) if build.spec.targets else ()
-        needed = (*lock.base_files, lock.vllm.source, lock.vllm_wheel.file, *compiling, *_native_files(build))
-        return self.builder(build, needed).upper()
+        return self.builder(build, (*build.lock.base_files, *_upper_files(build))).upper()
 
     def part(self, build: Build, name: ImagePart) -> list[Layer]:
         """Return the layers of BUILD that NAME stands for, fetching only the files that they are made from.
@@ -160,6 +159,13 @@ def uncompiled(build: Build) -> Iterator[Refusal]:
         yield Refusal("NV218", where, expected, "none", cure)
 
 
+def _upper_files(build: Build) -> tuple[LockedFile, ...]:
+    """Return the files, besides the base, that the layers which the patch set of BUILD decides are made from."""
+    lock = build.lock
+    compiling = toolchain.inputs(lock) if build.spec.targets else ()
+    return (lock.vllm.source, lock.vllm_wheel.file, *compiling, *_native_files(build))
+
+
 def _native_files(build: Build) -> tuple[LockedFile, ...]:
     """Return the files, besides source and base, that compiling vLLM's extensions for BUILD needs."""
     if build.native is None:
@@ -228,8 +234,7 @@ class LayerBuilder:
         if self.cache.made("wheels", wheels_factors(lock)) is None:
             files += [wheel.file for wheel in lock.wheels]
         if not self._upper_made():
-            compiling = toolchain.inputs(lock) if self.build.spec.targets else ()
-            files += [lock.vllm.source, lock.vllm_wheel.file, *compiling, *_native_files(self.build)]
+            files += _upper_files(self.build)
         if files or self.cache.made("base", base_factors(lock)) is None:
             files += lock.base_files  # of the interpreter that compiles bytecode
         return files

@@ -201,8 +201,8 @@ class Supervisor(EngineStart):
         self._reported = now
         self.reports.add(self.plan.serve_hash, now)
         for kernel in new:
-            told = {"key": kernel.key, "name": kernel.name, "arguments": kernel.arguments}
-            self._say("kernel missing", **told, requests=" ".join(kernel.requests))
+            fields = {"key": kernel.key, "name": kernel.name, "arguments": kernel.arguments}
+            self._say("kernel missing", **fields, requests=" ".join(kernel.requests))
             if kernel.arguments:
                 self.progress.note(f"COMPILED {kernel.name} ({kernel.arguments}), which the blessed cache lacks")
         self._state("ready")

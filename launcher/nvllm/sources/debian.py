@@ -150,9 +150,8 @@ class _Apt:
         """Register exactly PACKAGES as installed."""
         fields = "Package: {}\nStatus: install ok installed\nArchitecture: {}\nVersion: {}\n"
         stanzas = (fields.format(one.name, one.architecture, one.version) for one in packages)
-        (self.root / "status").write_text(
-            "\n".join(stanzas)
-        )  # the form of dpkg's status file, in whose place it stands
+        # In the form of dpkg's status file, in whose place it stands.
+        (self.root / "status").write_text("\n".join(stanzas))
 
     def released(self) -> list[datetime]:
         """Return the release time of each suite, from its Release file."""

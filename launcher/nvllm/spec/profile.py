@@ -120,7 +120,7 @@ def _model(draft: Draft, steps: list[Step]) -> Iterator[Refusal]:
 
 
 def _adapters(draft: Draft, profile: str) -> Iterator[Refusal]:
-    """Refuse adapters that requests could not tell from the model, that no bless can try, and an argument of theirs."""
+    """Refuse adapters that requests could not tell from the model, and an argument that the adapters decide."""
     adapters = draft.items("profiles", profile, "adapters")
     served = draft.at("profiles", profile, "served-name") or draft.at("profiles", profile, "model")
     for index, name in enumerate(adapters):
@@ -130,10 +130,6 @@ def _adapters(draft: Draft, profile: str) -> Iterator[Refusal]:
     steps: list[Step] = ["profiles", profile, "arguments", "enable-lora"]
     if adapters and draft.at(*steps) is not None:
         yield draft.bad(steps, "no such argument: the profile has adapters", "enable-lora", "remove it")
-    if adapters and draft.at("profiles", profile, "blessed") is True and not draft.mapping("profiles", profile, "gpu"):
-        # CpuPlatform.check_and_update_config turns it off, in vLLM 0.21.0 to 0.33.0.
-        expected = "no adapters, or a GPU: on the CPU vLLM compiles nothing for an engine with adapters"
-        yield draft.bad(["profiles", profile, "blessed"], expected, "true", "set it to false")
 
 
 def _access(draft: Draft, profile: str) -> Iterator[Refusal]:
@@ -261,8 +257,13 @@ def _blessed(draft: Draft, profile: str) -> Iterator[Refusal]:
         if argument == "enforce-eager" and value is not False:
             here: list[Step] = ["profiles", profile, "arguments", argument]
             yield draft.bad(here, "a compile cache: the profile is blessed", argument, without)
+    gpu = draft.mapping("profiles", profile, "gpu")
+    if draft.items("profiles", profile, "adapters") and not gpu:
+        # CpuPlatform.check_and_update_config turns it off, in vLLM 0.21.0 to 0.33.0.
+        expected = "no adapters, or a GPU: on the CPU vLLM compiles nothing for an engine with adapters"
+        yield draft.bad(["profiles", profile, "blessed"], expected, "true", "set it to false")
     sized = KV_CACHE_SIZES.intersection(draft.mapping("profiles", profile, "arguments"))
-    if draft.mapping("profiles", profile, "gpu") and not sized:
+    if gpu and not sized:
         expected = f"{' or '.join(sorted(KV_CACHE_SIZES))}: kernels are compiled for the number of blocks"
         cure = "add kv-cache-memory-bytes; vLLM logs a value for it when it starts without"
         yield draft.bad(["profiles", profile, "arguments"], expected, "a size that each start measures", cure)
