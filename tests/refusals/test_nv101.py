@@ -391,6 +391,16 @@ def test_a_blessed_profile_without_a_cache(old: str, new: str, path: str, cure: 
     assert refusal.where.endswith(f": {path}")
 
 
+def test_routes_for_developers_in_another_profile() -> None:
+    """vLLM opens routes by it that change what was proved: /collective_rpc, /update_weights, /sleep."""
+    text = spoiled("OMP_NUM_THREADS", "VLLM_SERVER_DEV_MODE")
+    refusal = only(text)
+    assert (refusal.code, refusal.found) == ("NV101", "VLLM_SERVER_DEV_MODE")
+    assert refusal.where.endswith(": .profiles.eager.environment.VLLM_SERVER_DEV_MODE")
+    assert refusal.cure == "remove it, or add `dev: true`"
+    assert refusals(text.replace("    port: 8000\n", "    port: 8000\n    dev: true\n")) == ()
+
+
 @pytest.mark.parametrize("size", [SIZE, "num-gpu-blocks-override: 24"])
 def test_a_blessed_profile_for_a_gpu_whose_kv_cache_has_no_size(size: str) -> None:
     """A profile that is not blessed may leave the size to vLLM."""

@@ -72,6 +72,10 @@ BLESSED_ENVIRONMENT: Mapping[str, str] = {"VLLM_USE_AOT_COMPILE": "1", FORCE_LOA
 UNCACHED = frozenset({"VLLM_DISABLE_COMPILE_CACHE"})
 """Variables that switch the compile cache off. A blessed profile may not set them."""
 
+DEV_MODE = "VLLM_SERVER_DEV_MODE"
+"""A variable that opens further routes of vLLM's server: whoever may ask can call any method of the workers, load other
+weights, and put the engine to sleep. Only a profile with `dev: true` may set it."""
+
 KV_CACHE_SIZES = frozenset({"kv-cache-memory-bytes", "num-gpu-blocks-override"})
 """Arguments that decide the number of blocks. A blessed profile for a GPU has one of them: vLLM's kernel
 ``_causal_conv1d_update_kernel`` is compiled for that number, and what vLLM measures differs from start to start."""

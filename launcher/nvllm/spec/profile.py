@@ -12,7 +12,14 @@ from typing import TypeAlias
 
 from nvllm.core import parts, schemas, secret, yamlnodes
 from nvllm.core.canonical import Json
-from nvllm.core.plan import ACCESS_ENVIRONMENT, BLESSED_ENVIRONMENT, ENGINE_ENVIRONMENT, KV_CACHE_SIZES, UNCACHED
+from nvllm.core.plan import (
+    ACCESS_ENVIRONMENT,
+    BLESSED_ENVIRONMENT,
+    DEV_MODE,
+    ENGINE_ENVIRONMENT,
+    KV_CACHE_SIZES,
+    UNCACHED,
+)
 from nvllm.core.refusal import Refusal
 from nvllm.spec import speculative
 from nvllm.spec.waivers import TRUST_REMOTE_CODE, WAIVERS, WITHOUT_KEY
@@ -103,6 +110,7 @@ def check(draft: Draft, profile: str) -> Iterator[Refusal]:
     yield from _arguments(draft, profile)
     yield from _speculation(draft, profile)
     yield from environment(draft, "profiles", profile, "environment")
+    yield from _dev_mode(draft, profile)
     yield from _waivers(draft, profile)
     yield from _blessed(draft, profile)
     yield from _evaluation(draft, profile)
@@ -232,6 +240,16 @@ def environment(draft: Draft, *steps: str) -> Iterator[Refusal]:
             expected = "a variable that nvllm does not decide itself"
             cure = f"remove it: it is always {ENGINE_ENVIRONMENT[name]!r}"
             yield draft.bad([*steps, name], expected, name, cure)
+
+
+def _dev_mode(draft: Draft, profile: str) -> Iterator[Refusal]:
+    """Refuse vLLM's routes for developers in a profile that is not for them."""
+    if draft.at("profiles", profile, "dev") is True:
+        return
+    for places in (("runtime", "environment"), ("profiles", profile, "environment")):
+        if DEV_MODE in draft.mapping(*places):
+            expected = "a profile with `dev: true`: clients could load weights and call any method of the workers"
+            yield draft.bad([*places, DEV_MODE], expected, DEV_MODE, "remove it, or add `dev: true`")
 
 
 def _blessed(draft: Draft, profile: str) -> Iterator[Refusal]:
