@@ -16,9 +16,9 @@ class LacksDefinitionError(Exception):
 
 def call(page_zeroer: str) -> str:
     """Return what a call of PAGE_ZEROER, the patch's module, runs on the GPU and the host: without comments."""
-    wanted = {"zero_pages_kernel", "zero_block_ids", "_room_for"}
+    called = {"zero_pages_kernel", "zero_block_ids", "_room_for", "_launch"}
     nodes = [node for node in ast.walk(ast.parse(page_zeroer)) if isinstance(node, ast.FunctionDef)]
-    return "\n".join(ast.unparse(node) for node in nodes if node.name in wanted)
+    return "\n".join(ast.unparse(node) for node in nodes if node.name in called)
 
 
 def excerpt(source: str, names: Iterable[str]) -> str:
