@@ -384,13 +384,13 @@ def hashed(directory: Path) -> Seen:
 
 def gpus() -> tuple[dict[str, cdi.Node], list[cdi.Node]]:
     """Return the nodes of this machine's GPUs by uuid, and those that all of them share."""
-    asked = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
-    rows = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
-    uuids = dict(row.replace(" ", "").split(",")[:2] for row in rows)
-    every = cdi.nodes(sorted(Path("/dev").glob("nvidia*")))
-    numbered = {f"/dev/nvidia{index}": uuid for index, uuid in uuids.items()}
-    own = {numbered[node.path]: node for node in every if node.path in numbered}
-    return own, [node for node in every if node.path not in numbered]
+    asked = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
+    uuids = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+    numbers = sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*"))
+    every = {node.path: node for node in cdi.nodes(sorted(Path("/dev").glob("nvidia*")))}
+    # Where some GPUs are hidden, nvidia-smi counts those that are left from 0, and their nodes keep their numbers.
+    own = {uuid: every.pop(f"/dev/nvidia{number}") for uuid, number in zip(uuids, numbers, strict=True)}
+    return own, [*every.values()]
 
 
 def driver() -> list[str]:

@@ -1,0 +1,115 @@
+"""What is measured on GPUs, side by side on one machine and of one commit: `python -m gpu.everything PLACE IMAGE`.
+
+PLACE is what lay.py laid out, with the engines. IMAGE is a second directory with `engines`, `registry`, `repository`
+and `tool`; all pieces of `pack_layers.py` are in its `pieces`, and in its `zeroer` are the `sources` and `kernels` that
+docs/gpu.md lays out for `python benchmarks/gpu`. Each lane has one GPU and processors of its own, and runs its commands
+one after the other. Each command writes its results and its log into the directory of `--output`. Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu.machine import Place
+
+Command = Sequence[str]
+"""Its words, in which {place}, {image}, {output}, {commit} and {machine} stand for what they are here."""
+
+PYTHON = (sys.executable, "-m")
+FACTS = ("--output", "{output}", "--commit", "{commit}", "--machine", "{machine}")
+APART = ("unshare", "--mount", "--net", "sh", "-ec", 'mount -t tmpfs tmpfs /run; exec "$@"', "sh")
+"""What comes before a command that starts engines: a network, and a /run for their sockets, of its own."""
+
+
+def measured(*words: str) -> Command:
+    return (*PYTHON, "gpu.run", "{place}", "--only", *words, *FACTS)
+
+
+TRITON = ("--attention", "TRITON_ATTN")
+COMPARED = ("tiny, prefill, graphs", "1B, prefill, graphs", "tiny, decode, graphs", "1B, decode, graphs")
+ZEROER = ("--sources", "{image}/zeroer/sources", "--kernels", "{image}/zeroer/kernels", *FACTS[:4])
+
+
+@dataclass(frozen=True)
+class Lane:
+    """COMMANDS by the names of their results, on GPU number CARD, with this SHARE of 64 processors."""
+
+    card: int
+    share: int
+    commands: Mapping[str, Command]
+
+
+LANES: Mapping[str, Lane] = {
+    "containers": Lane(0, 10, {"containers": (*APART, *PYTHON, "gpu.containers", "{place}", *FACTS)}),
+    "sized": Lane(0, 6, {"sized": measured("sized", "--trials", "3")}),
+    "image": Lane(1, 12, {"whole": (*APART, *PYTHON, "gpu.whole", "{image}", "{image}/pieces", *TRITON, *FACTS)}),
+    "shapes": Lane(1, 12, {"shapes": measured("shapes"), "adapted": measured("adapted")}),
+    "repeats": Lane(2, 20, {"repeats": measured("repeats", "--seconds", "1150")}),
+    "loads": Lane(
+        3,
+        4,
+        {
+            "loads": measured("loads", "--rounds", "80", "--loads", *COMPARED),
+            "zeroer": (*PYTHON, "benchmarks.gpu", *ZEROER),
+        },
+    ),
+}
+
+
+def processors(share: int, before: int) -> list[int]:
+    """Return those of this machine that a lane has whose SHARE follows that of others, BEFORE, all in 64ths."""
+    every = sorted(os.sched_getaffinity(0))
+    return every[before * len(every) // 64 : (before + share) * len(every) // 64]
+
+
+def run(lane: Lane, cpus: Sequence[int], asked: argparse.Namespace) -> bool:
+    """Run the commands of LANE on the processors CPUS; return whether all ended well."""
+    place, image = Place(asked.place.resolve()), asked.image.resolve()
+    machine = f"{asked.machine}, {len(cpus)} of them here"
+    statuses = []
+    for results, words in lane.commands.items():
+        output = asked.output / f"{results}.json"
+        values = {"place": place.root, "image": image, "output": output, "commit": asked.commit, "machine": machine}
+        on_card = ["taskset", "--cpu-list", ",".join(map(str, cpus)), "sh", "tests/gpu/card.sh", str(lane.card)]
+        argv = [*on_card, *(word.format(**values) for word in words)]
+        path = os.pathsep.join([place.commands(), str(place.root / "site")])
+        with output.with_suffix(".log").open("w") as log:
+            print(shlex.join(argv), file=log, flush=True)
+            environment = {**os.environ, "PYTHONPATH": path}
+            done = subprocess.run(argv, stdout=log, stderr=log, env=environment, cwd=place.repository, check=False)
+        print(f"{results}: exit status {done.returncode}", flush=True)
+        statuses.append(done.returncode)
+    return not any(statuses)
+
+
+def main(argv: Sequence[str]) -> int:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="python -m gpu.everything", description=__doc__.split("\n\n")[0])
+    parser.add_argument("place", type=Path, metavar="PLACE")
+    parser.add_argument("image", type=Path, metavar="IMAGE")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="where to keep what was seen")
+    parser.add_argument("--commit", required=True, help="what is run, as `git rev-parse HEAD` says it")
+    parser.add_argument("--machine", required=True, help="what it runs on, in words that end with its processors")
+    parser.add_argument("--only", nargs="+", choices=LANES, default=[*LANES], help="the lanes to run (default: all)")
+    asked = parser.parse_args(argv)
+    asked.output.mkdir(parents=True, exist_ok=True)
+    asked.output = asked.output.resolve()
+    before, shares = 0, {}
+    for name, lane in LANES.items():
+        shares[name] = processors(lane.share, before)
+        before += lane.share
+    with ThreadPoolExecutor(len(asked.only)) as pool:
+        ended = list(pool.map(lambda name: run(LANES[name], shares[name], asked), asked.only))
+    return 0 if all(ended) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
