@@ -146,15 +146,24 @@ def bounds_of_a_request() -> dict[str, dict[str, str]]:
 
 
 @probe
-def walks_of_a_plain_request() -> list[str]:
-    """The types of the values that the check of bounds walks of a request that asks for nothing special."""
+def values_of_plain_requests_looked_into() -> list[list[str]]:
+    """For each request that asks for nothing special: the types of its values that the check of bounds looks into."""
     try:
         bounds = importlib.import_module("vllm.nvllm.bounds")
     except ModuleNotFoundError:
         return []
-    with mock.patch.object(bounds, "_walk", side_effect=vars(bounds)["_walk"]) as walk:
-        bounds.check(SamplingParams(temperature=0.5, max_tokens=2, seed=3))
-    return [type(call.args[0]).__name__ for call in walk.call_args_list]
+    settings: list[dict[str, Any]] = [
+        {},
+        {"temperature": 0.5, "max_tokens": 2, "seed": 3},
+        {"top_p": 0.9, "top_k": 40, "min_p": 0.1, "repetition_penalty": 1.1, "min_tokens": 1, "ignore_eos": True},
+        {"n": 2, "logprobs": 1, "stop": [], "stop_token_ids": [], "detokenize": False},
+    ]
+    answers = []
+    for each in settings:
+        with mock.patch.object(bounds, "_parts", side_effect=vars(bounds)["_parts"]) as parts:
+            bounds.check(SamplingParams(**each))
+        answers.append([type(call.args[0]).__name__ for call in parts.call_args_list])
+    return answers
 
 
 @probe
