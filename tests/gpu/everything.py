@@ -52,10 +52,10 @@ LANES: Mapping[str, Lane] = {
     "sized": Lane(0, 6, {"sized": measured("sized", "--trials", "3")}),
     "image": Lane(1, 12, {"whole": (*APART, *PYTHON, "gpu.whole", "{image}", "{image}/pieces", *TRITON, *FACTS)}),
     "shapes": Lane(1, 12, {"shapes": measured("shapes"), "adapted": measured("adapted")}),
-    "repeats": Lane(2, 20, {"repeats": measured("repeats", "--seconds", "1150")}),
+    "repeats": Lane(2, 18, {"repeats": measured("repeats", "--seconds", "1150")}),
     "loads": Lane(
         3,
-        4,
+        6,
         {
             "loads": measured("loads", "--rounds", "80", "--loads", *COMPARED),
             "zeroer": (*PYTHON, "benchmarks.gpu", *ZEROER),
