@@ -151,7 +151,15 @@ def lay_vllm(wheel: Path, place: Path) -> None:
         (place / "changed" / path).write_bytes(content)
 
 
-TAKEN = ("launcher", "tests", "benchmarks", "patches/v0.21.0", f"images/{IMAGE}.yaml", f"manifests/{IMAGE}.lock.json")
+TAKEN = (
+    "launcher",
+    "tests",
+    "benchmarks",
+    "patches/v0.21.0",
+    f"images/{IMAGE}.yaml",
+    f"manifests/{IMAGE}.lock.json",
+    f"manifests/{IMAGE}.digests.json",
+)
 """Of this repository."""
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from nvllm.patches import unified
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks/gpu/results-h200.json"
+RESULTS = ROOT / "benchmarks/gpu/results-h100.json"
 
 ranges = st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda pair: (min(pair), max(pair)))
 

@@ -628,11 +628,7 @@ def test_committed_results_agree_with_themselves_and_with_their_page(path: Path)
     assert report.document(results) in page.read_text(encoding="utf-8")
 
 
-UNRECORDED = ["adapted"]
-"""Parts that nobody ran yet: docs/gpu.md says so."""
-
-
 def test_the_parts_of_the_committed_results_are_all_that_are_run() -> None:
     """Each part is of one run; the pages of docs/gpu say which."""
     parts = [part for path in RESULTS for part in json.loads(path.read_text(encoding="utf-8"))["run"]["parts"]]
-    assert sorted([*parts, *UNRECORDED]) == sorted(checks.PARTS)
+    assert sorted(parts) == sorted(checks.PARTS)

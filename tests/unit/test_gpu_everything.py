@@ -10,7 +10,8 @@ import pytest
 from gpu import everything, run
 
 VALUES = {name: f"/{name}" for name in ("place", "image", "output", "commit", "machine")}
-COMMANDS = {name: words for lane in everything.LANES.values() for name, words in lane.commands.items()}
+LANES = (*everything.LANES.values(), everything.TIMED)
+COMMANDS = {name: words for lane in LANES for name, words in lane.commands.items()}
 
 
 def test_the_lanes_share_out_all_processors(monkeypatch: pytest.MonkeyPatch) -> None:
