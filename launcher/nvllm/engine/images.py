@@ -87,7 +87,9 @@ class Images(Connection):
             if loaded is None:
                 where, cure = f"docker engine: {tags[0]}", f"nvllm build {image.name}"
                 if _FULL.search(error):
-                    room = f"room on the engine's disk for {archive.size(image, below)} bytes"
+                    # Docker keeps a copy of what it is sent until it has unpacked all of it.
+                    needed = 2 * archive.size(image, below) / 2**30
+                    room = f"about {needed:.1f} GiB free on the engine's disk, to copy and unpack the image"
                     raise refuse("NV506", where, room, error, f"nvllm gc && {cure}")
                 raise refuse("NV304", where, " or ".join(image.ids), error, cure)
             for tag in tags:
