@@ -33,7 +33,7 @@ EMPTY = (
     "--mount",
     "sh",
     "-ec",
-    'mount -t tmpfs tmpfs /run; mount -t tmpfs tmpfs /opt/nvllm; exec "$@"',
+    'mkdir -p /opt/nvllm; mount -t tmpfs tmpfs /run; mount -t tmpfs tmpfs /opt/nvllm; exec "$@"',
     "sh",
 )
 """What comes before a command that must find nothing of an image, which other commands have mounted there."""
