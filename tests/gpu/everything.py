@@ -44,7 +44,6 @@ def measured(*words: str) -> Command:
 
 
 TRITON = ("--attention", "TRITON_ATTN")
-COMPARED = ("tiny, prefill, graphs", "1B, prefill, graphs", "tiny, decode, graphs", "1B, decode, graphs")
 ZEROER = ("--sources", "{image}/zeroer", "--kernels", "{place}/kernels", *FACTS[:4])
 
 
@@ -69,7 +68,7 @@ TIMED = Lane(
     64,
     {
         "zeroer": (*EMPTY, *PYTHON, "benchmarks.gpu", *ZEROER),
-        "loads": measured("loads", "--rounds", "100", "--loads", *COMPARED),
+        "loads": measured("loads", "--rounds", "100"),
     },
 )
 """What follows the lanes, with all processors: beside them its intervals were 7 % to each side, and not 1.5 %."""
