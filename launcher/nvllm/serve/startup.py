@@ -350,7 +350,7 @@ class EngineStart:
             cause = f"exit status {state.exit_code}"
         else:
             cause = self.timeline.fatal or "it failed"
-        last_lines = "\n".join(self.tail[-_TAIL:])
+        last_lines = "\n".join(self.tail)
         return Refusal(
             "NV703",
             f"container {self.plan.instance}",
@@ -394,7 +394,7 @@ class EngineStart:
     def _parse(self, line: bytes) -> None:
         stamped = timeline.stamped(line.decode("utf-8", "replace"))
         if stamped is not None:
-            self.tail = [*self.tail[-_TAIL:], stamped[1]]
+            self.tail = timeline.without_evidence([*self.tail, stamped[1]])[-_TAIL:]
             phase = self.timeline.feed(*stamped)
             if phase is not None:
                 self._phase(phase)

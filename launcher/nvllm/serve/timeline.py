@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
@@ -47,6 +47,8 @@ _MISSED = re.compile(r"nvllm\.kernels miss (key=(\S+) name=(\S+))")
 _MADE = re.compile(r"nvllm\.kernels compiled (\{.*\})")
 _KV_TOKENS = re.compile(r"KV cache size: ([0-9][0-9,]{0,30}) tokens")
 _REFUSED = re.compile(r'^nvllm\.gate (\{"event": "refused".*)', re.DOTALL)
+_EVIDENCE = re.compile(r"nvllm\.(?:gate \{|kernels (?:miss key=|compiled \{)|sentinel name=)")
+"""In the lines that the gate, the cache manager and the sentinels write. They are evidence, and no cause of an end."""
 _FATAL = re.compile(r"EngineCore failed to start\.|Engine core initialization failed")
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d) (.*)$", re.DOTALL)
 
@@ -207,6 +209,11 @@ def of_log(log: bytes) -> Timeline:
             timeline = timeline or Timeline(entry[0])
             timeline.feed(*entry)
     return timeline or Timeline(0.0)
+
+
+def without_evidence(lines: Sequence[str]) -> list[str]:
+    """Return the LINES of an engine's log that are not nvllm's own evidence; all of them if there are no others."""
+    return [line for line in lines if _EVIDENCE.search(line) is None] or [*lines]
 
 
 def stamped(line: str) -> tuple[float, str] | None:

@@ -18,6 +18,7 @@ from nvllm.core.paths import Places
 from nvllm.core.plan import RUN_DIRECTORY, LaunchPlan, PlannedCommand, Workbench
 from nvllm.core.refusal import refuse
 from nvllm.engine.engine import Engine
+from nvllm.serve import timeline
 from nvllm.serve.startup import labels
 from nvllm.trials.trial import Trial, TrialResult, evidenced
 
@@ -85,8 +86,13 @@ def _until_ready(engine: Engine, plan: LaunchPlan, container: str) -> str:
         if READY in log:
             return log
         if state is None or state.exit_code is not None or _HUNG in log:
-            raise refuse("NV703", where, "an engine that runs", f"its last lines:\n{log[-_TAIL:]}", cure)
+            raise refuse("NV703", where, "an engine that runs", _last_lines(log), cure)
         if time.monotonic() > deadline:
             expected = f"ready within {plan.limits.start_timeout} s"
-            raise refuse("NV702", where, expected, f"its last lines:\n{log[-_TAIL:]}", cure)
+            raise refuse("NV702", where, expected, _last_lines(log), cure)
         time.sleep(_POLL)
+
+
+def _last_lines(log: str) -> str:
+    text = "\n".join(timeline.without_evidence(log.splitlines()))
+    return f"its last lines:\n{text[-_TAIL:]}"

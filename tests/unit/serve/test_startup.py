@@ -21,6 +21,7 @@ from nvllm.host.facts import INSTANCE_LABEL, ContainerFact
 from nvllm.host.locks import HeldLocks
 from nvllm.serve import health, planner, startup
 from support.plansamples import MODEL, PLAN, FrontEnd, places
+from support.rows import each_row
 from support.serve_world import (
     FINDING,
     ID,
@@ -30,6 +31,14 @@ from support.serve_world import (
     nothing,
     stamped,
     world_of,
+)
+
+MADE = {"arguments": "x_ptr: *bf16", "key": "KEY", "name": "zero", "requests": []}
+EVIDENCE = (
+    'nvllm.gate {"event": "passed", "seconds": 0.001}',
+    "(EngineCore pid=75) nvllm.kernels miss key=KEY name=zero.json",
+    f"(EngineCore pid=75) nvllm.kernels compiled {json.dumps(MADE, sort_keys=True)}",
+    "(EngineCore pid=75) INFO 11-20 10:00:20 [sentinels.py:48] nvllm.sentinel name=page-zeroer count=100",
 )
 
 # A start that succeeds
@@ -155,6 +164,24 @@ def test_an_engine_that_ends(world: World) -> None:
     assert refusal.cure == f"less {world.run.log}"
     assert world.engine.asked == ["start", "kill", "remove"]
     assert (world.state().stage, world.state().reason) == ("failed", "NV703 engine died")
+
+
+@each_row(
+    ("lines", "last"),
+    [
+        (["ValueError: the last word", *EVIDENCE * 20], ["ValueError: the last word"]),
+        ([*EVIDENCE, "ValueError", *EVIDENCE * 20, "the last word"], ["ValueError", "the last word"]),
+        ([*EVIDENCE * 20], [*EVIDENCE * 20][-12:]),
+    ],
+)
+def test_the_last_lines_are_those_of_the_engine_and_not_evidence_that_nvllm_has_it_write(
+    tmp_path: Path, front: FrontEnd, taken: HeldLocks, lines: list[str], last: list[str]
+) -> None:
+    world = world_of(places(tmp_path), front, taken, Silent())
+    world.engine.says(*lines)
+    world.engine.later = [lambda: world.engine.ends(1)]
+    assert world.refused().found.splitlines()[1:] == last
+    assert world.run.log.read_text().count("nvllm.") == sum("nvllm." in line for line in lines), "the log has all"
 
 
 def test_the_last_lines_may_come_after_the_news_of_the_end(world: World) -> None:
