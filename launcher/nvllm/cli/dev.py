@@ -90,8 +90,9 @@ def finish(app: App, directory: Path, dry_run: bool) -> None:
     """Write the commits of DIR back as the patches of the series, and the set that they are into the spec.
 
     A commit keeps the id of its patch. One without an id becomes a new patch: its subject is the summary, its message
-    has to have a line `Proved-by: FILE::TEST`, and may have `Upstream: owner/repository#number`. A patch whose commit
-    is gone leaves the set, and its file stays.
+    has to have a line `Proved-by: FILE::TEST`, and may have `Upstream: owner/repository#number`. Its id is made from
+    the subject, unless a line `Nvllm-Patch: ID` gives it. A patch whose commit is gone leaves the set, and its
+    file stays.
     """
     record = devrecord.read(directory)
     finished = _finished(app, directory, record)

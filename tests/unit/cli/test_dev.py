@@ -119,6 +119,26 @@ def test_a_commit_that_gets_no_id_is_known_again_by_its_subject(dev: Dev) -> Non
     assert dev.files() == before
 
 
+def test_the_message_of_a_new_commit_may_say_its_id(dev: Dev) -> None:
+    dev.edit("vllm/fresh.py", "FRESH = 1\n", "-qm", f"Bring a fresh module\n\nNvllm-Patch: My_Fix\nProved-by: {PROOF}")
+    refusals = {one["where"]: one for one in dev.refused()}
+    allowed = "an id: words of a-z and 0-9, joined by -"
+    assert refusals["the new patch: .id"] == {
+        "code": "NV108",
+        "title": "bad argument",
+        "kind": "usage",
+        "where": "the new patch: .id",
+        "expected": allowed,
+        "found": '"My_Fix"',
+        "cure": f"write {allowed}",
+    }
+    dev.git("commit", "-q", "--amend", "-m", f"Bring a fresh module\n\nNvllm-Patch: my-fix\nProved-by: {PROOF}")
+    assert dev.finish()["my-fix"] == "new"
+    assert dev.finish()["my-fix"] == "unchanged"
+    new = seriesfile.of(dev.project, "v0.28.0").patches[-1]
+    assert (new.id, new.file, new.summary) == ("my-fix", "0005-my-fix.patch", "Bring a fresh module")
+
+
 def test_a_patch_that_is_made_on_another_one_requires_it(dev: Dev) -> None:
     text = (dev.tree / "vllm/top.py").read_text()
     dev.edit("vllm/top.py", f"{text}MORE = 2\n", "-qm", f"More of it\n\nProved-by: {PROOF}")
