@@ -110,7 +110,9 @@ def docker() -> Iterator[Docker]:
 
 @pytest.fixture(scope="module")
 def app() -> App:
-    return App(Project(ROOT), places(dict(os.environ)), False, Silent(), Output(json=True, color=False))
+    return App(
+        Project(ROOT), places(dict(os.environ)), False, Silent(), Output(json=True, color=False), stderr_color=False
+    )
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -99,16 +97,11 @@ def _until_saved(address: Address, saves: Saves) -> bool:
             return True
         if any(run.asked_to_stop for run in runs):
             raise
-        _print_refusals(refused)
+        terminal.print_refusals(refused.refusals, color=address.app.stderr_color)
         address.app.progress.note(f"waiting for a save in {address.directory}")
         saves.wait(before)
         return True
     return saves.saved
-
-
-def _print_refusals(refused: Refused) -> None:
-    color = terminal.wants_color(os.environ, tty=sys.stderr.isatty())
-    click.echo(terminal.refusal_text(refused.refusals, color=color), err=True)
 
 
 def _serve(address: Address, watching: Callable[[RunDirectory], Watching]) -> None:

@@ -269,6 +269,8 @@ class App:
     offline: bool
     progress: Progress
     out: Output
+    stderr_color: bool
+    """Whether stderr takes colour."""
 
     def show(self, command: str, data: Json, text: Callable[[], None], refusals: Sequence[Refusal]) -> None:
         """Say what COMMAND, which only looks, has seen, as `Output.result` does; raise `Seen` if there are REFUSALS."""
@@ -301,7 +303,8 @@ def app(ctx: click.Context) -> App:
     if "verbose" in given:
         _show_commands(ctx)
     platform = given.get("platform") or host_platform(machine())
-    progress = terminal.progress(os.environ, quiet="quiet" in given, color=color(sys.stderr))
+    stderr_color = color(sys.stderr)
+    progress = terminal.progress(os.environ, quiet="quiet" in given, color=stderr_color)
     for name in relative_directories(os.environ):
         progress.note(f"{name} is ignored: it names a relative directory")
     return App(
@@ -310,6 +313,7 @@ def app(ctx: click.Context) -> App:
         offline="offline" in given,
         progress=progress,
         out=Output(json="json" in given, color=color(sys.stdout)),
+        stderr_color=stderr_color,
     )
 
 

@@ -363,8 +363,7 @@ def _print_refusals(args: Sequence[str], refused: Refused) -> None:
     from nvllm.cli import terminal
 
     color = "--no-color" not in args and terminal.wants_color(os.environ, tty=sys.stderr.isatty())
-    sys.stderr.write(terminal.refusal_text(refused.refusals, color=color))
-    sys.stderr.flush()
+    terminal.print_refusals(refused.refusals, color=color)
 
 
 def _broken_pipe(args: Sequence[str], error: BrokenPipeError) -> int:

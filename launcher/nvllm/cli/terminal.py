@@ -79,6 +79,12 @@ def refusal_text(refusals: Sequence[Refusal], *, color: bool) -> str:
     return "\n\n".join([*blocks, *ending]) + "\n"
 
 
+def print_refusals(refusals: Sequence[Refusal], *, color: bool) -> None:
+    """Print REFUSALS on stderr."""
+    sys.stderr.write(refusal_text(refusals, color=color))
+    sys.stderr.flush()
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, color: bool) -> None:
     """Print ROWS under COLUMNS on stdout: drawn by rich on a terminal, as aligned text in a pipe.
 

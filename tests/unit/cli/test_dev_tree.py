@@ -6,6 +6,7 @@ It keeps what is loaded, as a real one does; tests/e2e/test_dev.py is the walk o
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +15,19 @@ from typing import Any
 import pytest
 
 from nvllm.cli import dev_test
+from nvllm.cli.main import main
 from nvllm.core.progress import Progress
 from nvllm.layers.oci import Image
 from nvllm.runtime.proving import MARK
+from nvllm.sources.saves import SavedState, Saves
 from nvllm.trials import imagetests
 from nvllm.trials.imagetests import ImageTests
 from nvllm.trials.trial import Built
 from support.buildable import IMAGE, Buildable
 from support.series_samples import write_tree
+from support.specs import GOOD
+
+PROFILE = GOOD.partition("profiles:\n")[2].split(":")[0].strip()
 
 
 class Loaded:
@@ -80,6 +86,30 @@ def test_the_tests_of_both_roots_run_in_one_image_of_the_tree(
         ((), ("tests/test_mine.py::test_it",)),
         (("--noconftest",), ("tests/test_theirs.py",)),
     ]
+
+
+def test_a_refusal_between_two_saves_has_colour_only_where_it_is_wanted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, tree = Buildable(tmp_path), tmp_path / "tree"
+    assert made.nvllm(capsys, "dev", "start", IMAGE, str(tree))[0] == 0
+
+    def interrupted(self: Saves, before: SavedState) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Saves, "wait", interrupted)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("NVLLM_HOME", str(made.home))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{made.home}/no-engine")
+    asked = ("dev", "serve", str(tree), "--profile", PROFILE, "--watch")
+    for words, colored in [((), True), (("--no-color",), False)]:
+        assert main([word for word in made.arguments(*asked, *words) if word != "--json"]) == 130
+        written = capsys.readouterr().err
+        assert "NV510" in written
+        assert "waiting for a save" in written
+        assert ("\x1b[31m" in written) == colored, words
 
 
 def test_a_test_that_is_nowhere_is_refused_before_anything_is_made(
