@@ -32,15 +32,17 @@ def traced(bench: Bench, vs: str) -> None:
     result = bench.nvllm(STEP, "bench", IMAGE, *words)
     kept = ("arms", "findings", "notes", "kernels", "common")
     bench.keep(STEP, {key: result[key] for key in kept if key in result})
-    bench.keep(STEP, {"traces": {one.parts[-3]: trace(one) for one in sorted(where.glob("arms/*/trace/*.json.gz"))}})
+    bench.keep(STEP, {"traces": {path.parts[-3]: trace(path) for path in sorted(where.glob("arms/*/trace/*.json.gz"))}})
 
 
 def trace(path: Path) -> Seen:
     """Return what is kept of the trace at PATH: its size, its steps, and its events by kind."""
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         events: list[dict[str, Any]] = json.load(stream)["traceEvents"]
-    steps = [one for one in events if one.get("cat") == "user_annotation" and one["name"].startswith("execute_")]
-    kinds = Counter(str(one["cat"]) for one in events if "cat" in one)
+    steps = [
+        event for event in events if event.get("cat") == "user_annotation" and event["name"].startswith("execute_")
+    ]
+    kinds = Counter(str(event["cat"]) for event in events if "cat" in event)
     return {"bytes": path.stat().st_size, "steps": len(steps), "events": dict(sorted(kinds.items()))}
 
 

@@ -45,13 +45,13 @@ Seen = dict[str, Any]
 
 @dataclass
 class Bench:
-    """A case under way on a GROUND: all that was FOUND so far, which `keep` says."""
+    """A case under way on a GROUND: the RESULTS so far, which `keep` says."""
 
     ground: Ground
     trials: tuple[str, ...]
     """The option for the number of trials, if it is named."""
     say: Callable[[Seen], None]
-    found: Seen = field(default_factory=dict)
+    results: Seen = field(default_factory=dict)
     """What was seen, by the name of the step."""
     longest: float = LONGEST
     """Seconds for a command."""
@@ -68,8 +68,8 @@ class Bench:
         }
 
     def keep(self, step: str, seen: Seen) -> Seen:
-        self.found.setdefault(step, {}).update(seen)
-        self.say(self.found)
+        self.results.setdefault(step, {}).update(seen)
+        self.say(self.results)
         return seen
 
     def nvllm(self, step: str, *words: str, module: str = "nvllm") -> Seen:
@@ -79,14 +79,14 @@ class Bench:
         log = self.ground.home / f"{step.replace(' ', '-').replace(',', '')}.err"
         with log.open("wb") as stream:
             done = subprocess.run(argv, env=self.env, stdout=subprocess.PIPE, stderr=stream, timeout=self.longest)
-        said = machine.whole_json(done.stdout.decode(errors="replace"))
+        output = machine.whole_json(done.stdout.decode(errors="replace"))
         seconds = round(time.monotonic() - began, 1)
         seen = {"command": " ".join(["nvllm", *words]), "status": done.returncode, "seconds": seconds}
         if done.returncode:
-            seen["refusals"] = said.get("refusals", [])
+            seen["refusals"] = output.get("refusals", [])
             seen["said"] = log.read_text(errors="replace")[-2000:]
         self.keep(step, seen)
-        result: Seen = said.get("result") or {}
+        result: Seen = output.get("result") or {}
         return result
 
     # What a command left
@@ -113,12 +113,12 @@ class Bench:
     def asked(self, step: str, model: str) -> None:
         """Ask what is served the prompts that no workload has, and keep the answers."""
 
-        def one(length: int, seed: int) -> Seen:
+        def ask(length: int, seed: int) -> Seen:
             return serving.ask(8000, serving.prompt(length, seed), model=model)
 
-        self.keep(step, {"alone": {str(length): one(length, 1) for length in serving.LENGTHS}})
+        self.keep(step, {"alone": {str(length): ask(length, 1) for length in serving.LENGTHS}})
         with ThreadPoolExecutor(len(serving.LENGTHS)) as pool:
-            together = list(pool.map(lambda length: one(length, 2), serving.LENGTHS))
+            together = list(pool.map(lambda length: ask(length, 2), serving.LENGTHS))
         self.keep(step, {"together": dict(zip(map(str, serving.LENGTHS), together, strict=True))})
 
     def drawn(self, step: str, count: int, model: str = TINY) -> None:
@@ -150,7 +150,7 @@ class Bench:
 
     def tampered(self, step: str, profile: str) -> None:
         """Serve PROFILE with one bit of its cache changed, and again with the bit as it was."""
-        file = max(self.ground.places.trees.rglob("*.cubin"), key=lambda one: one.stat().st_size)
+        file = max(self.ground.places.trees.rglob("*.cubin"), key=lambda cubin: cubin.stat().st_size)
         for name in (step, f"{step}: mended"):
             mode, data = file.stat().st_mode, bytearray(file.read_bytes())
             data[len(data) // 2] ^= 1
@@ -172,7 +172,7 @@ def marks(log: str) -> Seen:
     """Return what the LOG of an engine says of the gate, the cache, the switches, and kernels that were missing."""
     gate = [json.loads(line.partition("nvllm.gate ")[2]) for line in log.splitlines() if "nvllm.gate {" in line]
     return {
-        "gate": [one["event"] for one in gate],
+        "gate": [event["event"] for event in gate],
         "loaded": log.count("Directly load AOT compilation from path"),
         "saved": log.count("saved AOT compiled function to"),
         "missed": dict(Counter(machine.missed(log))),
@@ -183,7 +183,7 @@ def marks(log: str) -> Seen:
 def summary(manifest: Mapping[str, Any]) -> Seen:
     """Return what is kept of a MANIFEST: all but the trees and hashes of its files."""
     kept = ("label", "version", "unsafe", "serve_hash", "tree_hash", "claim", "kv_tokens", "cold", "coverage")
-    trials = [{key: one[key] for key in one if key not in {"log", "boot"}} for one in manifest["trials"]]
+    trials = [{key: trial[key] for key in trial if key not in {"log", "boot"}} for trial in manifest["trials"]]
     return {**{key: manifest.get(key) for key in kept}, "files": len(manifest["tree"]["files"]), "trials": trials}
 
 
@@ -231,14 +231,14 @@ def prepare(bench: Bench, models: Sequence[str] = (GDN,)) -> Build:
     """Write project, MODELS and state of BENCH, and return the build of its image."""
     ground = bench.ground
     made = {name: ground.home / "models" / name for name in models}
-    for place in (*made.values(), ground.engine / "bin", ground.project, ground.places.models):
-        place.mkdir(parents=True)
+    for directory in (*made.values(), ground.engine / "bin", ground.project, ground.places.models):
+        directory.mkdir(parents=True)
     write_toolkit(ground)
-    for name, place in made.items():
-        make_model(bench, name, place)
+    for name, directory in made.items():
+        make_model(bench, name, directory)
     build = project.write(ground, made)
-    for name, place in made.items():
-        place.rename(ground.places.models / name)
+    for name, directory in made.items():
+        directory.rename(ground.places.models / name)
     bench.keep("ground", {"build": build.build_hash})
     bench.nvllm("model", "model", "make", IMAGE, TINY)
     return build
@@ -251,13 +251,13 @@ def write_toolkit(ground: Ground) -> None:
     toolkit.chmod(0o755)
 
 
-def make_model(bench: Bench, name: str, place: Path) -> None:
-    """Write the model NAME into PLACE. The code that draws a large one is in a package that only an image has."""
+def make_model(bench: Bench, name: str, directory: Path) -> None:
+    """Write the model NAME into DIRECTORY. The code that draws a large one is in a package that only an image has."""
     if name != BILLIONS:
-        subprocess.run([sys.executable, "-m", "gpu.models", name, str(place)], env=bench.env, check=True)
+        subprocess.run([sys.executable, "-m", "gpu.models", name, str(directory)], env=bench.env, check=True)
         return
     env = {**bench.env, "PYTHONPATH": f"{bench.env['PYTHONPATH']}:{bench.ground.place.root / 'site'}"}
-    argv = [sys.executable, "-m", "gpu.large_model", str(place)]
+    argv = [sys.executable, "-m", "gpu.large_model", str(directory)]
     subprocess.run(argv, env=env, stdout=subprocess.DEVNULL, check=True)
 
 
@@ -282,12 +282,12 @@ def run(argv: list[str], cases: Mapping[str, Callable[[Bench], object]], *models
 
     MODELS are those of its project besides the one that nvllm makes; one if none is named.
     """
-    place, scratch, case, *trials = argv
+    root, scratch, case, *trials = argv
     at = Path(scratch)
     bench = Bench(
-        Ground(Place(Path(place)), at / "project", at / "home", at / "engine"),
+        Ground(Place(Path(root)), at / "project", at / "home", at / "engine"),
         ("--unsafe-trials", *trials) if trials else (),
-        lambda found: print(json.dumps({case: found}), flush=True),
+        lambda results: print(json.dumps({case: results}), flush=True),
     )
     raise_loopback()
     project.lay(bench.ground, prepare(bench, models or (GDN,)))

@@ -53,7 +53,7 @@ def compared(bench: Bench, command: str, *words: str) -> None:
     bench.longest = LONGEST
     result = bench.nvllm(STEP, command, IMAGE, *words, "--output", str(bench.ground.home / "evidence"))
     kept = ("arms", "findings", "effects", "artifacts", "compiles", "kernels", "notes")
-    typed = bench.found[STEP]["command"].replace(str(bench.ground.home), "HOME")
+    typed = bench.results[STEP]["command"].replace(str(bench.ground.home), "HOME")
     bench.keep(STEP, {"command": typed} | {key: result[key] for key in kept if key in result})
 
 

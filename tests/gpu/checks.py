@@ -67,12 +67,12 @@ def states(results: Results) -> Iterator[str]:
     """What a recycled block held is gone where the series clears it, and there where nothing does."""
     for name, (before, after) in HELD.items():
         seen = _result(results, name).get("seen", [])
-        recycled = [one for one in seen if one["before"] != "zero"]
+        recycled = [block for block in seen if block["before"] != "zero"]
         if not recycled:
             yield f"{name}: no block came back, so nothing was shown"
-        found = {(one["cleared"], one["after"]) for one in recycled}
-        if recycled and found != {(before, after)}:
-            yield f"{name}: states went {sorted(map(str, found))}, not {before} to {after}"
+        changes = {(block["cleared"], block["after"]) for block in recycled}
+        if recycled and changes != {(before, after)}:
+            yield f"{name}: states went {sorted(map(str, changes))}, not {before} to {after}"
 
 
 def same_answers(results: Results) -> Iterator[str]:
@@ -86,12 +86,12 @@ def same_answers(results: Results) -> Iterator[str]:
 def one_token(results: Results) -> Iterator[str]:
     """A prompt of one token gets its own answer, alone and joining a decode; on the stock tree it does not."""
     for name in ("one token, stock", "one token, patched", "one token, whole series"):
-        found = _result(results, name)
-        again = [*found.get("after others", []), *found.get("joining", [])]
-        equal = sum(answer == found["fresh"] for answer in again)
-        wanted = 0 if name.endswith("stock") else len(again)
-        if not again or equal != wanted:
-            yield f"{name}: {equal} of {len(again)} answers are those of a fresh block, not {wanted}"
+        result = _result(results, name)
+        again = [*result.get("after others", []), *result.get("joining", [])]
+        equal = sum(answer == result["fresh"] for answer in again)
+        expected = 0 if name.endswith("stock") else len(again)
+        if not again or equal != expected:
+            yield f"{name}: {equal} of {len(again)} answers are those of a fresh block, not {expected}"
 
 
 def switches(results: Results) -> Iterator[str]:
@@ -99,12 +99,12 @@ def switches(results: Results) -> Iterator[str]:
     for name, arm in results.items():
         if not isinstance(arm, Mapping) or arm.get("tree") != "patched":
             continue
-        for switch, told in arm["sentinels"].items():
+        for switch, messages in arm["sentinels"].items():
             on = switch in arm["switches"]
-            if told[0] != f"enabled={'true' if on else 'false'}":
-                yield f"{name}: {switch} says {told[0]}"
-            if not on and len(told) > 1:
-                yield f"{name}: {switch} is off and says {told[1]}"
+            if messages[0] != f"enabled={'true' if on else 'false'}":
+                yield f"{name}: {switch} says {messages[0]}"
+            if not on and len(messages) > 1:
+                yield f"{name}: {switch} is off and says {messages[1]}"
         for switch in FIRES.get(name, ()):
             if "first_fire" not in arm["sentinels"].get(switch, []):
                 yield f"{name}: {switch} never fired"
@@ -116,7 +116,7 @@ def kernels(results: Results) -> Iterator[str]:
     """The series' own kernel comes from the kernels layer, without a compile."""
     for name, arm in results.items():
         missed = arm.get("missed", []) if isinstance(arm, Mapping) else []
-        if any(ZEROER in one for one in missed):
+        if any(ZEROER in kernel for kernel in missed):
             yield f"{name}: {ZEROER} was in no cache"
 
 
@@ -126,35 +126,35 @@ def blessed(results: Results) -> Iterator[str]:
         cold = starts.get("cold", {})
         if not cold.get("seconds") or cold["saved"] < 1:
             yield f"{case}: the first server wrote no cache: {cold.get('log', '')[-300:]}"
-        for name, one in _sealed(starts):
-            if not one.get("seconds"):
-                yield f"{case}, {name}: never answered: {one.get('log', '')[-300:]}"
-            elif one["loaded"] < 1 or one["saved"] != 0:
-                yield f"{case}, {name}: loaded {one['loaded']} and saved {one['saved']}"
-            elif one["missed when ready"]:
-                yield f"{case}, {name}: {one['missed when ready']} kernels were missing before anybody asked"
-            if not one.get("unchanged"):
+        for name, start in _sealed(starts):
+            if not start.get("seconds"):
+                yield f"{case}, {name}: never answered: {start.get('log', '')[-300:]}"
+            elif start["loaded"] < 1 or start["saved"] != 0:
+                yield f"{case}, {name}: loaded {start['loaded']} and saved {start['saved']}"
+            elif start["missed when ready"]:
+                yield f"{case}, {name}: {start['missed when ready']} kernels were missing before anybody asked"
+            if not start.get("unchanged"):
                 yield f"{case}, {name}: the cache changed"
 
 
 def survives(results: Results) -> Iterator[str]:
     """No request ends a service that reports missing kernels: each prompt is answered, and the server lives."""
     for case, starts in results.get("serving", {}).items():
-        for name, one in _sealed(starts):
+        for name, start in _sealed(starts):
             if name == "refuse":
                 continue
             for kind in ("alone", "together"):
-                for length, answer in one.get(kind, {"?": {"failed": "not asked"}}).items():
+                for length, answer in start.get(kind, {"?": {"failed": "not asked"}}).items():
                     if "tokens" not in answer:
                         yield f"{case}, {name}: a prompt of {length} tokens, {kind}: {answer['failed']}"
-            if not one.get("alive"):
+            if not start.get("alive"):
                 yield f"{case}, {name}: the server died"
 
 
 def covered(results: Results) -> Iterator[str]:
     """After the workload nothing is missing; after one prompt something is, so the prompts show what they must."""
     for case, starts in results.get("serving", {}).items():
-        workload = [one["new"] for one in starts.get("cold", {}).get("rounds", [])]
+        workload = [figures["new"] for figures in starts.get("cold", {}).get("rounds", [])]
         if workload and any(workload[-2:]):
             yield f"{case}: the last rounds brought new kernels: {workload}"
         missing = sum(starts.get("report", {}).get("missed", {}).values())
@@ -183,7 +183,7 @@ def unseen(results: Results) -> Iterator[str]:
 def tampered(results: Results) -> Iterator[str]:
     """A bit of the stored cache that is changed is refused, and nothing is when it is changed back."""
     steps = results.get("blessing", {}).get("blessed", {})
-    codes = [one["code"] for one in steps.get("tampered", {}).get("refusals", [])]
+    codes = [refusal["code"] for refusal in steps.get("tampered", {}).get("refusals", [])]
     if codes != ["NV907"]:
         yield f"refused with {codes}"
     if (status := steps.get("tampered: mended", {}).get("status")) != 0:
@@ -301,10 +301,10 @@ def gated_delta_net(results: Results) -> Iterator[str]:
 def traced(results: Results) -> Iterator[str]:
     """`nvllm bench --trace` lists kernels of the GPU for both profiles, and compares those that both have."""
     for case, arms in TRACED.items():
-        one = _bench(results, case)
-        tables, traces = {each["arm"]: each for each in one.get("kernels", [])}, one.get("traces", {})
-        if one.get("status") != 0 or set(tables) != set(arms) or set(traces) != set(arms):
-            yield f"{case}: exit status {one.get('status')}, tables of {sorted(tables)}, traces of {sorted(traces)}"
+        bench = _bench(results, case)
+        tables, traces = {each["arm"]: each for each in bench.get("kernels", [])}, bench.get("traces", {})
+        if bench.get("status") != 0 or set(tables) != set(arms) or set(traces) != set(arms):
+            yield f"{case}: exit status {bench.get('status')}, tables of {sorted(tables)}, traces of {sorted(traces)}"
             continue
         for arm, table in tables.items():
             taken = sum(each["microseconds"] for each in table["kernels"])
@@ -313,8 +313,8 @@ def traced(results: Results) -> Iterator[str]:
             if not 0 < traces[arm]["steps"] <= table["steps"] or traces[arm]["bytes"] > LARGEST:
                 yield f"{case}, {arm}: a trace of {traces[arm]['steps']} steps and {traces[arm]['bytes']} bytes"
         names = [{each["name"] for each in table["kernels"]} for table in tables.values()]
-        if not one["common"] or {each["name"] for each in one["common"]} != names[0] & names[1]:
-            yield f"{case}: compared {len(one['common'])} of the {len(names[0] & names[1])} kernels that both have"
+        if not bench["common"] or {each["name"] for each in bench["common"]} != names[0] & names[1]:
+            yield f"{case}: compared {len(bench['common'])} of the {len(names[0] & names[1])} kernels that both have"
 
 
 def series_kernel(results: Results) -> Iterator[str]:
@@ -327,8 +327,8 @@ def series_kernel(results: Results) -> Iterator[str]:
 
 
 def _bench(results: Results, case: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = results.get("benching", {}).get(case, {}).get("bench", {})
-    return found
+    bench: Mapping[str, Any] = results.get("benching", {}).get(case, {}).get("bench", {})
+    return bench
 
 
 def _kernels(results: Results, case: str, arm: str) -> set[str]:
@@ -339,34 +339,37 @@ def _kernels(results: Results, case: str, arm: str) -> set[str]:
 
 def _blessed_by(case: str, steps: Results, step: str, good: Mapping[str, bool] = GOOD) -> Iterator[str]:
     """Yield what is wrong with the bless that is the STEP of CASE, of whose trials all that GOOD says must hold."""
-    one = steps.get(step, {})
-    if one.get("status") != 0 or "manifest" not in one:
-        yield f"{case}, {step}: {_ended(one)}"
+    bless = steps.get(step, {})
+    if bless.get("status") != 0 or "manifest" not in bless:
+        yield f"{case}, {step}: {_ended(bless)}"
         return
-    if not (one["manifest"]["coverage"] or {}).get("kernels"):
+    if not (bless["manifest"]["coverage"] or {}).get("kernels"):
         yield f"{case}, {step}: the manifest names no kernel"
-    for trial in one["manifest"]["trials"]:
+    for trial in bless["manifest"]["trials"]:
         if any(bool(trial[what]) != right for what, right in good.items()):
             yield f"{case}, {step}: trial {trial['number']} is no good one"
 
 
 def _ended(step: Mapping[str, Any]) -> str:
     """Return how the command of STEP ended, with what it refused for."""
-    told = dict.fromkeys(f", {each['code']} for: {each['expected']}" for each in step.get("refusals", []))
-    return (f"exit status {step['status']}" if "status" in step else "did not end") + "".join(told)
+    reasons = dict.fromkeys(f", {each['code']} for: {each['expected']}" for each in step.get("refusals", []))
+    return (f"exit status {step['status']}" if "status" in step else "did not end") + "".join(reasons)
 
 
 def _served_by(case: str, steps: Results, step: str) -> Iterator[str]:
     """Yield what is wrong with the serve that is the STEP of CASE."""
-    one = steps.get(step, {})
-    if one.get("status") != 0 or "gate" not in one:
+    serve = steps.get(step, {})
+    if serve.get("status") != 0 or "gate" not in serve:
         yield f"{case}, {step}: did not serve to its end"
         return
-    if one["gate"] != ["passed"] or one["loaded"] < 1 or one["saved"]:
-        yield f"{case}, {step}: gate {one['gate']}, loaded {one['loaded']}, saved {one['saved']}"
-    failed = [length for kind in ("alone", "together") for length, said in one[kind].items() if "tokens" not in said]
-    if failed or not one["alive"]:
-        yield f"{case}, {step}: prompts of {', '.join(failed) or 'no'} tokens were not answered; alive: {one['alive']}"
+    if serve["gate"] != ["passed"] or serve["loaded"] < 1 or serve["saved"]:
+        yield f"{case}, {step}: gate {serve['gate']}, loaded {serve['loaded']}, saved {serve['saved']}"
+    failed = [
+        length for kind in ("alone", "together") for length, answer in serve[kind].items() if "tokens" not in answer
+    ]
+    if failed or not serve["alive"]:
+        lengths = ", ".join(failed) or "no"
+        yield f"{case}, {step}: prompts of {lengths} tokens were not answered; alive: {serve['alive']}"
 
 
 def torture(results: Results) -> Iterator[str]:
@@ -481,19 +484,19 @@ def broken_by(steps: Mapping[str, Any]) -> str:
 
 
 def _sealed(starts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(name, one) for name, one in starts.items() if name != "cold"]
+    return [(name, start) for name, start in starts.items() if name != "cold"]
 
 
 def _result(results: Results, name: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = results.get(name, {}).get("result", {})
-    return found
+    result: Mapping[str, Any] = results.get(name, {}).get("result", {})
+    return result
 
 
 def allowed(results: Results) -> Iterator[str]:
     """With the series a request beside one that may get two tokens gets its own answer, and without it that one's."""
     of_stock, of_series = (results.get("allowed", {}).get(side, {}).get("result", {}) for side in ("stock", "patched"))
-    for side, found in (("stock", of_stock), ("patched", of_series)):
-        if not found:
+    for side, result in (("stock", of_stock), ("patched", of_series)):
+        if not result:
             yield f"{side}: did not answer"
     for row in ("swapped", "condensed"):
         if of_series and of_series["plain"][row]["tokens"] != of_series["plain"]["alone"]["tokens"]:
@@ -530,5 +533,5 @@ def of_run(results: Results) -> list[Check]:
 def wrong(results: Results) -> list[str]:
     """Return all that is wrong with RESULTS, which are of one run, and with what they say of it."""
     unsaid = [name for name in ("commit", "machine") if not results["run"].get(name)]
-    found = [f"run: no {name}" for name in unsaid]
-    return found + [f"{check.__name__}: {line}" for check in of_run(results) for line in check(results)]
+    missing = [f"run: no {name}" for name in unsaid]
+    return missing + [f"{check.__name__}: {line}" for check in of_run(results) for line in check(results)]

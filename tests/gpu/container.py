@@ -89,8 +89,8 @@ def devices(target: Path, shared: int, *, gpu: bool) -> None:
     scratch(target / "shm", f"nosuid,nodev,mode=1777,size={shared}")
 
 
-def lay(new: Path, root: Mapping[str, str], wanted: Mapping[str, Any]) -> None:
-    """Lay out in NEW, an empty directory, the file system of a container with the host configuration WANTED.
+def lay(new: Path, root: Mapping[str, str], host: Mapping[str, Any]) -> None:
+    """Lay out in NEW, an empty directory, the file system of a container with the host configuration HOST.
 
     ROOT are the directories and files of the image, by their path in it. All else is the host's own.
     """
@@ -108,18 +108,18 @@ def lay(new: Path, root: Mapping[str, str], wanted: Mapping[str, Any]) -> None:
             bind(entry, new / "opt" / entry.name)
     for path, source in sorted(root.items()):
         bind(Path(source), new / path.lstrip("/"))
-    mounts = {one["Target"]: one for one in wanted.get("Mounts") or ()}
-    for path in sorted({*mounts, *(wanted.get("Tmpfs") or {})}):  # what is above comes before what is below
-        place = new / path.lstrip("/")
+    mounts = {mount["Target"]: mount for mount in host.get("Mounts") or ()}
+    for path in sorted({*mounts, *(host.get("Tmpfs") or {})}):  # what is above comes before what is below
+        target = new / path.lstrip("/")
         if path in mounts:
-            bind(Path(mounts[path]["Source"]), place, writable=not mounts[path].get("ReadOnly"))
+            bind(Path(mounts[path]["Source"]), target, writable=not mounts[path].get("ReadOnly"))
         else:
-            scratch(place, wanted["Tmpfs"][path])
-    devices(new / "dev", wanted["ShmSize"], gpu=bool(wanted.get("DeviceRequests")))
+            scratch(target, host["Tmpfs"][path])
+    devices(new / "dev", host["ShmSize"], gpu=bool(host.get("DeviceRequests")))
     _mount("proc", new / "proc", "proc", _NO_SETUID | _NO_DEVICES)
     bind(Path("/sys"), new / "sys")
     scratch(new / "sys/fs/cgroup", "ro")  # the machine's own, which say nothing of a container
-    if wanted.get("ReadonlyRootfs"):
+    if host.get("ReadonlyRootfs"):
         _mount("", new, flags=_REMOUNT | _READ_ONLY | _BIND)
 
 
@@ -142,35 +142,35 @@ def give_up_rights(user: str) -> None:
     os.setuid(uid)
 
 
-def become(wanted: Mapping[str, Any], new: Path) -> NoReturn:
-    """Become the process that WANTED describes, in NEW, an empty directory. The namespaces are its own already."""
+def become(description: Mapping[str, Any], new: Path) -> NoReturn:
+    """Become the process that DESCRIPTION describes, in NEW, an empty directory. The namespaces are its own already."""
     os.umask(0o022)  # a container's own, whatever that of its caller is
     _mount("", Path("/"), flags=_RECURSIVE | _PRIVATE)
-    lay(new, wanted["root"], wanted["HostConfig"])
+    lay(new, description["root"], description["HostConfig"])
     os.chroot(new)
     os.chdir("/")
-    give_up_rights(wanted["User"])
-    environment = dict(one.split("=", 1) for one in wanted["Env"])
-    argv = [*wanted["Entrypoint"], *wanted["Cmd"]]
+    give_up_rights(description["User"])
+    environment = dict(setting.split("=", 1) for setting in description["Env"])
+    argv = [*description["Entrypoint"], *description["Cmd"]]
     os.execvpe(argv[0], argv, environment)
 
 
-def run(wanted: Mapping[str, Any], new: Path) -> int:
-    """Run the process that WANTED describes in NEW, an empty directory, to its end; return its exit status."""
+def run(description: Mapping[str, Any], new: Path) -> int:
+    """Run the process that DESCRIPTION describes in NEW, an empty directory, to its end; return its exit status."""
     _call("unshare", _NEW_MOUNTS | _NEW_IPC | _NEW_PIDS)
-    said, say = os.pipe()
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(say)
-        os.read(said, 1)  # its process id is said first
-        os.close(said)
+        os.close(write_end)
+        os.read(read_end, 1)  # its process id is said first
+        os.close(read_end)
         try:
-            become(wanted, new)
+            become(description, new)
         except OSError as error:
             print(f"no container: {error}", file=sys.stderr, flush=True)
         os._exit(127)
     print(child, flush=True)
-    os.close(say)
+    os.close(write_end)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return status if status >= 0 else 128 - status
 

@@ -148,15 +148,15 @@ class Lane:
     def nvllm(self, step: str, *words: str, status: int = 0) -> Seen:
         """Run nvllm with WORDS as STEP and return its result. Raises FailedStepError unless it ends with STATUS."""
         result = self.bench.nvllm(step, *words)
-        ended = self.bench.found[step]["status"]
+        ended = self.bench.results[step]["status"]
         if ended != status:
-            codes = [one["code"] for one in self.bench.found[step].get("refusals", [])]
+            codes = [refusal["code"] for refusal in self.bench.results[step].get("refusals", [])]
             raise FailedStepError(f"nvllm {words[0]} ended with {ended} and {codes}, not with {status}")
         return result
 
     def refused(self, step: str, code: str) -> None:
         """Raise FailedStepError unless STEP of nvllm was refused with CODE."""
-        codes = [one["code"] for one in self.bench.found[step].get("refusals", [])]
+        codes = [refusal["code"] for refusal in self.bench.results[step].get("refusals", [])]
         if code not in codes:
             raise FailedStepError(f"refused by {codes}, not {code}")
 
@@ -256,16 +256,16 @@ class Lane:
 
     def bless(self) -> Seen:
         if not self.bench.bless("bless", self.blessed, *self.bench.trials):
-            raise FailedStepError(f"refused: {self.bench.found['bless'].get('refusals')}")
-        return dict(self.bench.found["bless"])
+            raise FailedStepError(f"refused: {self.bench.results['bless'].get('refusals')}")
+        return dict(self.bench.results["bless"])
 
     def flipped(self) -> Seen:
         """Change one bit of the blessed cache: the serve is refused, and with the bit as it was it is not."""
         self.bench.tampered("flipped bit", self.blessed)
         self.refused("flipped bit", "NV907")
-        if self.bench.found["flipped bit: mended"]["status"] != 0:
+        if self.bench.results["flipped bit: mended"]["status"] != 0:
             raise FailedStepError("refused with the bit as it was")
-        return {"file": self.bench.found["flipped bit"]["file"]}
+        return {"file": self.bench.results["flipped bit"]["file"]}
 
     def removed(self) -> Seen:
         """Take a kernel out of the blessed cache: the serve is refused."""
@@ -348,9 +348,9 @@ def kept(instance: Seen) -> Seen:
 
 def status_of(process: Path) -> Seen:
     """Return what the kernel says of the rights of PROCESS, a directory of /proc."""
-    wanted = ("Uid", "CapEff", "NoNewPrivs", "Seccomp")
+    names = ("Uid", "CapEff", "NoNewPrivs", "Seccomp")
     lines = (line.partition(":") for line in (process / "status").read_text().splitlines())
-    return {name: value.strip() for name, _, value in lines if name in wanted}
+    return {name: value.strip() for name, _, value in lines if name in names}
 
 
 def limits_of(process: Path) -> Seen:
@@ -396,8 +396,8 @@ def gpus() -> tuple[dict[str, cdi.Node], list[cdi.Node]]:
 def driver() -> list[str]:
     """Return the directory of the driver's libraries and programs."""
     named = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), "/usr/local/nvidia/lib64"]
-    found = [Path(name) for name in named if name and Path(name, "libcuda.so.1").exists()]
-    return [str(path.parent if path.name.startswith("lib") else path) for path in found[:1]]
+    directories = [Path(name) for name in named if name and Path(name, "libcuda.so.1").exists()]
+    return [str(path.parent if path.name.startswith("lib") else path) for path in directories[:1]]
 
 
 def bench(place: Place, at: Path, steps: Steps, trials: tuple[str, ...] = ()) -> Bench:
@@ -405,8 +405,8 @@ def bench(place: Place, at: Path, steps: Steps, trials: tuple[str, ...] = ()) ->
     commands: dict[str, Any] = {}
     steps.results["commands"] = commands
 
-    def say(found: Seen) -> None:
-        commands.update(found)
+    def say(results: Seen) -> None:
+        commands.update(results)
         steps.save()
 
     steps.bench = Bench(Ground(place, at / "project", at / "home", at / "engine"), trials, say)

@@ -93,8 +93,8 @@ class Container:
 
     id: str
     name: str
-    wanted: dict[str, Any]
-    place: Path
+    description: dict[str, Any]
+    directory: Path
     process: subprocess.Popen[bytes] | None = None
     pid: int = 0
     lines: list[tuple[int, bytes]] = field(default_factory=list)
@@ -115,29 +115,29 @@ class Container:
 
     def start(self) -> None:
         """Start its process. Raises WrongRequestError if that does not come up."""
-        self.place.mkdir(parents=True)
-        (self.place / "root").mkdir()
-        description = self.place / "container.json"
-        description.write_text(json.dumps(self.wanted), encoding="utf-8")
-        argv = [sys.executable, str(Path(__file__).with_name("container.py")), str(description)]
+        self.directory.mkdir(parents=True)
+        (self.directory / "root").mkdir()
+        file = self.directory / "container.json"
+        file.write_text(json.dumps(self.description), encoding="utf-8")
+        argv = [sys.executable, str(Path(__file__).with_name("container.py")), str(file)]
         self.process = subprocess.Popen(
-            [*argv, str(self.place / "root")],
+            [*argv, str(self.directory / "root")],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
         assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        if not said.strip().isdigit():
+        line = self.process.stdout.readline()
+        if not line.strip().isdigit():
             assert self.process.stderr is not None
             raise WrongRequestError(500, self.process.stderr.read().decode(errors="replace")[-400:] or "it ended")
-        self.pid = int(said)
+        self.pid = int(line)
         self.open = 2
         for number, stream in ((1, self.process.stdout), (2, self.process.stderr)):
             threading.Thread(target=self._read, args=(number, stream), daemon=True).start()
-        bindings = (self.wanted["HostConfig"].get("PortBindings") or {}).values()
-        ports = {int(one["HostPort"]) for every in bindings for one in every}
+        bindings = (self.description["HostConfig"].get("PortBindings") or {}).values()
+        ports = {int(binding["HostPort"]) for every in bindings for binding in every}
         self.published = [Published(port) for port in sorted(ports - {PORT})]
 
     def _read(self, number: int, stream: Any) -> None:
@@ -157,16 +157,16 @@ class Container:
         if self.process is not None:
             self.process.wait()
         while self.published:
-            one = self.published.pop()
-            one.shutdown()
-            one.server_close()
+            server = self.published.pop()
+            server.shutdown()
+            server.server_close()
 
     def run(self, argv: list[str]) -> tuple[int, bytes]:
         """Run ARGV in the running container as its user, with its variables; return the status, and what it printed."""
-        uid, _, gid = self.wanted["User"].partition(":")
+        uid, _, gid = self.description["User"].partition(":")
         enter = ["nsenter", f"--target={self.pid}", "--mount", "--ipc", "--pid", "--root"]
         done = subprocess.run(
-            [*enter, f"--setuid={uid}", f"--setgid={gid}", "env", "-i", "--chdir=/", *self.wanted["Env"], *argv],
+            [*enter, f"--setuid={uid}", f"--setgid={gid}", "env", "-i", "--chdir=/", *self.description["Env"], *argv],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
@@ -179,10 +179,10 @@ class Container:
         except OSError:
             return 0.0
         ticks = 0
-        for one in Path("/proc").glob("[0-9]*"):
+        for process in Path("/proc").glob("[0-9]*"):
             try:
-                if os.readlink(one / "ns/pid") == mine:
-                    ticks += sum(map(int, (one / "stat").read_text().rpartition(")")[2].split()[11:15]))
+                if os.readlink(process / "ns/pid") == mine:
+                    ticks += sum(map(int, (process / "stat").read_text().rpartition(")")[2].split()[11:15]))
             except OSError:  # it has just ended
                 continue
         return ticks / os.sysconf("SC_CLK_TCK")
@@ -199,17 +199,17 @@ class Machine:
 
     def find(self, name: str) -> Container:
         """Return the container with the id or the name NAME. Raises WrongRequestError if there is none."""
-        for one in self.containers.values():
-            if name in {one.id, one.name}:
-                return one
+        for container in self.containers.values():
+            if name in {container.id, container.name}:
+                return container
         raise WrongRequestError(404, f"no such container: {name}")
 
     def found_image(self, reference: str) -> dict[str, Any]:
         """Return what the API says of the image REFERENCE. Raises WrongRequestError if there is none."""
-        said: dict[str, Any] = self.image["said"]
-        if reference not in {said["Id"], *said["RepoTags"]}:
+        image: dict[str, Any] = self.image["said"]
+        if reference not in {image["Id"], *image["RepoTags"]}:
             raise WrongRequestError(404, f"no such image: {reference}")
-        return said
+        return image
 
     def create(self, name: str, asked: dict[str, Any]) -> str:
         """Create the container NAME as ASKED, and return its id. Raises WrongRequestError for what is not known."""
@@ -217,7 +217,7 @@ class Machine:
         host: dict[str, Any] = asked.get("HostConfig") or {}
         refuse_unknown(host)
         made = secrets.token_hex(32)
-        wanted = {
+        description = {
             "root": self.image["root"],
             "Entrypoint": asked.get("Entrypoint") or [],
             "Cmd": asked.get("Cmd") or [],
@@ -226,21 +226,23 @@ class Machine:
             "Labels": asked.get("Labels") or {},
             "HostConfig": host,
         }
-        if name and any(one.name == name for one in self.containers.values()):
+        if name and any(container.name == name for container in self.containers.values()):
             raise WrongRequestError(409, f"the name {name} is in use")
-        self.containers[made] = Container(made, name or made[:12], wanted, self.directory / "containers" / made[:12])
+        self.containers[made] = Container(
+            made, name or made[:12], description, self.directory / "containers" / made[:12]
+        )
         return made
 
     def remove(self, name: str) -> None:
-        found = self.find(name)
-        found.kill()
-        del self.containers[found.id]
+        container = self.find(name)
+        container.kill()
+        del self.containers[container.id]
 
     def archive(self, path: str) -> bytes:
         """Return the file PATH of the image in a tar archive. Raises WrongRequestError if there is none."""
         root: Mapping[str, str] = self.image["root"]
-        found = (Path(host) / path[len(at) :].lstrip("/") for at, host in root.items() if path.startswith(f"{at}/"))
-        source = next((one for one in found if one.is_file()), None)
+        files = (Path(host) / path[len(at) :].lstrip("/") for at, host in root.items() if path.startswith(f"{at}/"))
+        source = next((file for file in files if file.is_file()), None)
         if source is None:
             raise WrongRequestError(404, f"no such file: {path}")
         stream = io.BytesIO()
@@ -249,8 +251,8 @@ class Machine:
         return stream.getvalue()
 
     def end(self) -> None:
-        for one in list(self.containers):
-            self.remove(one)
+        for key in list(self.containers):
+            self.remove(key)
 
 
 def refuse_unknown(host: Mapping[str, Any]) -> None:
@@ -270,15 +272,15 @@ def frame(number: int, text: bytes) -> bytes:
     return struct.pack(">BxxxL", number, len(text)) + text
 
 
-def described(one: Container) -> dict[str, Any]:
+def described(container: Container) -> dict[str, Any]:
     """Return what the API says of a container."""
-    code = one.process.returncode if one.process is not None and one.status == "exited" else 0
+    code = container.process.returncode if container.process is not None and container.status == "exited" else 0
     return {
-        "Id": one.id,
-        "Name": f"/{one.name}",
-        "Config": {"Tty": False, "Labels": one.wanted["Labels"]},
+        "Id": container.id,
+        "Name": f"/{container.name}",
+        "Config": {"Tty": False, "Labels": container.description["Labels"]},
         "HostConfig": {"LogConfig": {"Type": "json-file"}},
-        "State": {"Status": one.status, "ExitCode": code, "OOMKilled": False},
+        "State": {"Status": container.status, "ExitCode": code, "OOMKilled": False},
     }
 
 
@@ -287,8 +289,8 @@ class Handler(BaseHTTPRequestHandler):
 
     @property
     def machine(self) -> Machine:
-        found: Machine = self.server.machine  # type: ignore[attr-defined]  # `serve` sets it
-        return found
+        machine: Machine = self.server.machine  # type: ignore[attr-defined]  # `serve` sets it
+        return machine
 
     def address_string(self) -> str:
         return "a client"  # the socket's own has no address
@@ -337,8 +339,13 @@ class Handler(BaseHTTPRequestHandler):
             case ["GET", "containers", "json"]:
                 self._json(
                     [
-                        {"Id": one.id, "Names": [f"/{one.name}"], "Labels": one.wanted["Labels"], "State": one.status}
-                        for one in machine.containers.values()
+                        {
+                            "Id": container.id,
+                            "Names": [f"/{container.name}"],
+                            "Labels": container.description["Labels"],
+                            "State": container.status,
+                        }
+                        for container in machine.containers.values()
                     ]
                 )
             case ["POST", "containers", "create"]:
@@ -355,39 +362,39 @@ class Handler(BaseHTTPRequestHandler):
             case _:
                 raise WrongRequestError(404, f"this stand-in for an engine knows no {method} {'/'.join(steps)}")
 
-    def _container(self, one: Container, verb: str, asked: Mapping[str, str], body: dict[str, Any]) -> None:
+    def _container(self, container: Container, verb: str, asked: Mapping[str, str], body: dict[str, Any]) -> None:
         match verb:
             case "json":
-                self._json(described(one))
+                self._json(described(container))
             case "start":
-                one.start()
+                container.start()
                 self._json({}, 200)
             case "stop":
-                self._stop(one, float(asked.get("t", 10)))
+                self._stop(container, float(asked.get("t", 10)))
                 self._json({}, 200)
             case "kill":
-                one.kill()
+                container.kill()
                 self._json({}, 200)
             case "archive":
                 self._bytes(self.machine.archive(asked["path"]))
             case "stats":
-                used = round(one.processor() * 10**9)
+                used = round(container.processor() * 10**9)
                 self._json({"memory_stats": {}, "cpu_stats": {"cpu_usage": {"total_usage": used}}})
             case "logs":
-                self._logs(one, follow=asked.get("follow") in {"1", "true", "True"})
+                self._logs(container, follow=asked.get("follow") in {"1", "true", "True"})
             case "exec":
                 made = secrets.token_hex(32)
-                self.machine.commands[made] = (one, list(body["Cmd"]), None)
+                self.machine.commands[made] = (container, list(body["Cmd"]), None)
                 self._json({"Id": made}, 201)
             case _:
                 raise WrongRequestError(404, f"this stand-in for an engine knows no {verb} of a container")
 
-    def _stop(self, one: Container, patience: float) -> None:
-        one.signal(signal.SIGTERM)
+    def _stop(self, container: Container, patience: float) -> None:
+        container.signal(signal.SIGTERM)
         until = time.monotonic() + patience
-        while one.status == "running" and time.monotonic() < until:
+        while container.status == "running" and time.monotonic() < until:
             time.sleep(_PAUSE)
-        one.kill()
+        container.kill()
 
     def _stream(self) -> None:
         self.close_connection = True
@@ -396,15 +403,15 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.flush()
 
-    def _logs(self, one: Container, *, follow: bool) -> None:
+    def _logs(self, container: Container, *, follow: bool) -> None:
         self._stream()
-        for number, line in said_by(one, follow=follow):
+        for number, line in said_by(container, follow=follow):
             self.wfile.write(frame(number, line))
 
     def _run(self, command: str) -> None:
-        one, argv, _ = self.machine.commands[command]
-        status, output = one.run(argv)
-        self.machine.commands[command] = (one, argv, status)
+        container, argv, _ = self.machine.commands[command]
+        status, output = container.run(argv)
+        self.machine.commands[command] = (container, argv, status)
         self._stream()
         time.sleep(_PAUSE)  # the client reads what follows the headers past its own buffer
         self.wfile.write(frame(1, output) if output else b"")
@@ -412,15 +419,15 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_DELETE = do_HEAD = _answer  # noqa: N815 - the names that http.server calls
 
 
-def said_by(one: Container, *, follow: bool) -> Iterator[tuple[int, bytes]]:
+def said_by(container: Container, *, follow: bool) -> Iterator[tuple[int, bytes]]:
     """Yield what a container has said, and if FOLLOW what it says until it ends."""
     at = 0
     while True:
-        ended = one.ended
-        while at < len(one.lines):
-            yield one.lines[at]
+        ended = container.ended
+        while at < len(container.lines):
+            yield container.lines[at]
             at += 1
-        if ended or not follow or one.process is None:
+        if ended or not follow or container.process is None:
             return
         time.sleep(_PAUSE)
 

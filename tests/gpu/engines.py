@@ -47,10 +47,10 @@ class Engine:
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     @classmethod
-    def below(cls, place: Path, shared: Sequence[Path], product: Product, at: Path) -> Engine:
-        """Return the engine of PRODUCT in what lay.py laid out in PLACE; its socket is in `AT/engine`, now made."""
+    def below(cls, directory: Path, shared: Sequence[Path], product: Product, at: Path) -> Engine:
+        """Return the engine of PRODUCT in what lay.py laid out in DIRECTORY; its socket is in `AT/engine`, now made."""
         (at / "engine").mkdir(parents=True)
-        return cls(product, place / "engines", shared, at / "engine/engine.sock")
+        return cls(product, directory / "engines", shared, at / "engine/engine.sock")
 
     @property
     def data(self) -> str:
@@ -84,13 +84,13 @@ class Engine:
                     "storage": info["Driver"],
                     "cgroups": info.get("CgroupVersion"),
                     "cdi": info.get("CDISpecDirs"),
-                    "parts": {one["Name"]: one["Version"] for one in version.get("Components") or ()},
+                    "parts": {part["Name"]: part["Version"] for part in version.get("Components") or ()},
                 }
             except _NOT_THERE:
                 time.sleep(0.2)
-        raise RuntimeError(f"{self.product} does not answer: {self.said()}")
+        raise RuntimeError(f"{self.product} does not answer: {self.log_end()}")
 
-    def said(self) -> str:
+    def log_end(self) -> str:
         return self.log.read_text(errors="replace")[-2500:]
 
     def script(self) -> str:
@@ -129,13 +129,13 @@ class Engine:
         changes = [f"LABEL {name}={value}" for name, value in labels.items()]
         repository, _, tag = tags[0].partition(":")
         with self.client(1800) as client, subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
-            said = client.api.import_image_from_stream(chunks(process), repository, tag, changes)
+            answer = client.api.import_image_from_stream(chunks(process), repository, tag, changes)
             if process.wait() != 0:
                 raise RuntimeError(f"{argv[0]} ended with {process.returncode}")
             try:
                 image: str = client.api.inspect_image(tags[0])["Id"]
             except docker.errors.ImageNotFound as error:
-                raise RuntimeError(f"no image: {str(said)[-1000:]}") from error
+                raise RuntimeError(f"no image: {str(answer)[-1000:]}") from error
             for other in tags[1:]:
                 name, _, version = other.partition(":")
                 client.api.tag(image, name, version)

@@ -45,24 +45,24 @@ class Pieces(io.RawIOBase):
         return len(taken)
 
 
-def checked(places: Sequence[Path], pieces: Sequence[dict[str, str]]) -> list[Path]:
-    """Return where PIECES lie in PLACES. Exits if one is missing or has other bytes than were packed."""
-    found = []
+def checked(directories: Sequence[Path], pieces: Sequence[dict[str, str]]) -> list[Path]:
+    """Return where PIECES lie in DIRECTORIES. Exits if one is missing or has other bytes than were packed."""
+    paths = []
     for piece in pieces:
-        here = [place / piece["name"] for place in places if (place / piece["name"]).is_file()]
+        here = [directory / piece["name"] for directory in directories if (directory / piece["name"]).is_file()]
         if not here:
-            raise SystemExit(f"{piece['name']}: in none of {', '.join(map(str, places))}")
+            raise SystemExit(f"{piece['name']}: in none of {', '.join(map(str, directories))}")
         if hashlib.sha256(here[0].read_bytes()).hexdigest() != piece["sha256"]:
             raise SystemExit(f"{here[0]}: not the bytes that were packed")
-        found.append(here[0])
-    return found
+        paths.append(here[0])
+    return paths
 
 
-def unpack(files: Sequence[Path], place: Path) -> None:
-    """Unpack into PLACE the archive that FILES are the pieces of."""
+def unpack(files: Sequence[Path], target: Path) -> None:
+    """Unpack into TARGET the archive that FILES are the pieces of."""
     parts = Pieces(file.read_bytes() for file in files)
     with lzma.open(io.BufferedReader(parts, 1 << 20)) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
-        tar.extractall(place)
+        tar.extractall(target)
 
 
 def patch(trees: Path) -> None:
@@ -75,16 +75,16 @@ def patch(trees: Path) -> None:
         shutil.copy(file, target)
 
 
-def lay(places: Sequence[Path], target: Path) -> None:
-    """Lay out in TARGET what the pieces in PLACES hold."""
-    manifest = next((place / MANIFEST for place in places if (place / MANIFEST).is_file()), None)
+def lay(directories: Sequence[Path], target: Path) -> None:
+    """Lay out in TARGET what the pieces in DIRECTORIES hold."""
+    manifest = next((directory / MANIFEST for directory in directories if (directory / MANIFEST).is_file()), None)
     if manifest is None:
-        raise SystemExit(f"{MANIFEST}: in none of {', '.join(map(str, places))}")
+        raise SystemExit(f"{MANIFEST}: in none of {', '.join(map(str, directories))}")
     archives = json.loads(manifest.read_text(encoding="utf-8"))
     target.mkdir(parents=True, exist_ok=True)
-    files = [checked(places, pieces) for pieces in archives.values()]
+    files = [checked(directories, pieces) for pieces in archives.values()]
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda one: unpack(one, target), files))
+        list(pool.map(lambda pieces: unpack(pieces, target), files))
     if (target / "trees").is_dir():
         patch(target / "trees")
 

@@ -80,7 +80,7 @@ def write(layer: dict[str, Any], literals: BinaryIO, cache: Path) -> None:
     """Write LAYER, as `layers.json` has it, into CACHE; what the machine lacks comes next in LITERALS."""
     digest, partial = hashlib.sha256(), cache / f"{layer['key']}.partial"
     with partial.open("wb") as target:
-        for part in (Part(*one) for one in layer["parts"]):
+        for part in (Part(*fields) for fields in layer["parts"]):
             with open(part.path, "rb") if part.path else io.BytesIO() as own:
                 for data in copied(own if part.path else literals, part.size):
                     digest.update(data)
@@ -92,20 +92,20 @@ def write(layer: dict[str, Any], literals: BinaryIO, cache: Path) -> None:
     (cache / f"{layer['key']}.json").write_text(layer["note"], encoding="utf-8")
 
 
-def packed(places: Sequence[Path]) -> dict[str, Any]:
-    """Return what `pack_layers.py` wrote of the pieces in PLACES."""
-    manifest = next(place / MANIFEST for place in places if (place / MANIFEST).is_file())
+def packed(directories: Sequence[Path]) -> dict[str, Any]:
+    """Return what `pack_layers.py` wrote of the pieces in DIRECTORIES."""
+    manifest = next(directory / MANIFEST for directory in directories if (directory / MANIFEST).is_file())
     described: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
     return described
 
 
-def lay(places: Sequence[Path], cache: Path, say: Callable[[str], None] = print) -> None:
-    """Write into CACHE the layers whose pieces are in PLACES; SAY what took how long.
+def lay(directories: Sequence[Path], cache: Path, say: Callable[[str], None] = print) -> None:
+    """Write into CACHE the layers whose pieces are in DIRECTORIES; SAY what took how long.
 
     Raises SystemExit, with nothing written, if a piece or a file of this machine has other bytes than were packed.
     """
-    described, began = packed(places), time.monotonic()
-    parts = [Part(*one) for layer in described["layers"] for one in layer["parts"]]
+    described, began = packed(directories), time.monotonic()
+    parts = [Part(*fields) for layer in described["layers"] for fields in layer["parts"]]
     cache.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor() as pool:
         wrong = [text for text in pool.map(other, parts) if text]
@@ -113,7 +113,7 @@ def lay(places: Sequence[Path], cache: Path, say: Callable[[str], None] = print)
             raise SystemExit("\n".join([f"{len(wrong)} files here are not those that were packed", *wrong[:9]]))
         own = [part.size for part in parts if part.path]
         say(f"{len(own)} files of this machine with {sum(own)} bytes, checked: {time.monotonic() - began:.1f} s")
-        files = checked(places, described["pieces"])
+        files = checked(directories, described["pieces"])
         literals = io.BufferedReader(Pieces(pool.map(lambda file: unpacked(file.read_bytes()), files)), _CHUNK)
         for layer in described["layers"]:
             write(layer, literals, cache)

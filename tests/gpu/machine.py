@@ -56,16 +56,16 @@ class Place:
 
     def path(self, tree: str) -> str:
         """Return the search path for Python: vLLM as TREE, what the machine lacks, and the scripts of the tests."""
-        ours = self.repository
-        parts = [self.tree(tree), self.root / "site", self.root / "kernels/site", ours]
-        scripts = [ours / path for path in ("tests", "tests/series/probes", "launcher/nvllm/runtime")]
+        repository = self.repository
+        parts = [self.tree(tree), self.root / "site", self.root / "kernels/site", repository]
+        scripts = [repository / path for path in ("tests", "tests/series/probes", "launcher/nvllm/runtime")]
         return os.pathsep.join(map(str, [*parts, *scripts]))
 
     def commands(self) -> str:
         """Return the search path for Python in which `nvllm` is, what it needs, and the scripts of the tests."""
-        ours = [self.repository / path for path in ("launcher", "tests", "")]
+        packages = [self.repository / path for path in ("launcher", "tests", "")]
         scripts = [self.repository / path for path in ("tests/series/probes", "launcher/nvllm/runtime")]
-        return os.pathsep.join(map(str, [*ours, self.root / "tool", *scripts]))
+        return os.pathsep.join(map(str, [*packages, self.root / "tool", *scripts]))
 
 
 @dataclass(frozen=True)
@@ -140,13 +140,13 @@ def python(*arguments: str) -> list[str]:
 
 def sentinels(log: str) -> dict[str, list[str]]:
     """Return what LOG says of each switch, by name: ``enabled=true``, ``first_fire``, ``count=100``."""
-    found: dict[str, list[str]] = {}
+    messages: dict[str, list[str]] = {}
     for line in log.splitlines():
-        _, there, told = line.partition("nvllm.sentinel name=")
+        _, there, message = line.partition("nvllm.sentinel name=")
         if there:
-            name, _, what = told.partition(" ")
-            found.setdefault(name, []).append(what.strip())
-    return found
+            name, _, what = message.partition(" ")
+            messages.setdefault(name, []).append(what.strip())
+    return messages
 
 
 def missed(log: str) -> list[str]:
@@ -160,17 +160,17 @@ def last_json(text: str) -> dict[str, object]:
     for line in reversed(text.splitlines()):
         if line.startswith("{"):
             try:
-                found: dict[str, object] = json.loads(line)
+                document: dict[str, object] = json.loads(line)
             except json.JSONDecodeError:
                 continue
-            return found
+            return document
     return {}
 
 
 def whole_json(text: str) -> dict[str, Any]:
     """Return TEXT, if it is a JSON object, or nothing."""
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except json.JSONDecodeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

@@ -114,41 +114,41 @@ def loadable(filename: str, python: str) -> bool:
     """Return whether PYTHON (``3.12``) on x86-64 can load the wheel FILENAME."""
     version = tuple(map(int, python.split(".")))
     platforms = platform_tags(Target(python, "x86_64", 39))
-    wanted = {*cpython_tags(version, platforms=platforms), *compatible_tags(version, platforms=platforms)}
-    return not wanted.isdisjoint(parse_wheel_filename(filename)[3])
+    tags = {*cpython_tags(version, platforms=platforms), *compatible_tags(version, platforms=platforms)}
+    return not tags.isdisjoint(parse_wheel_filename(filename)[3])
 
 
 def files_of(wheels: Sequence[LockedWheel], python: str, store: Store, scratch: Path) -> Iterator[Path]:
     """Yield the files of WHEELS, which the store has; those that PYTHON cannot load are fetched in the same version."""
-    others = [wheel for wheel in wheels if not loadable(wheel.file.filename, python)]
-    yield from (store.path(wheel.file.sha256) for wheel in wheels if wheel not in others)
-    if others:
+    unloadable = [wheel for wheel in wheels if not loadable(wheel.file.filename, python)]
+    yield from (store.path(wheel.file.sha256) for wheel in wheels if wheel not in unloadable)
+    if unloadable:
         platforms = [f"--platform={tag}" for tag in platform_tags(Target(python, "x86_64", 39))]
         argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
         argv += [f"--python-version={python}", "--implementation=cp", *platforms, f"--dest={scratch}"]
-        subprocess.run([*argv, *(f"{wheel.name}=={wheel.version}" for wheel in others)], check=True)
+        subprocess.run([*argv, *(f"{wheel.name}=={wheel.version}" for wheel in unloadable)], check=True)
         yield from sorted(scratch.glob("*.whl"))
 
 
-def unpack(wheel: Path, place: Path, keep: Callable[[str], bool] = lambda _: True) -> None:
-    """Unpack into PLACE those files of WHEEL that a test may load and that KEEP takes."""
+def unpack(wheel: Path, target: Path, keep: Callable[[str], bool] = lambda _: True) -> None:
+    """Unpack into TARGET those files of WHEEL that a test may load and that KEEP takes."""
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             if not name.endswith("/") and not unloaded(name) and keep(name):
-                archive.extract(name, place)
+                archive.extract(name, target)
 
 
-def lay_vllm(wheel: Path, place: Path) -> None:
-    """Lay out vLLM's WHEEL as `PLACE/stock`, and as `PLACE/changed` the files that the whole series changes."""
-    unpack(wheel, place / "stock")
-    directory, shown = ROOT / "patches/v0.21.0", "patches/v0.21.0"
-    series = seriesfile.load(directory, shown)
+def lay_vllm(wheel: Path, target: Path) -> None:
+    """Lay out vLLM's WHEEL as `TARGET/stock`, and as `TARGET/changed` the files that the whole series changes."""
+    unpack(wheel, target / "stock")
+    directory, label = ROOT / "patches/v0.21.0", "patches/v0.21.0"
+    series = seriesfile.load(directory, label)
     carried = [patch.id for patch in series.patches if patch.status == "carried"]
-    diffs = seriesfile.diffs(directory, patchset.choose(series, carried), shown)
-    for path, content in patching.apply_all(DirectoryTree(place / "stock"), list(diffs.values())).items():
+    diffs = seriesfile.diffs(directory, patchset.choose(series, carried), label)
+    for path, content in patching.apply_all(DirectoryTree(target / "stock"), list(diffs.values())).items():
         assert content is not None, path
-        (place / "changed" / path).parent.mkdir(parents=True, exist_ok=True)
-        (place / "changed" / path).write_bytes(content)
+        (target / "changed" / path).parent.mkdir(parents=True, exist_ok=True)
+        (target / "changed" / path).write_bytes(content)
 
 
 TAKEN = (
@@ -163,14 +163,14 @@ TAKEN = (
 """Of this repository."""
 
 
-def lay_repository(place: Path) -> None:
+def lay_repository(target: Path) -> None:
     """Lay out what the tests of a GPU run of this repository: the tracked and the new files that are no documents."""
     argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *TAKEN]
     listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in listed.rstrip("\0").split("\0"):
         if (ROOT / name).is_file():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, place / name)
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target / name)
 
 
 def archive(source: Path, target: Path) -> None:
@@ -182,51 +182,51 @@ def archive(source: Path, target: Path) -> None:
 
 def split(whole: Path, size: int) -> list[dict[str, object]]:
     """Cut the file WHOLE into pieces of at most SIZE bytes beside it, and return what `pieces.json` says of each."""
-    found: list[dict[str, object]] = []
+    pieces: list[dict[str, object]] = []
     with whole.open("rb") as stream:
         while data := stream.read(size):
-            name = f"{whole.name}.{len(found):02}"
+            name = f"{whole.name}.{len(pieces):02}"
             whole.with_name(name).write_bytes(data)
-            found.append({"name": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()})
+            pieces.append({"name": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()})
     whole.unlink()
-    return found
+    return pieces
 
 
-def strip(place: Path) -> None:
-    """Take the symbols for a debugger out of the libraries below PLACE."""
-    for library in place.rglob("*.so"):
+def strip(directory: Path) -> None:
+    """Take the symbols for a debugger out of the libraries below DIRECTORY."""
+    for library in directory.rglob("*.so"):
         subprocess.run(["strip", "--strip-unneeded", library], check=True)
 
 
-def lay_code(place: Path, python: str) -> None:
-    """Lay out in PLACE what is of this repository, the kernels layer for PYTHON, and what benchmarks need."""
-    lay_repository(place / "repository")
-    lay_kernels = ["benchmarks.gpu.first_fire", "lay", "--python", python, str(place / "kernels")]
+def lay_code(target: Path, python: str) -> None:
+    """Lay out in TARGET what is of this repository, the kernels layer for PYTHON, and what benchmarks need."""
+    lay_repository(target / "repository")
+    lay_kernels = ["benchmarks.gpu.first_fire", "lay", "--python", python, str(target / "kernels")]
     subprocess.run([sys.executable, "-m", *lay_kernels], cwd=ROOT, check=True)
-    with tempfile.TemporaryDirectory(dir=place) as scratch:
+    with tempfile.TemporaryDirectory(dir=target) as scratch:
         sources.lay(Path(scratch))
-        (place / "trees").mkdir()
+        (target / "trees").mkdir()
         for name in ("upstream_zeroer.py", "sources.json"):
-            shutil.copy(Path(scratch, name), place / "trees")
+            shutil.copy(Path(scratch, name), target / "trees")
 
 
-def lay_site(place: Path, wheels: Sequence[LockedWheel], python: str, store: Store) -> None:
-    """Lay out WHEELS in `PLACE/site`."""
-    with tempfile.TemporaryDirectory(dir=place) as scratch:
+def lay_site(target: Path, wheels: Sequence[LockedWheel], python: str, store: Store) -> None:
+    """Lay out WHEELS in `TARGET/site`."""
+    with tempfile.TemporaryDirectory(dir=target) as scratch:
         for wheel in files_of(wheels, python, store, Path(scratch)):
-            unpack(wheel, place / "site")
+            unpack(wheel, target / "site")
     for name in LIBRARIES:
-        strip(place / "site" / name)
+        strip(target / "site" / name)
 
 
-def lay_tool(place: Path, python: str) -> None:
-    """Lay out in `PLACE/tool` what `nvllm` needs on PYTHON, in the versions that its developers have."""
+def lay_tool(target: Path, python: str) -> None:
+    """Lay out in `TARGET/tool` what `nvllm` needs on PYTHON, in the versions that its developers have."""
     pinned = [line.split(" ")[0] for line in (ROOT / "requirements-dev.txt").read_text().splitlines()]
-    constraints = place / "constraints.txt"
+    constraints = target / "constraints.txt"
     constraints.write_text("\n".join(line for line in pinned if "==" in line), encoding="utf-8")
     argv = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:", f"--python-version={python}"]
     argv += [f"--platform={tag}" for tag in platform_tags(Target(python, "x86_64", 39))]
-    subprocess.run([*argv, f"--target={place / 'tool'}", f"--constraint={constraints}", *TOOL], check=True)
+    subprocess.run([*argv, f"--target={target / 'tool'}", f"--constraint={constraints}", *TOOL], check=True)
     constraints.unlink()
 
 
@@ -248,43 +248,45 @@ _UNUSED_BY_ENGINES = (
 )
 
 
-def lay_engines(place: Path) -> None:
-    """Lay out in `PLACE/engines` Docker and Podman as Debian's packages have them, without what no container needs."""
+def lay_engines(target: Path) -> None:
+    """Lay out in `TARGET/engines` Docker and Podman as Debian's packages have them, without what no container needs."""
     from support import private_engines  # it needs what the tests need
 
-    (place / "engines").mkdir()
+    (target / "engines").mkdir()
     source = private_engines.distribution("trixie")
     excluded = [f"--exclude={pattern}" for pattern in _UNUSED_BY_ENGINES]
     with subprocess.Popen(["tar", "-C", source, *excluded, "-cf", "-", "."], stdout=subprocess.PIPE) as whole:
-        subprocess.run(["tar", "-C", place / "engines", "-xf", "-"], stdin=whole.stdout, check=True)
+        subprocess.run(["tar", "-C", target / "engines", "-xf", "-"], stdin=whole.stdout, check=True)
     assert whole.returncode == 0, source
 
 
-def lay_registry(place: Path) -> None:
-    """Lay out in `PLACE/registry` a registry, Debian's docker-registry, as apt downloads and checks it."""
-    with tempfile.TemporaryDirectory(dir=place) as scratch:
+def lay_registry(target: Path) -> None:
+    """Lay out in `TARGET/registry` a registry, Debian's docker-registry, as apt downloads and checks it."""
+    with tempfile.TemporaryDirectory(dir=target) as scratch:
         subprocess.run(["apt-get", "--quiet", "download", "docker-registry"], cwd=scratch, check=True)
         (package,) = Path(scratch).glob("*.deb")
-        subprocess.run(["dpkg-deb", "--extract", package, place / "registry"], check=True)
+        subprocess.run(["dpkg-deb", "--extract", package, target / "registry"], check=True)
 
 
 ARCHIVES = ("code", "engines", "registry", "site", "tool", "vllm")
 
 
-def pack(place: Path, python: str, have: Collection[str], size: int, archives: Collection[str]) -> None:
-    """Write the pieces of ARCHIVES for a machine with PYTHON and the distributions HAVE into PLACE, SIZE bytes at most.
+def pack(directory: Path, python: str, have: Collection[str], size: int, archives: Collection[str]) -> None:
+    """Write the pieces of ARCHIVES, of at most SIZE bytes, for a machine with PYTHON and the distributions HAVE.
+
+    They are in DIRECTORY then.
 
     :raises nvllm.core.refusal.Refused: when a locked file cannot be had, or a patch does not apply.
     """
-    project, ours = find_project(None, Path(__file__).parent), places(dict(os.environ))
+    project, own = find_project(None, Path(__file__).parent), places(dict(os.environ))
     made, stale = identity.load_build(project, IMAGE, None)
     refuse_any(stale)
-    store, wheels = Store(ours.store), needed(made.lock, have)
+    store, wheels = Store(own.store), needed(made.lock, have)
     vllm = next(wheel.file for wheel in made.lock.wheels if wheel.name == made.lock.vllm.distribution)
     locked = [wheel.file for wheel in wheels if loadable(wheel.file.filename, python)]
     fetch.fetch([vllm, *locked], store, Sources(None, os.environ), Silent(), offline=False)
-    place.mkdir(parents=True, exist_ok=True)
-    manifest = place / MANIFEST
+    directory.mkdir(parents=True, exist_ok=True)
+    manifest = directory / MANIFEST
     pieces = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else {}
     lay: dict[str, Callable[[Path], None]] = {
         "code": lambda top: lay_code(top, python),
@@ -295,9 +297,9 @@ def pack(place: Path, python: str, have: Collection[str], size: int, archives: C
         "vllm": lambda top: lay_vllm(store.path(vllm.sha256), top / "trees"),
     }
     for name in archives:
-        with tempfile.TemporaryDirectory(dir=place) as scratch:
+        with tempfile.TemporaryDirectory(dir=directory) as scratch:
             lay[name](Path(scratch))
-            whole = place / f"{name}.tar.xz"
+            whole = directory / f"{name}.tar.xz"
             archive(Path(scratch), whole)
         pieces[whole.name] = split(whole, size)
     manifest.write_text(json.dumps(pieces, indent=1) + "\n", encoding="utf-8")
@@ -306,14 +308,14 @@ def pack(place: Path, python: str, have: Collection[str], size: int, archives: C
 def main(argv: Sequence[str]) -> int:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(prog="python -m gpu.pack", description=__doc__.split("\n\n")[0])
-    parser.add_argument("place", type=Path, metavar="DIR")
+    parser.add_argument("directory", type=Path, metavar="DIR")
     parser.add_argument("--python", default="3.12", help="of the machine (default 3.12)")
     parser.add_argument("--have", type=Path, help="what `pip list --format=freeze` prints there")
     parser.add_argument("--piece", type=int, default=PIECE, help=f"most bytes of a piece (default {PIECE})")
     parser.add_argument("--only", nargs="+", choices=ARCHIVES, default=ARCHIVES, help="what to pack anew")
     asked = parser.parse_args(argv)
     have = distributions(asked.have.read_text(encoding="utf-8")) if asked.have else {"torch", "triton"}
-    pack(asked.place.resolve(), asked.python, have, asked.piece, asked.only)
+    pack(asked.directory.resolve(), asked.python, have, asked.piece, asked.only)
     return 0
 
 

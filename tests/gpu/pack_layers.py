@@ -101,8 +101,8 @@ def packed(data: bytes) -> bytes:
     return target.raw[:size]
 
 
-def pack(place: Path, images: Sequence[Image], machine: Mapping[str, str], most: int) -> None:
-    """Write the pieces of the layers of IMAGES into directories of at most MOST bytes in PLACE."""
+def pack(directory: Path, images: Sequence[Image], machine: Mapping[str, str], most: int) -> None:
+    """Write the pieces of the layers of IMAGES into directories of at most MOST bytes in DIRECTORY."""
     layers = [*{layer.diff_id: layer for image in images for layer in image.layers}.values()]
     made = {layer: [part for part in parts(layer.path, machine) if part.size] for layer in layers}
     chunks = (chunk for layer in layers for chunk in literals(layer.path, made[layer]))
@@ -113,14 +113,14 @@ def pack(place: Path, images: Sequence[Image], machine: Mapping[str, str], most:
             for data in pool.map(packed, several):
                 if len(data) > room:
                     number, room = number + 1, most
-                    (place / str(number)).mkdir(parents=True)
+                    (directory / str(number)).mkdir(parents=True)
                 room -= len(data)
                 name = f"layers.{len(pieces):04}.zst"
-                (place / str(number) / name).write_bytes(data)
+                (directory / str(number) / name).write_bytes(data)
                 pieces.append({"name": name, "sha256": hashlib.sha256(data).hexdigest()})
     described = [described_layer(layer, made[layer]) for layer in layers]
     text = json.dumps({"images": {image.name: image.id for image in images}, "pieces": pieces, "layers": described})
-    (place / str(number) / MANIFEST).write_text(text, encoding="utf-8")
+    (directory / str(number) / MANIFEST).write_text(text, encoding="utf-8")
 
 
 def described_layer(layer: Layer, made_of: Sequence[Part]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def described_layer(layer: Layer, made_of: Sequence[Part]) -> dict[str, Any]:
 def main(argv: Sequence[str]) -> int:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(prog="python -m gpu.pack_layers", description=__doc__.split("\n\n")[0])
-    parser.add_argument("place", type=Path, metavar="DIR")
+    parser.add_argument("directory", type=Path, metavar="DIR")
     parser.add_argument("--machine", type=Path, required=True, metavar="LIST", help="what sha256sum printed there")
     parser.add_argument("--most", type=int, default=MOST, help=f"bytes of a directory (default {MOST})")
     asked = parser.parse_args(argv)
@@ -141,7 +141,7 @@ def main(argv: Sequence[str]) -> int:
         made = project.whole(Path(scratch), {})
         builder = ImageBuilder(made, places(os.environ), Silent(), offline=False)
         images = [builder.image(identity.load_build(made, name, None)[0]) for name in (project.OF, project.IMAGE)]
-        pack(asked.place, images, of_machine(lines), asked.most)
+        pack(asked.directory, images, of_machine(lines), asked.most)
     return 0
 
 

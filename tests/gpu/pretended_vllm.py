@@ -27,9 +27,9 @@ COMPILING, LOADING = 1.0, 0.1
 
 def lay(tree: Path) -> None:
     """Put this program into TREE as vLLM's command."""
-    place = tree / "vllm/entrypoints/cli"
-    place.mkdir(parents=True)
-    shutil.copy(__file__, place / "main.py")
+    directory = tree / "vllm/entrypoints/cli"
+    directory.mkdir(parents=True)
+    shutil.copy(__file__, directory / "main.py")
 
 
 def busy(seconds: float) -> None:
@@ -43,15 +43,15 @@ def kernel(length: int) -> None:
     kind = "one" if length == 1 else "divisible" if length % 16 == 0 else "any"
     name = f"__grp__{kind}.json"
     own, blessed = Path(os.environ["TRITON_CACHE_DIR"]), "VLLM_FORCE_AOT_LOAD" in os.environ
-    places = [own, Path(LOST)] if blessed else [own]
-    if any((place / kind / name).is_file() for place in places):
+    caches = [own, Path(LOST)] if blessed else [own]
+    if any((cache / kind / name).is_file() for cache in caches):
         return
     print(f"nvllm.kernels miss key={kind} name={kind}.json", flush=True)
-    said = json.dumps({"key": kind, "name": kind, "arguments": "n: i32"})
-    print(f"nvllm.kernels compiled {said}", flush=True)
-    (places[-1] / kind).mkdir(parents=True, exist_ok=True)
-    (places[-1] / kind / name).write_text("{}")
-    (places[-1] / kind / f"{kind}.cubin").write_text("code" * 100)
+    entry = json.dumps({"key": kind, "name": kind, "arguments": "n: i32"})
+    print(f"nvllm.kernels compiled {entry}", flush=True)
+    (caches[-1] / kind).mkdir(parents=True, exist_ok=True)
+    (caches[-1] / kind / name).write_text("{}")
+    (caches[-1] / kind / f"{kind}.cubin").write_text("code" * 100)
 
 
 def compile_or_load(cache: Path) -> None:
@@ -125,18 +125,18 @@ def bench() -> None:
     requests, length = int(option("num-prompts")), int(option("random-output-len"))
     served = Path("/proc/1/cmdline").read_bytes().decode().split("\0")
     milliseconds = 20.0 if served[served.index("--max-num-seqs") + 1] == "1" else 10.0
-    said: dict[str, float] = {f"p{share}_{name}_ms": milliseconds for name in METRICS for share in PERCENTILES}
-    said |= {"completed": requests, "total_output_tokens": requests * length, "duration": requests * milliseconds}
-    said |= {"output_throughput": 1000 * length / milliseconds, "request_throughput": 1000 / milliseconds}
-    Path(option("result-dir"), option("result-filename")).write_text(json.dumps(said))
+    result: dict[str, float] = {f"p{share}_{name}_ms": milliseconds for name in METRICS for share in PERCENTILES}
+    result |= {"completed": requests, "total_output_tokens": requests * length, "duration": requests * milliseconds}
+    result |= {"output_throughput": 1000 * length / milliseconds, "request_throughput": 1000 / milliseconds}
+    Path(option("result-dir"), option("result-filename")).write_text(json.dumps(result))
     if "--profile" in sys.argv:
-        place = Path(served[served.index("--profiler-config.torch_profiler_dir") + 1])
+        directory = Path(served[served.index("--profiler-config.torch_profiler_dir") + 1])
         on = Path("/run/nvllm/page-zeroer").exists()
         names = ["gemm", *(["zero_pages_kernel"] if on else []), *([] if "--enforce-eager" in served else ["triton_x"])]
         kernels = [{"ph": "X", "cat": "kernel", "name": name, "ts": 9 * at, "dur": 2} for at, name in enumerate(names)]
         step = {"ph": "X", "cat": "user_annotation", "name": "execute_context_1(3)_generation_0(0)", "ts": 0, "dur": 9}
-        place.mkdir(exist_ok=True)
-        with gzip.open(place / "rank0.1.pt.trace.json.gz", "wt", encoding="utf-8") as stream:
+        directory.mkdir(exist_ok=True)
+        with gzip.open(directory / "rank0.1.pt.trace.json.gz", "wt", encoding="utf-8") as stream:
             json.dump({"traceEvents": [step, *kernels]}, stream)
 
 

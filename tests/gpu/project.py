@@ -223,7 +223,7 @@ def write(ground: Ground, models: Mapping[str, Path]) -> Build:
 def lay(ground: Ground, build: Build) -> None:
     """Lay out the files of the image of BUILD, what the stand-in for an engine says of it, and the build record."""
     digest = f"sha256:{build.build_hash}"
-    said = {
+    image = {
         "Id": digest,
         "RootFS": {"Layers": []},
         "RepoTags": list(build.tags),
@@ -231,7 +231,7 @@ def lay(ground: Ground, build: Build) -> None:
         "Architecture": "amd64",
         "Size": 0,
     }
-    described = {"said": said, "root": root(ground, build)}
+    described = {"said": image, "root": root(ground, build)}
     (ground.engine / "image.json").write_text(json.dumps(described), encoding="utf-8")
     record(ground, build, digest)
 
@@ -251,8 +251,8 @@ def root(ground: Ground, build: Build) -> dict[str, str]:
     own.mkdir(parents=True)
     (own / "identity.json").write_text(canonical.pretty(identity.identity(build, ())), encoding="utf-8")
     (own / "triton").mkdir()
-    for place, source in identity.runtime_paths().items():
-        shutil.copy(source, files / Path(place).relative_to("opt"))
+    for target, source in identity.runtime_paths().items():
+        shutil.copy(source, files / Path(target).relative_to("opt"))
     mounted = {
         "/opt/nvllm": str(own),
         "/opt/nvllm/triton": str(ground.place.root / "kernels/cache"),
@@ -266,15 +266,17 @@ def root(ground: Ground, build: Build) -> dict[str, str]:
     return mounted | {path: path for path in hidden}
 
 
-def libraries(place: Path) -> Path:
-    """Write into PLACE a list of the machine's libraries with those of the driver, and return it.
+def libraries(directory: Path) -> Path:
+    """Write into DIRECTORY a list of the machine's libraries with those of the driver, and return it.
 
     NVIDIA's container toolkit does so in each container; a machine may only name them in LD_LIBRARY_PATH.
     """
-    named = [Path(one) for one in (*os.environ.get("LD_LIBRARY_PATH", "").split(":"), "/usr/local/nvidia/lib64") if one]
-    found = dict.fromkeys(str(one) for one in named if (one / "libcuda.so.1").exists())
-    rules, cache = place / "ld.so.conf", place / "ld.so.cache"
-    rules.write_text("\n".join(["include /etc/ld.so.conf", *found]) + "\n", encoding="utf-8")
+    named = [
+        Path(name) for name in (*os.environ.get("LD_LIBRARY_PATH", "").split(":"), "/usr/local/nvidia/lib64") if name
+    ]
+    directories = dict.fromkeys(str(path) for path in named if (path / "libcuda.so.1").exists())
+    rules, cache = directory / "ld.so.conf", directory / "ld.so.cache"
+    rules.write_text("\n".join(["include /etc/ld.so.conf", *directories]) + "\n", encoding="utf-8")
     subprocess.run(["ldconfig", "-X", "-C", cache, "-f", rules], check=True, capture_output=True)
     return cache
 
@@ -284,20 +286,20 @@ def packages() -> list[str]:
     return [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
 
 
-def environment(place: Path, build: Build) -> Path:
-    """Make PLACE the Python environment of the image of BUILD, and return it.
+def environment(directory: Path, build: Build) -> Path:
+    """Make DIRECTORY the Python environment of the image of BUILD, and return it.
 
     It finds vLLM, what the machine lacks, and what the machine has, in this order.
     """
-    venv.EnvBuilder(symlinks=True).create(place)
-    own = place.parent.joinpath(*Path(build.scheme.site).relative_to("opt").parts)
+    venv.EnvBuilder(symlinks=True).create(directory)
+    own = directory.parent.joinpath(*Path(build.scheme.site).relative_to("opt").parts)
     paths = [f"{TREES}/{name}" for name in ("vllm", "site", "kernels")] + packages()
     (own / "trees.pth").write_text("\n".join(paths) + "\n", encoding="utf-8")
-    script = place / "bin/vllm"
+    script = directory / "bin/vllm"
     script.write_text(
         f"#!{build.scheme.interpreter}\nimport sys\nfrom vllm.entrypoints.cli.main import main\n"
         "if __name__ == '__main__':  # the engine's processes import this file again\n    sys.exit(main())\n",
         encoding="utf-8",
     )
     script.chmod(0o755)
-    return place
+    return directory

@@ -35,7 +35,7 @@ def repeated(profile: str, times: int, serves: bool, bench: Bench, until: float)
         step = f"bless {number}"
         again = ("--rebless",) if number > 1 else ()
         if bench.bless(step, profile, *bench.trials, *again):
-            bench.keep(step, {"manifest": brief(bench.found[step]["manifest"])})
+            bench.keep(step, {"manifest": brief(bench.results[step]["manifest"])})
         took = time.monotonic() - began
         if time.monotonic() + took > until:
             break

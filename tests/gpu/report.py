@@ -11,12 +11,12 @@ from benchmarks.gpu.table import markdown
 from gpu import checks
 
 
-def round_of(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is kept of a round that an engine of throughput.py SAID: of its calls that clear, only medians."""
-    if not said:
+def round_of(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is kept of ANSWER, a round of an engine of throughput.py: of its calls that clear, only medians."""
+    if not answer:
         return {}
-    taken = [nanoseconds / 1e3 for _, nanoseconds in said["clearing"]]
-    ids = [count for count, _ in said["clearing"]]
+    taken = [nanoseconds / 1e3 for _, nanoseconds in answer["clearing"]]
+    ids = [count for count, _ in answer["clearing"]]
     calls = {"calls": len(taken)}
     if taken:
         calls |= {
@@ -24,8 +24,13 @@ def round_of(said: Mapping[str, Any]) -> dict[str, Any]:
             "host us": round(statistics.median(taken), 1),
             "sum us": round(sum(taken)),
         }
-    per_request = {name: round(seconds * 1e6 / said["requests"], 2) for name, seconds in said["phases"].items()}
-    return {"seconds": said["seconds"], "tokens": said["tokens"], "clearing": calls, "host us a request": per_request}
+    per_request = {name: round(seconds * 1e6 / answer["requests"], 2) for name, seconds in answer["phases"].items()}
+    return {
+        "seconds": answer["seconds"],
+        "tokens": answer["tokens"],
+        "clearing": calls,
+        "host us a request": per_request,
+    }
 
 
 def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], side: str, against: str) -> list[float]:
@@ -53,23 +58,23 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return ordered[first], ordered[count - 1 - first]
 
 
-def throughput(found: Mapping[str, Any]) -> list[str]:
-    """Return the table of throughput, of what FOUND holds."""
-    rounds = found["rounds"]
+def throughput(results: Mapping[str, Any]) -> list[str]:
+    """Return the table of throughput, of RESULTS."""
+    rounds = results["rounds"]
     lines = [["tree", "tokens per second", "against stock", "a call that clears, host us", "ids in it"]]
     for side, every in rounds.items():
-        whole = [one for one in every if one]
+        whole = [figures for figures in every if figures]
         if len(whole) < 2:
             lines.append([side, "nothing measured", "", "", ""])
             continue
-        clearing = [one["clearing"] for one in whole if "ids" in one["clearing"]]
+        clearing = [figures["clearing"] for figures in whole if "ids" in figures["clearing"]]
         lines.append(
             [
                 side,
-                spread([one["tokens"] / one["seconds"] for one in whole], ",.0f"),
+                spread([figures["tokens"] / figures["seconds"] for figures in whole], ",.0f"),
                 spread(ratios(rounds, side, "stock"), ".3f"),
-                spread([one["host us"] for one in clearing], ".1f") if len(clearing) > 1 else "none",
-                f"{statistics.median(one['ids'] for one in clearing):g}" if clearing else "",
+                spread([calls["host us"] for calls in clearing], ".1f") if len(clearing) > 1 else "none",
+                f"{statistics.median(calls['ids'] for calls in clearing):g}" if clearing else "",
             ]
         )
     pairs = ratios(rounds, "patched", "stock")
@@ -86,20 +91,25 @@ def throughput(found: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def loads(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Return the lines of the table of tokens per second under each load of FOUND."""
+def loads(results: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the lines of the table of tokens per second under each load of RESULTS."""
     head = ["load", "rounds", "stock, tokens/s", "patched, tokens/s", "patched against stock", "95 % confidence"]
     lines = [[*head, "a call that clears, host us: stock, patched", "ids in it"]]
-    for load, seen in found.items():
-        rounds = {side: [one for one in every if one] for side, every in seen["rounds"].items()}
+    for load, seen in results.items():
+        rounds = {side: [figures for figures in every if figures] for side, every in seen["rounds"].items()}
         pairs = ratios(seen["rounds"], "patched", "stock")
         if len(pairs) < 2:
             lines.append([load, str(len(pairs)), *["nothing measured"] * 2, "", "", "", ""])
             continue
-        speeds = [f"{statistics.median(one['tokens'] / one['seconds'] for one in rounds[side]):,.0f}" for side in SIDES]
-        clearing = {side: [one["clearing"] for one in rounds[side] if "ids" in one["clearing"]] for side in SIDES}
-        host = [f"{statistics.median(one['host us'] for one in clearing[side]):.0f}" for side in SIDES]
-        ids = f"{statistics.median(one['ids'] for side in SIDES for one in clearing[side]):g}"
+        speeds = [
+            f"{statistics.median(figures['tokens'] / figures['seconds'] for figures in rounds[side]):,.0f}"
+            for side in SIDES
+        ]
+        clearing = {
+            side: [figures["clearing"] for figures in rounds[side] if "ids" in figures["clearing"]] for side in SIDES
+        }
+        host = [f"{statistics.median(calls['host us'] for calls in clearing[side]):.0f}" for side in SIDES]
+        ids = f"{statistics.median(calls['ids'] for side in SIDES for calls in clearing[side]):g}"
         low, high = interval(pairs)
         ratio = [f"{statistics.median(pairs):.3f}", f"{low:.3f} to {high:.3f}"]
         lines.append([load, str(len(pairs)), *speeds, *ratio, ", ".join(host), ids])
@@ -109,39 +119,41 @@ def loads(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
 SIDES = ("stock", "patched")
 
 
-def host_phases(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Return the lines of the table of what the host did for a request under each load of FOUND, in microseconds.
+def host_phases(results: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the lines of the table of what the host did for a request under each load of RESULTS, in microseconds.
 
     Runs of before 2026-11-26 have no such figures.
     """
     lines = [["load", "phase", "stock, us a request", "patched, us a request", "patched less stock, us"]]
-    for load, seen in found.items():
-        rounds = {side: [one for one in seen["rounds"][side] if "host us a request" in one] for side in SIDES}
+    for load, seen in results.items():
+        rounds = {
+            side: [figures for figures in seen["rounds"][side] if "host us a request" in figures] for side in SIDES
+        }
         if not all(rounds.values()):
             continue
         for phase in rounds["stock"][0]["host us a request"]:
             stock, patched = (
-                statistics.median(one["host us a request"][phase] for one in rounds[side]) for side in SIDES
+                statistics.median(figures["host us a request"][phase] for figures in rounds[side]) for side in SIDES
             )
             lines.append([load, phase, f"{stock:.1f}", f"{patched:.1f}", f"{patched - stock:+.1f}"])
     return lines
 
 
-def beside(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+def beside(results: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """Return the lines of the table of what a request got, alone and beside one that may get two tokens."""
     lines = [["tree", "request", "alone", "row swapped", "row left"]]
-    for side, one in found.items():
-        for kind, rows in one["result"].items():
+    for side, arm in results.items():
+        for kind, rows in arm["result"].items():
             if isinstance(rows, dict):
-                said = [f"{' '.join(map(str, row['tokens']))}, {row['ended']}" for row in rows.values()]
-                lines.append([side, kind, *said])
+                cells = [f"{' '.join(map(str, row['tokens']))}, {row['ended']}" for row in rows.values()]
+                lines.append([side, kind, *cells])
     return lines
 
 
-def phases(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Return the lines of the table of what the trials of FOUND, which are blessed starts, spent on each phase."""
+def phases(cases: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the lines of the table of what the trials of CASES, which are blessed starts, spent on each phase."""
     lines: list[list[str]] = []
-    for case, steps in found.items():
+    for case, steps in cases.items():
         trials = steps.get("bless", {}).get("manifest", {}).get("trials", [])
         spent: dict[str, list[float]] = {}
         for phase in (phase for trial in trials for phase in trial["phases"]):
@@ -149,8 +161,8 @@ def phases(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
         if spent:
             lines = lines or [["case", "trials", *(f"{name}, s" for name in spent), "whole, s"]]
             medians = [statistics.median(seconds) for seconds in spent.values()]
-            lines.append([case, str(len(trials)), *(f"{one:.1f}" for one in (*medians, sum(medians)))])
-    return lines or [["case"], *[[case] for case in found]]
+            lines.append([case, str(len(trials)), *(f"{median:.1f}" for median in (*medians, sum(medians)))])
+    return lines or [["case"], *[[case] for case in cases]]
 
 
 def servers(serving: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[list[str]]:
@@ -158,18 +170,18 @@ def servers(serving: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[list
     head = ["bootstrap", "start", "first answer, s", "new kernels, by round"]
     lines = [[*head, "missing when ready", "missing later", "refused prompts", "alive"]]
     for case, starts in serving.items():
-        for name, one in starts.items():
-            early = one.get("missed when ready", 0)
-            said = [*one.get("alone", {}).values(), *one.get("together", {}).values()]
-            rounds = ", ".join(str(each["new"]) for each in one.get("rounds", []))
-            line = [case, name, f"{one.get('seconds') or 0:.0f}" if one.get("seconds") else "never", rounds]
+        for name, start in starts.items():
+            early = start.get("missed when ready", 0)
+            answers = [*start.get("alone", {}).values(), *start.get("together", {}).values()]
+            rounds = ", ".join(str(each["new"]) for each in start.get("rounds", []))
+            line = [case, name, f"{start.get('seconds') or 0:.0f}" if start.get("seconds") else "never", rounds]
             if name == "cold":
                 lines.append([*line, "", "", "", ""])
                 continue
-            refused = sum("tokens" not in answer for answer in said)
-            later = sum(one.get("missed", {}).values()) - early
-            alive = "yes" if one.get("alive") else "no"
-            lines.append([*line, str(early), str(later), f"{refused} of {len(said)}", alive])
+            refused = sum("tokens" not in answer for answer in answers)
+            later = sum(start.get("missed", {}).values()) - early
+            alive = "yes" if start.get("alive") else "no"
+            lines.append([*line, str(early), str(later), f"{refused} of {len(answers)}", alive])
     return lines
 
 
@@ -179,11 +191,11 @@ def commands(blessing: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[li
         ["case", "command", "seconds", "came to", "starts, s", "new kernels, by round", "missing later", "answered"]
     ]
     for case, steps in blessing.items():
-        for one in steps.values():
-            words = one.get("command", "").split()
+        for step in steps.values():
+            words = step.get("command", "").split()
             if words[1:2] not in (["bless"], ["serve"]):
                 continue
-            lines.append([case, f"`{' '.join(words[:2] + words[5:])}`", f"{one['seconds']:.0f}", *_came_to(one)])
+            lines.append([case, f"`{' '.join(words[:2] + words[5:])}`", f"{step['seconds']:.0f}", *_came_to(step)])
     return lines
 
 
@@ -206,28 +218,28 @@ def traces(benching: Mapping[str, Mapping[str, Any]]) -> list[str]:
     arms = [["case", "profile", "steps", "kernels", "calls", "GPU us", "that clear pages: calls, us", "trace, kB"]]
     parts = []
     for case, steps in benching.items():
-        one = steps["bench"]
-        for table in one["kernels"]:
+        bench = steps["bench"]
+        for table in bench["kernels"]:
             clearing = [f"`{each['name']}`: {each['calls']}, {each['microseconds']:.1f}"
                         for each in table["kernels"] if "zero_" in each["name"]]  # fmt: skip
-            trace = one["traces"][table["arm"]]
+            trace = bench["traces"][table["arm"]]
             calls, microseconds = (sum(each[what] for each in table["kernels"]) for what in ("calls", "microseconds"))
             figures = [trace["steps"], len(table["kernels"]), calls, round(microseconds)]
             kilobytes = str(round(trace["bytes"] / 1e3))
             arms.append([case, table["arm"], *map(str, figures), "; ".join(clearing), kilobytes])
-        names = one["common"][0]["first"], one["common"][0]["other"]
+        names = bench["common"][0]["first"], bench["common"][0]["other"]
         common = [["kernel", *(f"{name}: calls, us" for name in names), "us of one call, ratio"]]
-        for each in one["common"][:_MOST]:
+        for each in bench["common"][:_MOST]:
             both = [*zip(each["calls"], each["microseconds"], strict=True)]
             cells = [f"{calls}, {microseconds:.0f}" for calls, microseconds in both]
             first, second = (microseconds / calls for calls, microseconds in both)
             common.append([f"`{each['name'][:_LONGEST]}`", *cells, f"{second / first:.3f}"])
-        parts += [f"{case}: {len(one['common'])} kernels of both, those that took longest", markdown(common)]
+        parts += [f"{case}: {len(bench['common'])} kernels of both, those that took longest", markdown(common)]
     return [markdown(arms), *parts]
 
 
-def repeats(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Return the lines of the table of the blesses of FOUND, a line for each profile."""
+def repeats(results: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the lines of the table of the blesses of RESULTS, a line for each profile."""
     head = [
         "profile",
         "blesses",
@@ -240,7 +252,7 @@ def repeats(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     ]
     lines = [[*head, "compiled in a trial", "steps that never met", "drawn: answered", "missing later"]]
     profiles: dict[str, list[Mapping[str, Any]]] = {}
-    for case, steps in found.items():
+    for case, steps in results.items():
         profiles.setdefault(case.rpartition(", case ")[0], []).append(steps)
     for profile, cases in profiles.items():
         blesses = [step for steps in cases for name, step in steps.items() if name.startswith("bless ")]
@@ -273,10 +285,10 @@ def _range(values: Sequence[float]) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def pressures(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Return the lines of the table of what the large model's server had in use after each step of FOUND."""
+def pressures(results: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return the lines of the table of what the large model's server had in use after each step of RESULTS."""
     lines = [["after", "answers", "seconds", "preempted so far", "KV cache in use", "GPU, MiB", "processes, MiB"]]
-    steps = found.get("blessed", {})
+    steps = results.get("blessed", {})
     for step in ("ready", "pressed", "drawn", "pressed again"):
         seen = steps.get(step, {})
         if "metrics" in seen:
@@ -289,32 +301,32 @@ def pressures(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     return lines
 
 
-def _came_to(one: Mapping[str, Any]) -> list[str]:
-    """Return what a command came to: refusals, and what its starts took and needed."""
-    codes = ", ".join(dict.fromkeys(each["code"] for each in one.get("refusals", []))) or f"status {one['status']}"
-    manifest = one.get("manifest")
+def _came_to(step: Mapping[str, Any]) -> list[str]:
+    """Return what the command of STEP came to: refusals, and what its starts took and needed."""
+    codes = ", ".join(dict.fromkeys(each["code"] for each in step.get("refusals", []))) or f"status {step['status']}"
+    manifest = step.get("manifest")
     if manifest is not None:
         starts = [sum(phase["seconds"] for phase in each["phases"]) for each in (manifest["cold"], *manifest["trials"])]
         unmet = manifest["coverage"].get("unmet", [])
         rounds = ", ".join(map(str, manifest["coverage"]["new"])) + (f"; never met: {len(unmet)}" if unmet else "")
         made = f"{manifest['files']} files, good trials: {len(manifest['trials'])}"
         return [made, ", ".join(f"{seconds:.0f}" for seconds in starts), rounds, "", ""]
-    if "alone" in one:
-        said = [*one["alone"].values(), *one["together"].values()]
-        answered = sum("tokens" in answer for answer in said)
-        drawn = one.get("drawn", {})
+    if "alone" in step:
+        answers = [*step["alone"].values(), *step["together"].values()]
+        answered = sum("tokens" in answer for answer in answers)
+        drawn = step.get("drawn", {})
         more = f"; {drawn.get('200', 0)} of {sum(drawn.values())} drawn" if drawn else ""
-        return ["served", "", "", str(sum(one["missing"].values())), f"{answered} of {len(said)}{more}"]
-    return ["allowed" if one["status"] == 0 else f"refused: {codes}", "", "", "", ""]
+        return ["served", "", "", str(sum(step["missing"].values())), f"{answered} of {len(answers)}{more}"]
+    return ["allowed" if step["status"] == 0 else f"refused: {codes}", "", "", "", ""]
 
 
-def held(found: Mapping[str, Any]) -> list[list[str]]:
-    """Return the lines of the table of what recycled states held: a heading, then a line for each engine of FOUND."""
+def recycled(results: Mapping[str, Any]) -> list[list[str]]:
+    """Return the lines of the table of what recycled states held: a heading, then a line for each engine of RESULTS."""
     lines = [["engine", "states before clearing", "after", "requests on used blocks", "seconds"]]
     for name in checks.HELD:
-        seen = [one for one in found.get(name, {}).get("result", {}).get("seen", []) if one["before"] != "zero"]
-        before, after = ({str(one[key]) for one in seen} for key in ("cleared", "after"))
-        seconds = f"{found.get(name, {}).get('seconds', '')}"
+        seen = [block for block in results.get(name, {}).get("result", {}).get("seen", []) if block["before"] != "zero"]
+        before, after = ({str(block[key]) for block in seen} for key in ("cleared", "after"))
+        seconds = f"{results.get(name, {}).get('seconds', '')}"
         lines.append([name.partition(", ")[2], ", ".join(before), ", ".join(after), str(len(seen)), seconds])
     return lines
 
@@ -348,14 +360,14 @@ def comparisons(campaigns: Mapping[str, Mapping[str, Any]], cases: Sequence[str]
         seconds = f"{step['seconds']:.0f}" if step else ""
         ended.append([case, words, seconds, (codes or outcome) + checks.broken_by(steps)])
         trees = {each["arm"]: each["trees"] for each in step.get("artifacts", [])}
-        shown = step if "arms" in step else steps.get("report", {})  # of the legs that ended
-        for arm in shown.get("arms", []):
+        compared = step if "arms" in step else steps.get("report", {})  # of the legs that ended
+        for arm in compared.get("arms", []):
             valid = f"{arm['valid']} of {arm['runs']}"
             hashes = ", ".join(tree[:12] for tree in trees.get(arm["name"], []))
             speed = arm.get("figures", {}).get("output tokens/s", arm["tokens_per_second"])
             figures = [str(arm["samples"]), f"{100 * arm['correct']:.0f} %", f"{speed:.1f}", hashes]
             arms.append([case, arm["name"], arm["outcome"], valid, *figures])
-        for each in shown.get("findings", []):
+        for each in compared.get("findings", []):
             code = f" Compiled code: {each['artifacts']}." if "artifacts" in each else ""
             findings.append(f"- {case}: {each['factor']}: **{each['finding']}**: {each['text']}.{code}")
         for table in step.get("kernels", []):
@@ -368,80 +380,80 @@ def comparisons(campaigns: Mapping[str, Mapping[str, Any]], cases: Sequence[str]
     return [*tables, *(["\n".join(findings)] if findings else [])]
 
 
-def document(found: Mapping[str, Any]) -> str:
-    """Return FOUND, of one run, as text: what it ran on, the checks, and the tables of its parts."""
-    environment = found["environment"]
-    wrong = checks.wrong(found)
+def document(results: Mapping[str, Any]) -> str:
+    """Return RESULTS, of one run, as text: what it ran on, the checks, and the tables of its parts."""
+    environment = results["environment"]
+    wrong = checks.wrong(results)
     parts = [
         "{gpu}, driver {driver}, vLLM {vllm}, torch {torch}, Triton {triton}, Python {python}, {date}".format(
             **environment
         ),
         "One run. Commit: {commit}. Machine: {machine}. Parts: {asked}.".format(
-            **found["run"], asked=", ".join(found["run"]["parts"])
+            **results["run"], asked=", ".join(results["run"]["parts"])
         ),
         "### Checks",
     ]
-    told = [["check", "verdict"]]
-    for check in checks.of_run(found):
+    verdicts = [["check", "verdict"]]
+    for check in checks.of_run(results):
         assert check.__doc__ is not None
-        told.append([check.__doc__.rstrip("."), "FAIL" if list(check(found)) else "PASS"])
-    parts.append(markdown(told))
+        verdicts.append([check.__doc__.rstrip("."), "FAIL" if list(check(results)) else "PASS"])
+    parts.append(markdown(verdicts))
     if wrong:
         parts.append("\n".join(f"WRONG: {line}" for line in wrong))
-    return "\n\n".join([*parts, *tables(found)])
+    return "\n\n".join([*parts, *tables(results)])
 
 
-def tables(found: Mapping[str, Any]) -> list[str]:
-    """Return the tables of the parts of FOUND, each after its heading."""
-    whole = {part: table for part, table in TABLES.items() if part in found["run"]["parts"]}
-    return [text for part, table in whole.items() if part in found or part in EARLY for text in table(found)]
+def tables(results: Mapping[str, Any]) -> list[str]:
+    """Return the tables of the parts of RESULTS, each after its heading."""
+    whole = {part: table for part, table in TABLES.items() if part in results["run"]["parts"]}
+    return [text for part, table in whole.items() if part in results or part in EARLY for text in table(results)]
 
 
 EARLY = frozenset({"probes", "serving", "blessing"})
 """Parts whose tables say what is missing of a run that broke off."""
 
 
-def _sized(found: Mapping[str, Any]) -> list[str]:
-    """Return the tables of the large model in FOUND."""
-    cases = found["sized"]
+def _sized(results: Mapping[str, Any]) -> list[str]:
+    """Return the tables of the large model in RESULTS."""
+    cases = results["sized"]
     tables_of = (markdown(commands(cases)), markdown(pressures(cases)), *comparisons(cases, ("ablated",)))
     return ["### A model of 1.7 billion weights", *tables_of]
 
 
 TABLES: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
-    "probes": lambda found: ["### States in a recycled block", markdown(held(found))],
-    "serving": lambda found: [
+    "probes": lambda results: ["### States in a recycled block", markdown(recycled(results))],
+    "serving": lambda results: [
         "### Blessed, and served from a read-only cache",
-        markdown(servers(found.get("serving", {}))),
+        markdown(servers(results.get("serving", {}))),
     ],
-    "blessing": lambda found: ["### By nvllm itself", markdown(commands(found.get("blessing", {})))],
-    "adapted": lambda found: [
+    "blessing": lambda results: ["### By nvllm itself", markdown(commands(results.get("blessing", {})))],
+    "adapted": lambda results: [
         "### An adapter",
-        markdown(commands(found["adapted"])),
+        markdown(commands(results["adapted"])),
         "Kernels that the first blessing lacked:",
-        markdown(reported(found["adapted"]["extended"]["serve"])),
+        markdown(reported(results["adapted"]["extended"]["serve"])),
     ],
-    "shapes": lambda found: [
+    "shapes": lambda results: [
         "### Profiles with other bounds",
-        markdown(commands(found["shapes"])),
+        markdown(commands(results["shapes"])),
         "### Phases of a blessed start",
-        markdown(phases(found["shapes"])),
+        markdown(phases(results["shapes"])),
     ],
-    "repeats": lambda found: ["### Blessed again and again", markdown(repeats(found["repeats"]))],
+    "repeats": lambda results: ["### Blessed again and again", markdown(repeats(results["repeats"]))],
     "sized": _sized,
-    "benching": lambda found: ["### Traces of a bench", *traces(found["benching"])],
-    "campaigns": lambda found: ["### Comparisons", *comparisons(found["campaigns"], [*checks.CAMPAIGNS])],
-    "torture": lambda found: ["### Torture", markdown(tortured(found["torture"]))],
-    "throughput": lambda found: ["### Throughput", *throughput(found["throughput"])],
-    "loads": lambda found: [
+    "benching": lambda results: ["### Traces of a bench", *traces(results["benching"])],
+    "campaigns": lambda results: ["### Comparisons", *comparisons(results["campaigns"], [*checks.CAMPAIGNS])],
+    "torture": lambda results: ["### Torture", markdown(tortured(results["torture"]))],
+    "throughput": lambda results: ["### Throughput", *throughput(results["throughput"])],
+    "loads": lambda results: [
         "### Throughput of the series against stock",
-        markdown(loads(found["loads"])),
+        markdown(loads(results["loads"])),
         *(
             ["### What the host does for a request", markdown(lines)]
-            if len(lines := host_phases(found["loads"])) > 1
+            if len(lines := host_phases(results["loads"])) > 1
             else []
         ),
     ],
-    "allowed": lambda found: ["### Beside a request that may get two tokens", markdown(beside(found["allowed"]))],
+    "allowed": lambda results: ["### Beside a request that may get two tokens", markdown(beside(results["allowed"]))],
 }
 """The tables of each part of a run."""

@@ -135,13 +135,13 @@ def by_nvllm(
     """
     for tree in (place.tree("patched"), place.root / "site"):  # an image has bytecode, and no process can write any
         compileall.compile_dir(tree, quiet=2, workers=0)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     lock = threading.Lock()
 
     def keep(seen: dict[str, Any]) -> None:
         with lock:
-            found.update(seen)
-            save(part, found)
+            results.update(seen)
+            save(part, results)
 
     def run(case: str) -> None:
         directory = scratch / case.replace(" ", "-").replace(",", "")
@@ -163,8 +163,8 @@ def by_nvllm(
                 if line.startswith("{"):
                     keep(json.loads(line))
         if process.returncode:
-            told = directory.with_suffix(".log").read_text(errors="replace")[-3000:]
-            keep({case: {**found.get(case, {}), "ended": {"status": process.returncode, "said": told}}})
+            log_end = directory.with_suffix(".log").read_text(errors="replace")[-3000:]
+            keep({case: {**results.get(case, {}), "ended": {"status": process.returncode, "said": log_end}}})
 
     with ThreadPoolExecutor(len(cases)) as pool:
         list(pool.map(run, cases))
@@ -187,34 +187,36 @@ def throughput(place: Place, scratch: Path, rounds: int, load: str, save: Save) 
     for side, (tree, sentinels) in SIDES.items():
         process = Process(tree, machine.python("-m", "gpu.throughput", load), scratch / side, sentinels, IN_PROCESS)
         engines[side] = machine.start(place, process, scratch / f"{side}.log")
-    found: dict[str, Any] = {"rounds": {side: [] for side in SIDES}}
+    results: dict[str, Any] = {"rounds": {side: [] for side in SIDES}}
     try:
         for side, engine in engines.items():
-            found[side] = said(engine) or {"failed": (scratch / f"{side}.log").read_text(errors="replace")[-3000:]}
-            save("throughput", found)
-        rng, ready = random.Random(6), [side for side in engines if "ready" in found[side]]
+            results[side] = next_line(engine) or {
+                "failed": (scratch / f"{side}.log").read_text(errors="replace")[-3000:]
+            }
+            save("throughput", results)
+        rng, ready = random.Random(6), [side for side in engines if "ready" in results[side]]
         for number in range(-2, rounds):
             for side in rng.sample(ready, len(ready)):
-                one = asked(engines[side])
+                answer = asked(engines[side])
                 if number >= 0:
-                    found["rounds"][side].append(report.round_of(one))
-            save("throughput", found)
+                    results["rounds"][side].append(report.round_of(answer))
+            save("throughput", results)
     finally:
         for side, engine in engines.items():
             engine.kill()
             log = (scratch / f"{side}.log").read_text(errors="replace")
-            found[side] |= {"sentinels": machine.sentinels(log), "missed": machine.missed(log)}
-        save("throughput", found)
+            results[side] |= {"sentinels": machine.sentinels(log), "missed": machine.missed(log)}
+        save("throughput", results)
 
 
 def every_load(place: Place, scratch: Path, rounds: int, loads: Sequence[str], save: Save) -> None:
     """Compare tokens per second under each of LOADS, one after the other."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
 
     def keeper(load: str) -> Save:
         def keep(_: str, seen: Any) -> None:
-            found[load] = seen
-            save("loads", found)
+            results[load] = seen
+            save("loads", results)
 
         return keep
 
@@ -227,11 +229,11 @@ def every_load(place: Place, scratch: Path, rounds: int, loads: Sequence[str], s
 def beside(place: Place, scratch: Path, model: Path, save: Save) -> None:
     """Ask MODEL on each tree what it answers beside a request that may get two tokens."""
     scratch.mkdir()
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
 
     def keep(side: str, seen: Any) -> None:
-        found[side] = seen
-        save("allowed", found)
+        results[side] = seen
+        save("allowed", results)
 
     probes(place, scratch, {side: replace(arm, arguments=(str(model),)) for side, arm in ALLOWED.items()}, keep)
 
@@ -244,10 +246,10 @@ def asked(process: subprocess.Popen[str]) -> dict[str, Any]:
         process.stdin.flush()
     except BrokenPipeError:
         return {}
-    return said(process)
+    return next_line(process)
 
 
-def said(process: subprocess.Popen[str]) -> dict[str, Any]:
+def next_line(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Return the next line of PROCESS, or nothing if it ended."""
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -277,13 +279,13 @@ def machine_words() -> str:
     return f"{os.cpu_count()} processors, {memory / 2**30:.0f} GiB"
 
 
-def saver(output: Path, found: dict[str, Any]) -> Save:
-    """Return what adds a result to FOUND and writes all of them to OUTPUT, whole at any time."""
+def saver(output: Path, results: dict[str, Any]) -> Save:
+    """Return what adds a result to RESULTS and writes all of them to OUTPUT, whole at any time."""
 
     def save(name: str, result: Any) -> None:
-        found[name] = result
+        results[name] = result
         scratch = output.with_suffix(".new")
-        scratch.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        scratch.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         scratch.replace(output)
 
     return save
@@ -291,24 +293,24 @@ def saver(output: Path, found: dict[str, Any]) -> Save:
 
 def parser() -> argparse.ArgumentParser:
     assert __doc__ is not None
-    found = argparse.ArgumentParser(prog="python -m gpu.run", description=__doc__.split("\n\n")[0])
-    found.add_argument("place", type=Path, nargs="?", metavar="PLACE")
-    found.add_argument("--output", type=Path, metavar="FILE", help="where to keep what was seen")
-    found.add_argument("--show", type=Path, metavar="FILE", help="print what FILE holds, and no more")
-    found.add_argument("--commit", default="not recorded", help="what is run, as `git rev-parse HEAD` says it")
-    found.add_argument("--machine", default=machine_words(), help="what it runs on, in words")
-    found.add_argument("--only", nargs="*", choices=PARTS, default=PARTS, help="the parts to run")
-    found.add_argument("--cases", nargs="*", choices=serving.CASES, default=[*serving.CASES], help="of serving")
-    found.add_argument("--blessings", nargs="*", choices=BLESSINGS, default=BLESSINGS, help="of blessing")
-    found.add_argument("--benches", nargs="*", choices=BENCHES, default=BENCHES, help="of benching")
-    found.add_argument("--campaigns", nargs="*", choices=CAMPAIGNS, default=CAMPAIGNS, help="of campaigns")
-    found.add_argument("--cards", type=int, default=1, help="GPUs that campaigns share out (default 1)")
-    found.add_argument("--trials", nargs=1, default=(), metavar="N", help="of a bless (default: those of nvllm)")
-    found.add_argument("--seconds", type=int, default=14400, help="of repeats (default 14400)")
-    found.add_argument("--requests", type=int, default=1200, help="drawn for torture, for each server (default 1200)")
-    found.add_argument("--loads", nargs="*", choices=LOADS, default=LOADS, help="of loads")
-    found.add_argument("--rounds", type=int, default=ROUNDS, help=f"of throughput (default {ROUNDS})")
-    return found
+    options = argparse.ArgumentParser(prog="python -m gpu.run", description=__doc__.split("\n\n")[0])
+    options.add_argument("place", type=Path, nargs="?", metavar="PLACE")
+    options.add_argument("--output", type=Path, metavar="FILE", help="where to keep what was seen")
+    options.add_argument("--show", type=Path, metavar="FILE", help="print what FILE holds, and no more")
+    options.add_argument("--commit", default="not recorded", help="what is run, as `git rev-parse HEAD` says it")
+    options.add_argument("--machine", default=machine_words(), help="what it runs on, in words")
+    options.add_argument("--only", nargs="*", choices=PARTS, default=PARTS, help="the parts to run")
+    options.add_argument("--cases", nargs="*", choices=serving.CASES, default=[*serving.CASES], help="of serving")
+    options.add_argument("--blessings", nargs="*", choices=BLESSINGS, default=BLESSINGS, help="of blessing")
+    options.add_argument("--benches", nargs="*", choices=BENCHES, default=BENCHES, help="of benching")
+    options.add_argument("--campaigns", nargs="*", choices=CAMPAIGNS, default=CAMPAIGNS, help="of campaigns")
+    options.add_argument("--cards", type=int, default=1, help="GPUs that campaigns share out (default 1)")
+    options.add_argument("--trials", nargs=1, default=(), metavar="N", help="of a bless (default: those of nvllm)")
+    options.add_argument("--seconds", type=int, default=14400, help="of repeats (default 14400)")
+    options.add_argument("--requests", type=int, default=1200, help="drawn for torture, for each server (default 1200)")
+    options.add_argument("--loads", nargs="*", choices=LOADS, default=LOADS, help="of loads")
+    options.add_argument("--rounds", type=int, default=ROUNDS, help=f"of throughput (default {ROUNDS})")
+    return options
 
 
 BLESSINGS = ("blessed", "extended", "gated delta net")
@@ -373,13 +375,13 @@ def main(argv: Sequence[str]) -> int:
     model.mkdir()
     tiny = [sys.executable, str(place.repository / "launcher/nvllm/runtime/tiny_models.py"), "tiny-lfm2", str(model)]
     subprocess.run(tiny, check=True)
-    found: dict[str, Any] = {}
-    save = saver(chosen.output, found)
+    results: dict[str, Any] = {}
+    save = saver(chosen.output, results)
     save("environment", environment())
     save("run", {"commit": chosen.commit, "machine": chosen.machine, "parts": [*chosen.only]})
     run_parts(chosen, place, scratch, model, save)
-    print(report.document(found))
-    return 0 if not checks.wrong(found) else 1
+    print(report.document(results))
+    return 0 if not checks.wrong(results) else 1
 
 
 def run_parts(chosen: argparse.Namespace, place: Place, scratch: Path, model: Path, save: Save) -> None:

@@ -154,8 +154,8 @@ def ask(
         headers={"Content-Type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=seconds) as found:
-            return {"status": 200, "tokens": json.load(found)["choices"][0].get("token_ids", [])}
+        with urllib.request.urlopen(request, timeout=seconds) as response:
+            return {"status": 200, "tokens": json.load(response)["choices"][0].get("token_ids", [])}
     except urllib.error.HTTPError as error:
         return {"status": error.code, "failed": error.read().decode(errors="replace")[:300]}
     except (OSError, ValueError, KeyError) as error:
@@ -167,15 +167,15 @@ def prompt(length: int, seed: int = 0) -> list[int]:
     return [3 + (7 * length + 31 * seed + 5 * at) % 250 for at in range(length)]
 
 
-def files(place: Path) -> dict[str, str]:
-    """Return the hash of each file below PLACE, by its path."""
-    every = (one for one in place.rglob("*") if one.is_file() and one.suffix != ".lock")
-    return {str(one.relative_to(place)): hashlib.sha256(one.read_bytes()).hexdigest() for one in every}
+def files(directory: Path) -> dict[str, str]:
+    """Return the hash of each file below DIRECTORY, by its path."""
+    every = (path for path in directory.rglob("*") if path.is_file() and path.suffix != ".lock")
+    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in every}
 
 
 def inductors(cache: Path) -> list[str]:
     """Return Inductor's directories in CACHE, which it also writes when it only loads."""
-    return sorted(str(one.relative_to(cache)) for one in cache.rglob("inductor_cache") if one.is_dir())
+    return sorted(str(path.relative_to(cache)) for path in cache.rglob("inductor_cache") if path.is_dir())
 
 
 def started(place: Place, process: Process, port: int, log: Path) -> tuple[Server, float | None]:
@@ -211,7 +211,9 @@ def rounds(server: Server, most: int, quiet: int) -> list[Answer]:
             statuses = Counter(
                 str(answer["status"])
                 for step in workload.steps(of, number)
-                for answer in pool.map(lambda one: server.ask(one.prompt, one.answer, dict(one.settings)), step)
+                for answer in pool.map(
+                    lambda request: server.ask(request.prompt, request.answer, dict(request.settings)), step
+                )
             )
         joint_steps = workload.joint_steps(of, number)
         unmet = [step.name for step in joint_steps if not joint.ask(step, server.stream).met]
@@ -230,19 +232,19 @@ def asked(server: Server) -> Answer:
         together = list(pool.map(lambda length: server.ask(prompt(length, 2)), LENGTHS))
     return {
         "alone": alone,
-        "together": {str(length): found for length, found in zip(LENGTHS, together, strict=True)},
+        "together": {str(length): answer for length, answer in zip(LENGTHS, together, strict=True)},
         "alive": server.alive() and "tokens" in server.ask(prompt(5)),
     }
 
 
 @dataclass
 class Bench:
-    """Where the cases run: PLACE, SCRATCH for their files, and all that was FOUND so far."""
+    """Where the cases run: PLACE, SCRATCH for their files, and the RESULTS so far."""
 
     place: Place
     scratch: Path
     say: Callable[[Answer], None]
-    found: Answer = field(default_factory=dict)
+    results: Answer = field(default_factory=dict)
     _ports: Any = field(default_factory=lambda: iter(range(8100, 8200)))
     _lock: Any = field(default_factory=threading.Lock)
 
@@ -253,8 +255,8 @@ class Bench:
     def keep(self, case: str, start: str, values: Answer) -> None:
         """Add VALUES to what is known of a START of a CASE, and say all that is known."""
         with self._lock:
-            self.found.setdefault(case, {}).setdefault(start, {}).update(values)
-            self.say(self.found)
+            self.results.setdefault(case, {}).setdefault(start, {}).update(values)
+            self.say(self.results)
 
     def case(self, name: str, case: Case) -> None:
         """Write the cache of CASE, then start on it."""
@@ -273,8 +275,8 @@ class Bench:
             return
         with ThreadPoolExecutor(len(case.starts)) as pool:
             done = [pool.submit(self.sealed, name, case, start, directory) for start in case.starts]
-        for one in done:
-            one.result()
+        for future in done:
+            future.result()
 
     def argv(self, case: Case, model: Path) -> list[str]:
         """Return the command of a server, without its port."""
@@ -298,7 +300,7 @@ class Bench:
         """Start on the sealed cache of CASE and ask what its first server was not."""
         how, cache = case.starts[start], directory / "compiled"
         fresh = inductors(cache)
-        seeds = [{"from": str(cache / one), "to": f"{CACHE}/{one}"} for one in fresh] if how.filled else []
+        seeds = [{"from": str(cache / path), "to": f"{CACHE}/{path}"} for path in fresh] if how.filled else []
         holds = {"launch.json": json.dumps({"cache": {"missing": how.missing, "seeds": seeds}})}
         seed = str(self.place.repository / "launcher/nvllm/runtime/seed.py")
         argv = [sys.executable, seed, *self.argv(case, directory / "model")]
@@ -313,7 +315,7 @@ class Bench:
                 self.keep(name, start, {"missed by the workload": len(server.missed())})
             self.keep(name, start, asked(server))
             if server.alive():
-                kept = [one.name for one in server.sees(SCRATCH).rglob("*.cubin")]
+                kept = [cubin.name for cubin in server.sees(SCRATCH).rglob("*.cubin")]
                 self.keep(name, start, {"compiled": dict(Counter(kept)), "written": self.written(server, cache)})
         server.stop()
         self.keep(name, start, {**marks(server), "unchanged": files(cache) == before})
@@ -321,9 +323,10 @@ class Bench:
     def written(self, server: Server, cache: Path) -> dict[str, int]:
         """Return how many files SERVER has in Inductor's directories that CACHE has not, by the ends of their names."""
         new: Counter[str] = Counter()
-        for one in inductors(cache):
+        for directory in inductors(cache):
             new.update(
-                Path(path).suffix for path in files(server.sees(f"{CACHE}/{one}")).keys() - files(cache / one).keys()
+                Path(path).suffix
+                for path in files(server.sees(f"{CACHE}/{directory}")).keys() - files(cache / directory).keys()
             )
         return dict(new)
 
@@ -338,5 +341,7 @@ def measure(place: Place, scratch: Path, names: Sequence[str], say: Callable[[An
 
 
 if __name__ == "__main__":
-    where, files_of, *wanted = sys.argv[1:]
-    measure(Place(Path(where)), Path(files_of), wanted or [*CASES], lambda found: print(json.dumps(found), flush=True))
+    where, files_of, *names = sys.argv[1:]
+    measure(
+        Place(Path(where)), Path(files_of), names or [*CASES], lambda results: print(json.dumps(results), flush=True)
+    )

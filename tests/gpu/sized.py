@@ -47,10 +47,10 @@ def metrics() -> dict[str, float]:
     """Return what the server says of METRICS, over all its engines."""
     with urllib.request.urlopen("http://127.0.0.1:8000/metrics", timeout=60) as answer:
         text = answer.read().decode()
-    found = {
+    samples = {
         name: re.findall(rf"^{metric}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE) for name, metric in METRICS.items()
     }
-    return {name: sum(map(float, values)) for name, values in found.items()}
+    return {name: sum(map(float, values)) for name, values in samples.items()}
 
 
 def processes() -> Iterator[tuple[str, int]]:
@@ -67,8 +67,8 @@ def processes() -> Iterator[tuple[str, int]]:
 def memory() -> Seen:
     """Return the MiB in memory of the engine's processes, and those of the GPU, which others may use too."""
     asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    said = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30).stdout.split()
-    return {"processes": {name: size >> 20 for name, size in sorted(processes())}, "gpu": sum(map(int, said))}
+    sizes = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30).stdout.split()
+    return {"processes": {name: size >> 20 for name, size in sorted(processes())}, "gpu": sum(map(int, sizes))}
 
 
 def settled() -> Seen:
@@ -85,8 +85,8 @@ def press(seed: int) -> Seen:
     began = time.monotonic()
 
     def ask(number: int) -> str:
-        said = serving.ask(8000, serving.prompt(PROMPT, seed + number), ANSWER, model=BILLIONS, seconds=LONGEST)
-        return "whole" if len(said.get("tokens", [])) == ANSWER else str(said.get("failed", "short"))[:100]
+        answer = serving.ask(8000, serving.prompt(PROMPT, seed + number), ANSWER, model=BILLIONS, seconds=LONGEST)
+        return "whole" if len(answer.get("tokens", [])) == ANSWER else str(answer.get("failed", "short"))[:100]
 
     with ThreadPoolExecutor(PRESSED) as pool:
         answers = Counter(pool.map(ask, range(PRESSED)))

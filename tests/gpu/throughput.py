@@ -134,7 +134,7 @@ def spent() -> dict[str, float]:
 
 def main(argv: Sequence[str]) -> None:
     load = LOADS[argv[0] if argv else "9B"]
-    said = os.fdopen(os.dup(1), "w")
+    stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever prints, the lines for the starter are ours alone
     model = Path(tempfile.mkdtemp())
     config = {**tiny_models.COMMON, **tiny_models.lfm2().settings, **load.settings}
@@ -155,16 +155,16 @@ def main(argv: Sequence[str]) -> None:
     parameters = SamplingParams(max_tokens=load.answer, temperature=0.0, ignore_eos=True, detokenize=False)
     rng = random.Random(5)
     prompts: Any = [{"prompt_token_ids": rng.choices(range(1, 300), k=load.prompt)} for _ in range(load.requests)]
-    print(json.dumps({"ready": True, "device": device.name()}), file=said, flush=True)
+    print(json.dumps({"ready": True, "device": device.name()}), file=stream, flush=True)
     for _ in sys.stdin:
         calls.clear()
         seconds_of.update(dict.fromkeys(PHASES, 0.0))
         began = time.perf_counter()
-        found = llm.generate(prompts, parameters, use_tqdm=False)
+        outputs = llm.generate(prompts, parameters, use_tqdm=False)
         seconds = time.perf_counter() - began
-        tokens = sum(len(one.outputs[0].token_ids) for one in found)
+        tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
         of_round = {"seconds": seconds, "tokens": tokens, "requests": load.requests, "phases": seconds_of}
-        print(json.dumps({**of_round, "clearing": calls}), file=said, flush=True)
+        print(json.dumps({**of_round, "clearing": calls}), file=stream, flush=True)
 
 
 if __name__ == "__main__":

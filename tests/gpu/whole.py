@@ -44,9 +44,9 @@ REPOSITORY = f"127.0.0.1:{PORT}/nvllm"
 
 def layers(place: Place, pieces: Sequence[Path]) -> Seen:
     """Write the layers of PIECES into PLACE."""
-    told: list[str] = []
-    lay_layers.lay(pieces, cached(place), told.append)
-    return {"told": told, "free": shutil.disk_usage(place.root).free}
+    lines: list[str] = []
+    lay_layers.lay(pieces, cached(place), lines.append)
+    return {"told": lines, "free": shutil.disk_usage(place.root).free}
 
 
 def cached(place: Place) -> Path:
@@ -119,7 +119,7 @@ def refused(lane: Lane, step: str) -> Seen:
     """Serve the image that has no kernels for this GPU."""
     lane.bench.nvllm(step, "serve", OF, "--profile", EAGER, "--detach")
     lane.refused(step, "NV502")
-    return {"refusals": lane.bench.found[step]["refusals"]}
+    return {"refusals": lane.bench.results[step]["refusals"]}
 
 
 def pushed(lane: Lane, step: str, *words: str) -> Seen:
@@ -139,8 +139,8 @@ def tried(lane: Lane, pull: str) -> Seen:
     """Try the candidate that the step PULL brought."""
     (brought,) = lane.steps.results[pull]["blessings"]
     if not lane.bench.bless("candidate", BLESSED, "--candidate", brought["candidate"][:12]):
-        raise FailedStepError(f"refused: {lane.bench.found['candidate'].get('refusals')}")
-    return dict(lane.bench.found["candidate"])
+        raise FailedStepError(f"refused: {lane.bench.results['candidate'].get('refusals')}")
+    return dict(lane.bench.results["candidate"])
 
 
 def served(lane: Lane, profile: str, needs: Sequence[str]) -> None:
@@ -169,12 +169,12 @@ def second(lane: Lane, ids: Mapping[str, str], specification: Seen) -> None:
     lane.steps.step("pull", 500, lambda: pulled(lane, "pull", ids[IMAGE]), ("engine",))
 
 
-def moved(one: Lane, other: Lane, ids: Mapping[str, str]) -> None:
-    """Send the blessing from the engine of ONE to that of OTHER, and try it there."""
+def moved(sender: Lane, receiver: Lane, ids: Mapping[str, str]) -> None:
+    """Send the blessing from the engine of SENDER to that of RECEIVER, and try it there."""
     push, pull = "push the blessing", "pull the blessing"
-    if one.steps.step(push, 120, lambda: pushed(one, push, "--blessing", BLESSED), ("bless", "push")):
-        other.steps.step(pull, 120, lambda: pulled(other, pull, ids[IMAGE], "--blessing", BLESSED), ("pull",))
-        other.steps.step("candidate", containers.BLESSING, lambda: tried(other, pull), (pull,))
+    if sender.steps.step(push, 120, lambda: pushed(sender, push, "--blessing", BLESSED), ("bless", "push")):
+        receiver.steps.step(pull, 120, lambda: pulled(receiver, pull, ids[IMAGE], "--blessing", BLESSED), ("pull",))
+        receiver.steps.step("candidate", containers.BLESSING, lambda: tried(receiver, pull), (pull,))
 
 
 def run(asked: argparse.Namespace) -> int:
