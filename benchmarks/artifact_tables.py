@@ -43,13 +43,13 @@ SEED = os.environ.get("SEED", "held out 2")
 ALL = ", --all"
 """The end of the name of a row that searches for further causes."""
 
-ONE_CAUSE = {f"{one:g}": f"builds differ {one:g}" for one in CORRELATIONS} | {one: one for one in CHANGES}
+ONE_CAUSE = {f"{value:g}": f"builds differ {value:g}" for value in CORRELATIONS} | {value: value for value in CHANGES}
 if "same_bytes" in {field.name for field in fields(Settings)}:  # earlier versions know of no builds that cannot differ
     ONE_CAUSE = {"0, by fact": "builds cannot differ"} | ONE_CAUSE
 if "artifact" in {field.name for field in fields(Trial)}:  # versions that know of builds alone have none
-    ONE_CAUSE |= {f"{one:g}, {SEVERAL} artifacts": f"artifacts differ {one:g}" for one in APART}
-    ONE_CAUSE |= {f"{one:g}, {SEVERAL} artifacts alike": f"sets differ {one:g}" for one in APART}
-TWO_CAUSES = {f"{one:g}{end}": f"weaker cause {one:g}" for one in WEAKER for end in ("", ALL)}
+    ONE_CAUSE |= {f"{value:g}, {SEVERAL} artifacts": f"artifacts differ {value:g}" for value in APART}
+    ONE_CAUSE |= {f"{value:g}, {SEVERAL} artifacts alike": f"sets differ {value:g}" for value in APART}
+TWO_CAUSES = {f"{value:g}{end}": f"weaker cause {value:g}" for value in WEAKER for end in ("", ALL)}
 ROWS = {**ONE_CAUSE, **{f"second {name}": landscape for name, landscape in TWO_CAUSES.items()}}
 """The landscape of each row."""
 
@@ -88,7 +88,7 @@ def search(drawn: tuple[str, str, int]) -> Case:
     known = "spread" in {field.name for field in fields(done)}  # versions that pool the trials of all builds have none
     spread = done.spread if known else None
     causes = {cause for cause in (case.cause, case.other) if cause}
-    answers = [frozenset(one.culprits) for one in (done, *done.further)]
+    answers = [frozenset(answer.culprits) for answer in (done, *done.further)]
     return Case(
         nvllm,
         row,
@@ -130,12 +130,12 @@ def cells(cases: Sequence[Case], *, causes: int) -> tuple[str, ...]:
             ("untrue", [case.untrue for case in tried]),
         )
     }
-    said = (share["differs"],) if causes == 1 else (share["untrue"], share["every"])
+    shares = (share["differs"],) if causes == 1 else (share["untrue"], share["every"])
     return (
         str(len(cases)),
         f"{100 * len(certified) / len(cases):.0f} %",
         wrong_of(certified),
-        *said,
+        *shares,
         f"{sum(case.trials for case in cases) / len(cases):.0f}",
         f"{sum(case.builds for case in cases) / len(cases):.1f}",
     )
@@ -147,7 +147,7 @@ def table(cases: Iterable[Case], rows: Sequence[str], header: Sequence[str], cau
     for case in cases:
         by.setdefault((case.row, case.nvllm), []).append(case)
     print(f"\n| {' | '.join(header)} |\n|{'---|' * len(header)}")
-    for row, nvllm in sorted((one for one in by if one[0] in rows), key=lambda one: (rows.index(one[0]), one[1])):
+    for row, nvllm in sorted((pair for pair in by if pair[0] in rows), key=lambda pair: (rows.index(pair[0]), pair[1])):
         print(f"| {' | '.join((row, nvllm, *cells(by[row, nvllm], causes=causes)))} |")
 
 

@@ -29,8 +29,8 @@ def crashes(directory: Path) -> None:
 
 
 def _ended(scenario: Scenario, way: Way, directory: Path) -> str:
-    found = [one.found for one in boundaries.fail(scenario, way, directory)]
-    return f"{len(found)}: {found.count('old')} + {found.count('new')}"
+    states = [outcome.found for outcome in boundaries.fail(scenario, way, directory)]
+    return f"{len(states)}: {states.count('old')} + {states.count('new')}"
 
 
 def races(directory: Path) -> None:
@@ -39,8 +39,8 @@ def races(directory: Path) -> None:
     print("|---|---|---|---|---|")
     for name, scenario in SCENARIOS.items():
         outcomes = list(boundaries.race(scenario, directory))
-        both = sum(set(one.said) == {"done"} for one in outcomes)
-        lost = sum(not one.found.startswith("new") for one in outcomes)
+        both = sum(set(outcome.said) == {"done"} for outcome in outcomes)
+        lost = sum(not outcome.found.startswith("new") for outcome in outcomes)
         print(f"| {name} | {len(outcomes)} | {both} | {len(outcomes) - both} | {lost} |", flush=True)
 
 
@@ -51,8 +51,10 @@ def tamperings(directory: Path) -> None:
     # Only root can give a file away.
     for name in (*tampering.TAMPERINGS, *tampering.SWAPS, *(["chown"] if os.geteuid() == 0 else [])):
         outcomes = list(tampering.matrix(directory, name))
-        refused = [sum(getattr(one, by) for one in outcomes) for by in ("before_start", "by_gate", "by_recheck")]
-        print(f"| {name} | {' | '.join(f'{one} of {len(outcomes)}' for one in refused)} |", flush=True)
+        refused = [
+            sum(getattr(outcome, by) for outcome in outcomes) for by in ("before_start", "by_gate", "by_recheck")
+        ]
+        print(f"| {name} | {' | '.join(f'{count} of {len(outcomes)}' for count in refused)} |", flush=True)
 
 
 def main(argv: Sequence[str]) -> None:

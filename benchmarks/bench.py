@@ -180,7 +180,7 @@ def _build_cache() -> frozenset[str]:
         text=True,
         check=False,
     )
-    return frozenset(one["ID"] for one in json.loads(answer.stdout or "null") or ())
+    return frozenset(record["ID"] for record in json.loads(answer.stdout or "null") or ())
 
 
 @dataclass
@@ -198,14 +198,14 @@ class Bench:
         """The project: this one's patches, and its image `cpu` under the name `bench`."""
         path = self.directory / "project"
         if not path.exists():
-            given = paths.Project(ROOT)
+            checkout = paths.Project(ROOT)
             (path / "images").mkdir(parents=True)
             for name in ("patches", "Dockerfile", "images/native-build-requirements.txt"):
                 (path / name).symlink_to(ROOT / name)
-            text = given.spec("cpu").read_text().replace("\nname: cpu\n", f"\nname: {IMAGE}\n")
+            text = checkout.spec("cpu").read_text().replace("\nname: cpu\n", f"\nname: {IMAGE}\n")
             text = text.replace("port: 8000", f"port: {_free_port()}")
             (path / f"images/{IMAGE}.yaml").write_text(text)
-            lock = lockdoc.read(given.lock("cpu"), "manifests/cpu.lock.json")
+            lock = lockdoc.read(checkout.lock("cpu"), "manifests/cpu.lock.json")
             lock = dataclasses.replace(lock, image=IMAGE, inputs=specfile.inputs(self.spec, lock.platform))
             lockdoc.write(paths.Project(path).lock(IMAGE), lock)
         return path
@@ -228,14 +228,14 @@ class Bench:
         """Return a fresh NVLLM_HOME: the store of the user, of the layer cache only KINDS, no record of any build."""
         self._homes += 1
         home = self.directory / f"home{self._homes}"
-        mine, theirs = home / "cache", paths.places(dict(os.environ))
+        mine, user_places = home / "cache", paths.places(dict(os.environ))
         (mine / "layers").mkdir(parents=True)
-        (mine / "store").symlink_to(theirs.store)
-        for note in theirs.layers.glob("*.json"):
+        (mine / "store").symlink_to(user_places.store)
+        for note in user_places.layers.glob("*.json"):
             if json.loads(note.read_bytes())["kind"] in kinds:
                 for path in (note, note.with_suffix(".tar")):
                     (mine / "layers" / path.name).symlink_to(path)
-        for tree in theirs.layers.glob("*.tree") if kinds else ():
+        for tree in user_places.layers.glob("*.tree") if kinds else ():
             (mine / "layers" / tree.name).symlink_to(tree)
         return home
 
@@ -251,8 +251,8 @@ class Bench:
 
     def built(self, home: Path, *arguments: str) -> buildrecord.Record:
         """Run `nvllm build` with HOME, note the image for removal, and return the record of the build."""
-        said = json.loads(run(self.nvllm("--json", "build", IMAGE, *arguments), NVLLM_HOME=str(home)))["result"]
-        record = buildrecord.read(home / "state/builds", said["build_hash"])
+        result = json.loads(run(self.nvllm("--json", "build", IMAGE, *arguments), NVLLM_HOME=str(home)))["result"]
+        record = buildrecord.read(home / "state/builds", result["build_hash"])
         assert record is not None
         self.images += record.tags or ()
         return record
@@ -276,12 +276,12 @@ class Bench:
 
 
 def _engine() -> engine.Engine:
-    found = engine.connect()
-    if isinstance(found, EngineProblem):
-        raise CannotRunError(f"no Docker engine answers at {found.endpoint}: {found.text}")
+    connected = engine.connect()
+    if isinstance(connected, EngineProblem):
+        raise CannotRunError(f"no Docker engine answers at {connected.endpoint}: {connected.text}")
     if shutil.which("docker") is None:
         raise CannotRunError("no docker client in PATH")
-    return found
+    return connected
 
 
 def toggle(bench: Bench) -> list[Row]:
@@ -319,16 +319,16 @@ def builders(bench: Bench) -> list[Row]:
 
 def _toggled(bench: Bench, name: str) -> tuple[Row, str]:
     """Return the row of the patch NAME, and the id of the image that has all others."""
-    others = ",".join(patch for patch in bench.spec.patches.enable if patch != name)
+    patches = ",".join(patch for patch in bench.spec.patches.enable if patch != name)
     there = bench.home("base", "wheels")
-    without = bench.built(there, "--patches", others)
-    held = {layer.diff_id for layer in without.layers}
+    without = bench.built(there, "--patches", patches)
+    diff_ids = {layer.diff_id for layer in without.layers}
     seconds, data = [], 0
     for _ in range(SLOW):
         home = bench.copy(there)
         seconds.append(timed(bench.nvllm("build", IMAGE), NVLLM_HOME=str(home)))
         record = bench.built(home)  # there already: says what it came to
-        data = sum(layer.size for layer in record.layers if layer.diff_id not in held)
+        data = sum(layer.size for layer in record.layers if layer.diff_id not in diff_ids)
         named = run(["docker", "inspect", "--format", "{{.Id}}", *(record.tags or ())[:1]]).strip()
         run(
             ["docker", "rmi", "--force", named]
@@ -336,14 +336,16 @@ def _toggled(bench: Bench, name: str) -> tuple[Row, str]:
     return Row(f"{name}: nvllm build", seconds, data, 5.0, 1_000_000), without.image_id
 
 
-def _docker_row(figure: str, bench: Bench, builder: Builder, context: Path, base: str, ours: Row) -> Row:
+def _docker_row(figure: str, bench: Bench, builder: Builder, context: Path, base: str, row: Row) -> Row:
     seconds, data = [], 0
     for _ in range(SLOW):
         took, image = bench.docker_build(builder, context)
         seconds.append(took)
-        sizes = [int(run(["docker", "image", "inspect", "--format", "{{.Size}}", one])) for one in (image, base)]
+        sizes = [
+            int(run(["docker", "image", "inspect", "--format", "{{.Size}}", reference])) for reference in (image, base)
+        ]
         data = sizes[0] - sizes[1]
-    return Row(figure, seconds, data, beside=ours)
+    return Row(figure, seconds, data, beside=row)
 
 
 def _context(bench: Bench, name: str, base: str, lines: Sequence[str]) -> Path:
@@ -358,7 +360,7 @@ def _copying(bench: Bench, base: str) -> Path:
     """Return a context for the best that a plain Dockerfile can do: only the patched file, and its bytecode."""
     lock = lockdoc.read(paths.Project(bench.project).lock(IMAGE), f"manifests/{IMAGE}.lock.json")
     store = Store(paths.places(dict(os.environ)).store)
-    wheel = next(one for one in lock.wheels if one.name == lock.vllm.distribution)
+    wheel = next(wheel for wheel in lock.wheels if wheel.name == lock.vllm.distribution)
     with Wheel(store.path(wheel.file.sha256)) as opened:
         diff = seriesfile.diff(bench.series, bench.patch(OFF), "patches")
         changed = patchlayer.patched(store.path(lock.vllm.source.sha256), [diff], opened).files
@@ -417,19 +419,19 @@ def serve(bench: Bench) -> list[Row]:
     hashed before the container starts. What that cache holds does not matter until the engine loads it, and here it
     is ended before: it is one of the prior art's shape, and its manifest is made up, see `_blessed`.
     """
-    held = _engine()
+    docker = _engine()
     bench.warm()
     home = bench.home("base", "wheels")
     bench.built(home)
     (home / "cache/models").symlink_to(paths.places(dict(os.environ)).models)
     run(bench.nvllm("model", "check", IMAGE, "tiny-lfm2"), NVLLM_HOME=str(home))
-    rows = _serving(bench, held, home, "tiny-eager", None)
-    return [*rows, *_serving(bench, held, home, "tiny-blessed", _blessed(bench, home))]
+    rows = _serving(bench, docker, home, "tiny-eager", None)
+    return [*rows, *_serving(bench, docker, home, "tiny-blessed", _blessed(bench, home))]
 
 
-def _serving(bench: Bench, held: engine.Engine, home: Path, profile: str, copy: Path | None) -> list[Row]:
+def _serving(bench: Bench, docker: engine.Engine, home: Path, profile: str, copy: Path | None) -> list[Row]:
     """Return the rows of PROFILE with HOME; COPY of its cache is for the client, since nvllm's goes with its engine."""
-    argv, ours, plain = bench.nvllm("serve", IMAGE, "--profile", profile), [], []
+    argv, served, plain = bench.nvllm("serve", IMAGE, "--profile", profile), [], []
     for _ in range(QUICK):
         began = time.time()
         process = subprocess.Popen(
@@ -439,8 +441,8 @@ def _serving(bench: Bench, held: engine.Engine, home: Path, profile: str, copy: 
             stderr=subprocess.PIPE,
         )
         try:
-            name = _started(held, process, f"nvllm-{IMAGE}-{profile}")
-            ours.append(_since(name, began))
+            name = _started(docker, process, f"nvllm-{IMAGE}-{profile}")
+            served.append(_since(name, began))
             command = _docker_run(name, copy)
         finally:
             process.terminate()
@@ -452,7 +454,7 @@ def _serving(bench: Bench, held: engine.Engine, home: Path, profile: str, copy: 
         finally:
             run(["docker", "rm", "-f", container])
     target = statistics.median(plain) + 1.0
-    row = Row(f"nvllm serve of {profile}, to the start of the container", ours, target_seconds=target)
+    row = Row(f"nvllm serve of {profile}, to the start of the container", served, target_seconds=target)
     return [row, Row(f"{profile}: docker run of the same container", plain, beside=row)]
 
 
@@ -462,20 +464,20 @@ def _blessed(bench: Bench, home: Path) -> Path:
     Nothing was compiled and nothing tried: the cache is that of `verify_bench`, random bytes, and the manifest says
     of it what a bless would. It is in the bench's own project, and goes with it.
     """
-    project, ours = paths.Project(bench.project), paths.Places(home / "cache", home / "state")
-    store = TreeStore(ours.trees)
+    project, places = paths.Project(bench.project), paths.Places(home / "cache", home / "state")
+    store = TreeStore(places.trees)
     tree = store.adopt(verify_bench.make(bench.directory / "compiled"), "bless again")
-    plan = examine(project, ours, IMAGE, "tiny-blessed", Depth.UNBLESSED, paranoid=False, progress=Silent()).plan
+    plan = examine(project, places, IMAGE, "tiny-blessed", Depth.UNBLESSED, paranoid=False, progress=Silent()).plan
     made = blessings_world.bless(
         tree, plan, label=f"{IMAGE}-tiny-blessed", created=clock.stamp(time.time()), kv_tokens=1
     )
-    promotion.promote(Blessings(project.blessed, ours.blessings), made)
+    promotion.promote(Blessings(project.blessed, places.blessings), made)
     return store.stage(tree, bench.directory / "copies", made.cure).path
 
 
-def _started(held: engine.Engine, process: subprocess.Popen[bytes], name: str) -> str:
+def _started(docker: engine.Engine, process: subprocess.Popen[bytes], name: str) -> str:
     """Wait until the container NAME that PROCESS starts is running. Raises CannotRunError if that ends before."""
-    while not any(one.name == name and one.running for one in held.containers()):
+    while not any(container.name == name and container.running for container in docker.containers()):
         if process.poll() is not None:
             raise CannotRunError(process.communicate()[1].decode()[-400:])
         time.sleep(0.05)
@@ -492,20 +494,20 @@ def _since(container: str, began: float) -> float:
 
 def _docker_run(container: str, copy: Path | None) -> list[str]:
     """Return the `docker run` that makes another container like CONTAINER, which is nvllm's; COPY is its cache."""
-    found = json.loads(run(["docker", "inspect", container]))[0]
-    config, host = found["Config"], found["HostConfig"]
+    inspected = json.loads(run(["docker", "inspect", container]))[0]
+    config, host = inspected["Config"], inspected["HostConfig"]
     (binding,) = host["PortBindings"]["8000/tcp"]
     flags = ["--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", f"--ipc={host['IpcMode']}"]
     flags += [f"--shm-size={host['ShmSize']}", f"--memory={host['Memory']}", f"--memory-swap={host['MemorySwap']}"]
     flags += [f"--pids-limit={host['PidsLimit']}", f"--user={config['User']}", "--log-driver=json-file"]
     flags += [f"--publish={binding['HostIp']}:{_free_port()}:8000", f"--entrypoint={config['Entrypoint'][0]}"]
-    flags += [f"--env={one}" for one in config["Env"]]
+    flags += [f"--env={variable}" for variable in config["Env"]]
     flags += [f"--tmpfs={target}:{options}" for target, options in host["Tmpfs"].items()]
-    assert copy is None or any(one["Target"] == CACHE for one in host["Mounts"]), "it is not served from a cache"
-    for one in host["Mounts"]:
-        source = copy if copy is not None and one["Target"] == CACHE else one["Source"]
-        flags.append(f"--mount=type=bind,source={source},target={one['Target']},readonly")
-    return ["docker", "run", "--detach", *flags, found["Image"], *config["Cmd"]]
+    assert copy is None or any(mount["Target"] == CACHE for mount in host["Mounts"]), "it is not served from a cache"
+    for mount in host["Mounts"]:
+        source = copy if copy is not None and mount["Target"] == CACHE else mount["Source"]
+        flags.append(f"--mount=type=bind,source={source},target={mount['Target']},readonly")
+    return ["docker", "run", "--detach", *flags, inspected["Image"], *config["Cmd"]]
 
 
 def verify(_: Bench) -> list[Row]:
@@ -517,10 +519,10 @@ def verify(_: Bench) -> list[Row]:
 def help_(_: Bench) -> list[Row]:
     """The help, in turns with an interpreter that does nothing: seconds depend on the machine, their ratio less."""
     plain = [sys.executable, "-c", "pass"]
-    ours, theirs = zip(*((timed([*NVLLM, "--help"]), timed(plain)) for _ in range(INSTANT)), strict=True)
-    ratio = statistics.median(ours) / statistics.median(theirs)
-    row = Row(f"nvllm --help, {ratio:.1f} times python -c pass", ours, None, 0.15)
-    return [row, Row("python -c pass", theirs, beside=row)]
+    help_seconds, plain_seconds = zip(*((timed([*NVLLM, "--help"]), timed(plain)) for _ in range(INSTANT)), strict=True)
+    ratio = statistics.median(help_seconds) / statistics.median(plain_seconds)
+    row = Row(f"nvllm --help, {ratio:.1f} times python -c pass", help_seconds, None, 0.15)
+    return [row, Row("python -c pass", plain_seconds, beside=row)]
 
 
 def start(bench: Bench) -> list[Row]:
@@ -555,12 +557,12 @@ def full(bench: Bench) -> list[Row]:
         seconds.append(timed(bench.nvllm("build", IMAGE, "--layout", str(layout)), NVLLM_HOME=str(home)))
         shutil.rmtree(layout)
         shutil.rmtree(home / "cache/layers")
-    ours = Row("full build, warm store, no layer: nvllm build --layout", seconds)
+    row = Row("full build, warm store, no layer: nvllm build --layout", seconds)
     context, tag = bench.directory / "context", f"nvllm-base:{IMAGE}"
     run(bench.nvllm("dockerfile", IMAGE, "--context", str(context), "--base-image", tag))
     bench.images.append(tag)
     took, _ = bench.docker_build(CLASSIC, context, "--target", "image", "--build-arg", f"BASE={tag}")
-    return [ours, Row("the same lock: docker build --target image, base there", [took], beside=ours)]
+    return [row, Row("the same lock: docker build --target image, base there", [took], beside=row)]
 
 
 def bisect(_: Bench) -> list[Row]:
@@ -624,7 +626,7 @@ def main(argv: Sequence[str]) -> int:
         finally:
             bench.remove()
     if rows:
-        load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+        load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
         print(f"{os.cpu_count()} processors, {platform.machine()}, Python {platform.python_version()}, load {load}\n")
         terminal.print_table(COLUMNS, [row.cells() for row in rows], color=terminal.wants_color(os.environ, tty=True))
     return 1 if failed else 0

@@ -37,14 +37,14 @@ from support.bisect_world import World, all_of, free, problem, sometimes  # noqa
 
 def by_ddmin(count: int, culprits: PatchSet) -> int:
     """Return how many sets plain ddmin tries, both ends included."""
-    found = free(count)
-    tried: set[PatchSet] = {frozenset(), frozenset(found.order)}
+    patches = free(count)
+    tried: set[PatchSet] = {frozenset(), frozenset(patches.order)}
 
     def shows(chosen: PatchSet) -> bool:
         tried.add(chosen)
         return culprits <= chosen
 
-    assert ddmin(found, frozenset(found.order), frozenset(), shows) == culprits
+    assert ddmin(patches, frozenset(patches.order), frozenset(), shows) == culprits
     return len(tried)
 
 
@@ -66,13 +66,13 @@ def without_noise(runs: int) -> None:
         rng = random.Random(100 * count + culprits)
         cases = [frozenset(rng.sample(free(count).order, culprits)) for _ in range(runs)]
         searched = [by_groups(count, case) for case in cases]
-        cells = [shown([by_ddmin(count, case) for case in cases])]
-        cells += [shown([one for one, _ in searched]), shown([one for _, one in searched])]
+        cells = [mean_and_most([by_ddmin(count, case) for case in cases])]
+        cells += [mean_and_most([builds for builds, _ in searched]), mean_and_most([builds for _, builds in searched])]
         combinations = f"{2**count:,}" if count <= 32 else f"2^{count}"
         print(f"| {count} | {culprits} | {combinations} | {' | '.join(cells)} |", flush=True)
 
 
-def shown(costs: Sequence[int]) -> str:
+def mean_and_most(costs: Sequence[int]) -> str:
     return f"{mean(costs):.1f} ({max(costs)})"
 
 
@@ -140,8 +140,8 @@ def with_noise(runs: int) -> None:
 
 
 def summary(results: Sequence[Cost]) -> str:
-    right, trials = mean(one.right for one in results), mean(one.trials for one in results)
-    certifying, builds = mean(one.certifying for one in results), mean(one.builds for one in results)
+    right, trials = mean(cost.right for cost in results), mean(cost.trials for cost in results)
+    certifying, builds = mean(cost.certifying for cost in results), mean(cost.builds for cost in results)
     return f"{right:.3f} / {trials:.1f}, {certifying:.1f} / {builds:.1f}"
 
 
@@ -185,56 +185,63 @@ class Goal:
     measure: Callable[[Sequence[Outcome]], tuple[str, bool]]
 
 
-def certified(found: Sequence[Outcome]) -> tuple[int, int]:
-    """Return how many of FOUND are certified and right, and certified and wrong."""
-    right = sum(one.certified and one.right for one in found)
-    return right, sum(one.certified for one in found) - right
+def certified(outcomes: Sequence[Outcome]) -> tuple[int, int]:
+    """Return how many of OUTCOMES are certified and right, and certified and wrong."""
+    right = sum(outcome.certified and outcome.right for outcome in outcomes)
+    return right, sum(outcome.certified for outcome in outcomes) - right
 
 
-def extra_trials(found: Sequence[Outcome]) -> float:
-    """Return the mean number of trials that the same cases take without untestable trials, less than FOUND."""
+def extra_trials(outcomes: Sequence[Outcome]) -> float:
+    """Return the mean number of trials that the same cases take without untestable trials, less than OUTCOMES."""
     steady = []
-    for one in found:
-        world = World(all_of(one.case.cause))
-        world.solve(one.case.problem)
+    for outcome in outcomes:
+        world = World(all_of(outcome.case.cause))
+        world.solve(outcome.case.problem)
         steady.append(world.trials)
-    return mean(one.trials for one in found if one.done is not None) - mean(steady)
+    return mean(outcome.trials for outcome in outcomes if outcome.done is not None) - mean(steady)
 
 
-def of_transient(found: Sequence[Outcome]) -> tuple[str, bool]:
-    right, wrong = certified(found)
-    more = extra_trials(found)
-    refused = sum(one.done is None for one in found)
-    met = right >= 0.95 * len(found) and not wrong and more <= 15
-    return f"{right} of {len(found)} certified right, {wrong} wrong, {refused} refused; {more:+.1f} trials", met
+def of_transient(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
+    right, wrong = certified(outcomes)
+    more = extra_trials(outcomes)
+    refused = sum(outcome.done is None for outcome in outcomes)
+    met = right >= 0.95 * len(outcomes) and not wrong and more <= 15
+    return f"{right} of {len(outcomes)} certified right, {wrong} wrong, {refused} refused; {more:+.1f} trials", met
 
 
-def of_required(found: Sequence[Outcome]) -> tuple[str, bool]:
-    innocent = sum(bool(frozenset(one.done.culprits) - one.case.cause) for one in found if one.done is not None)
-    along = sum(bool(one.done.along) for one in found if one.done is not None)
-    return f"{innocent} of {len(found)}; in {along} something comes along, and is said to", innocent == 0
+def of_required(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
+    innocent = sum(
+        bool(frozenset(outcome.done.culprits) - outcome.case.cause) for outcome in outcomes if outcome.done is not None
+    )
+    along = sum(bool(outcome.done.along) for outcome in outcomes if outcome.done is not None)
+    return f"{innocent} of {len(outcomes)}; in {along} something comes along, and is said to", innocent == 0
 
 
-def of_disjoint(found: Sequence[Outcome]) -> tuple[str, bool]:
-    stays = said = both = 0
-    for one in found:
-        assert one.done is not None
-        left = one.case.problem.combinations.without(one.case.problem.high, one.done.culprits)
-        stays += one.case.fails(left)
-        rest = one.done.rest
-        said += rest is not None and rest.holds and rest.verdict.outcome == "bad"
-        every = World(one.case.judge).solve(replace(one.case.problem, further=True))
-        both += {frozenset(other.culprits) for other in (every, *every.further)} == {one.case.cause, one.case.other}
-    figures = f"the failure stays in {stays} of {len(found)}, said in {said}; --all finds both in {both}"
-    return figures, stays == said == both
+def of_disjoint(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
+    stays = noted = both = 0
+    for outcome in outcomes:
+        assert outcome.done is not None
+        left = outcome.case.problem.combinations.without(outcome.case.problem.high, outcome.done.culprits)
+        stays += outcome.case.fails(left)
+        rest = outcome.done.rest
+        noted += rest is not None and rest.holds and rest.verdict.outcome == "bad"
+        every = World(outcome.case.judge).solve(replace(outcome.case.problem, further=True))
+        both += {frozenset(other.culprits) for other in (every, *every.further)} == {
+            outcome.case.cause,
+            outcome.case.other,
+        }
+    figures = f"the failure stays in {stays} of {len(outcomes)}, said in {noted}; --all finds both in {both}"
+    return figures, stays == noted == both
 
 
-def of_untestable(found: Sequence[Outcome]) -> tuple[str, bool]:
-    right, wrong = certified(found)
-    builds = mean(one.builds for one in found)
-    untrue = sum(any("monotone" in note for note in one.done.notes) for one in found if one.done is not None)
-    missed = sum(one.missed for one in found)
-    ddmin = mean(ddmin_of(one.case) for one in found)
+def of_untestable(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
+    right, wrong = certified(outcomes)
+    builds = mean(outcome.builds for outcome in outcomes)
+    untrue = sum(
+        any("monotone" in note for note in outcome.done.notes) for outcome in outcomes if outcome.done is not None
+    )
+    missed = sum(outcome.missed for outcome in outcomes)
+    ddmin = mean(ddmin_of(outcome.case) for outcome in outcomes)
     figures = f"{builds:.1f} builds (ddmin {ddmin:.1f}), {untrue} untrue notes, {right} certified right, {wrong} wrong"
     return f"{figures}, {missed} open and wrong", builds <= 20 and not untrue and not wrong
 
@@ -252,37 +259,42 @@ def ddmin_of(case: Case) -> int:
     return len(tried)
 
 
-def of_false_alarms(found: Sequence[Outcome]) -> tuple[str, bool]:
-    right, wrong = certified(found)
-    trials = [one.trials for one in found]
-    refused = sum(one.done is None for one in found)
-    missed = sum(one.missed and not one.certified for one in found)
-    most = max(one.case.problem.settings.max_trials for one in found)
+def of_false_alarms(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
+    right, wrong = certified(outcomes)
+    trials = [outcome.trials for outcome in outcomes]
+    refused = sum(outcome.done is None for outcome in outcomes)
+    missed = sum(outcome.missed and not outcome.certified for outcome in outcomes)
+    most = max(outcome.case.problem.settings.max_trials for outcome in outcomes)
     figures = f"median {median(trials):.0f}, at most {max(trials)} (limit {most}) trials; {right} certified right"
     met = median(trials) <= 150 and max(trials) <= most and not wrong
     return f"{figures}, {wrong} wrong, {refused} ends refused, {missed} open and wrong", met
 
 
-def of_nothing(found: Sequence[Outcome]) -> tuple[str, bool]:
-    confidence = found[0].case.problem.settings.confidence
-    ends, right = sum(one.done is not None for one in found), sum(one.certified for one in found)
-    figures = f"ends proved in {100 * ends / len(found):.1f} %, an answer certified in {100 * right / len(found):.1f} %"
-    return figures, ends <= (1 - confidence) * len(found)
+def of_nothing(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
+    confidence = outcomes[0].case.problem.settings.confidence
+    ends, right = sum(outcome.done is not None for outcome in outcomes), sum(outcome.certified for outcome in outcomes)
+    figures = (
+        f"ends proved in {100 * ends / len(outcomes):.1f} %, an answer certified in {100 * right / len(outcomes):.1f} %"
+    )
+    return figures, ends <= (1 - confidence) * len(outcomes)
 
 
-def of_drift(found: Sequence[Outcome]) -> tuple[str, bool]:
-    right, wrong = certified(found)
-    said = sum(one.done is not None and "rate has fallen" in one.done.stopped for one in found)
-    refused = sum(one.done is None for one in found)
-    return f"{wrong} of {len(found)}; {right} certified right, {said} said to drift, {refused} ends refused", not wrong
+def of_drift(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
+    right, wrong = certified(outcomes)
+    drifting = sum(outcome.done is not None and "rate has fallen" in outcome.done.stopped for outcome in outcomes)
+    refused = sum(outcome.done is None for outcome in outcomes)
+    return (
+        f"{wrong} of {len(outcomes)}; {right} certified right, {drifting} said to drift, {refused} ends refused",
+        not wrong,
+    )
 
 
-def of_calibration(found: Sequence[Outcome]) -> tuple[str, bool]:
-    right, wrong = certified(found)
+def of_calibration(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
+    right, wrong = certified(outcomes)
     observed = right / max(1, right + wrong)
-    refused = sum(one.done is None for one in found)
-    still = len(found) - right - wrong - refused
-    confidence = found[0].case.problem.settings.confidence
+    refused = sum(outcome.done is None for outcome in outcomes)
+    still = len(outcomes) - right - wrong - refused
+    confidence = outcomes[0].case.problem.settings.confidence
     figures = f"{observed:.3f} of {right + wrong} certified; {refused} ends refused, {still} open"
     return figures, observed >= confidence
 
@@ -302,13 +314,13 @@ GOALS = (
         of_false_alarms,
     ),
     *(
-        Goal(f"nothing {one:.2f}", 400, before, f"<= {100 * (1 - one):.0f} %", of_nothing)
-        for one, before in zip(CONFIDENCES, ("", "13 %", "3 %", "1 %"), strict=True)
+        Goal(f"nothing {confidence:.2f}", 400, before, f"<= {100 * (1 - confidence):.0f} %", of_nothing)
+        for confidence, before in zip(CONFIDENCES, ("", "13 %", "3 %", "1 %"), strict=True)
     ),
     Goal("drift", 200, "7 of 63 certified wrong", "0", of_drift),
     *(
-        Goal(f"calibration {one:.2f}", 400, before, f">= {one:.2f}", of_calibration)
-        for one, before in zip(CONFIDENCES, ("0.814", "", "0.942", ""), strict=True)
+        Goal(f"calibration {confidence:.2f}", 400, before, f">= {confidence:.2f}", of_calibration)
+        for confidence, before in zip(CONFIDENCES, ("0.814", "", "0.942", ""), strict=True)
     ),
 )
 
@@ -321,8 +333,8 @@ def landscapes(runs: int) -> None:
     for goal in GOALS:
         count = min(goal.runs, runs)
         figures, met = goal.measure(list(campaigns(goal.name, count, SEED)))
-        said = "yes" if met else "no"
-        print(f"| {goal.name} ({count}) | {goal.before} | {goal.goal} | {figures} | {said} |", flush=True)
+        verdict = "yes" if met else "no"
+        print(f"| {goal.name} ({count}) | {goal.before} | {goal.goal} | {figures} | {verdict} |", flush=True)
 
 
 def mark(rng: random.Random, rate: float) -> str:
@@ -350,13 +362,13 @@ def falls(rng: random.Random, proved: str, rate: float) -> bool:
 
     It is tried once more after each 12 of 400 other trials, and at once while the watch is in doubt.
     """
-    order, others = proved, 0
-    while others < 400:
+    order, trials = proved, 0
+    while trials < 400:
         order += mark(rng, rate)
         seen = judge.watch(order, len(proved))
         if seen.fallen:
             return True
-        others += 0 if seen.doubtful else 12
+        trials += 0 if seen.doubtful else 12
     return False
 
 

@@ -77,7 +77,7 @@ class Bench:
         (home / "cache/layers").mkdir(parents=True, mode=0o700)
         if layers:
             (home / "cache/store").symlink_to(own.store)
-            for path in (one for one in own.layers.iterdir() if one.suffix != ".lock"):
+            for path in (file for file in own.layers.iterdir() if file.suffix != ".lock"):
                 (home / "cache/layers" / path.name).symlink_to(path)
         return home
 
@@ -177,7 +177,7 @@ def main(argv: Sequence[str]) -> int:
         bench = Bench(engine, Path(name))
         for _ in range(int(argv[0]) if argv else 1):
             round_of(bench)
-    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
     print(f"{os.cpu_count()} processors, {platform.machine()}, Python {platform.python_version()}, load {load}\n")
     print_table(list(bench.figures.values()))
     return 0
@@ -185,13 +185,13 @@ def main(argv: Sequence[str]) -> int:
 
 def print_table(figures: Sequence[Figure]) -> None:
     """Print FIGURES, each beside what nvllm takes for its kind, which is the first word of its name."""
-    own = {one.what: statistics.median(one.seconds) for one in figures}
+    own = {figure.what: statistics.median(figure.seconds) for figure in figures}
     rows = []
-    for one in sorted(figures, key=lambda figure: figure.kind, reverse=True):  # pushes, then pulls
-        median = statistics.median(one.seconds)
-        size = terminal.size(one.bytes) if one.bytes is not None else ""
-        spread = f"{len(one.seconds)}: {min(one.seconds):.1f} to {max(one.seconds):.1f} s"
-        rows.append([one.what, f"{median:.1f} s", f"{median / own[f'{one.kind}: nvllm']:.2f} x", size, spread])
+    for figure in sorted(figures, key=lambda figure: figure.kind, reverse=True):  # pushes, then pulls
+        median = statistics.median(figure.seconds)
+        size = terminal.size(figure.bytes) if figure.bytes is not None else ""
+        spread = f"{len(figure.seconds)}: {min(figure.seconds):.1f} to {max(figure.seconds):.1f} s"
+        rows.append([figure.what, f"{median:.1f} s", f"{median / own[f'{figure.kind}: nvllm']:.2f} x", size, spread])
     terminal.print_table(COLUMNS, rows, color=False)
 
 

@@ -27,14 +27,14 @@ LOSSES = 0.05
 
 def campaigns(mode: Mode, culprits: int, machines: int, runs: int) -> list[Campaign]:
     """Return RUNS searches on MACHINES for CULPRITS of sixteen patches; every answer is right and certified."""
-    rng, found = random.Random(17 * culprits), []
+    rng, searches = random.Random(17 * culprits), []
     for _ in range(runs):
         cause = frozenset(rng.sample(free(COUNT).order, culprits))
         done = search(problem(free(COUNT), mode, settings=Settings()), all_of(cause), machines)
         assert done.done.certified
         assert frozenset(done.done.culprits) == cause
-        found.append(done)
-    return found
+        searches.append(done)
+    return searches
 
 
 def on_a_few(runs: int) -> None:
@@ -47,10 +47,10 @@ def on_a_few(runs: int) -> None:
     for machines in FEW:
         cells = []
         for mode, culprits in (("ordered", 1), ("set", 2)):
-            found = campaigns("ordered" if mode == "ordered" else "set", culprits, machines, runs)
-            cells += [mean(one.builds for one in found), mean(one.trials for one in found)]
-            cells.append(mean(one.long for one in found))
-        print(f"| {machines} | {' | '.join(f'{one:.1f}' for one in cells)} |", flush=True)
+            searches = campaigns("ordered" if mode == "ordered" else "set", culprits, machines, runs)
+            cells += [mean(campaign.builds for campaign in searches), mean(campaign.trials for campaign in searches)]
+            cells.append(mean(campaign.long for campaign in searches))
+        print(f"| {machines} | {' | '.join(f'{cell:.1f}' for cell in cells)} |", flush=True)
 
 
 def on_many(runs: int) -> None:
@@ -70,16 +70,20 @@ def on_many(runs: int) -> None:
 
 def with_losses(machines: int, runs: int, *, flaky: bool) -> list[str]:
     """Return of RUNS searches on MACHINES how many were right, their trials, those lost, and how long they took."""
-    rng, found, right = random.Random(machines), [], 0
+    rng, searches, right = random.Random(machines), [], 0
     for _ in range(runs):
         cause = frozenset(rng.sample(free(COUNT).order, 1))
         asked = problem(free(COUNT), settings=Settings(flaky=flaky))
         judge = sometimes(cause, rng, 0.6) if flaky else all_of(cause)
-        one = search(asked, judge, machines, straggling(rng), losses=LOSSES, rng=rng)
-        right += frozenset(one.done.culprits) == cause
-        found.append(one)
-    figures = (mean(one.trials for one in found), mean(one.lost for one in found), mean(one.long for one in found))
-    return [f"{right} of {runs}", *(f"{one:.1f}" for one in figures)]
+        campaign = search(asked, judge, machines, straggling(rng), losses=LOSSES, rng=rng)
+        right += frozenset(campaign.done.culprits) == cause
+        searches.append(campaign)
+    figures = (
+        mean(campaign.trials for campaign in searches),
+        mean(campaign.lost for campaign in searches),
+        mean(campaign.long for campaign in searches),
+    )
+    return [f"{right} of {runs}", *(f"{figure:.1f}" for figure in figures)]
 
 
 def main() -> None:

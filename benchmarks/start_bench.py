@@ -31,13 +31,13 @@ def compare(spec: Path, start: Callable[[], Phases], times: int) -> None:
     """Print the median phases of TIMES starts of each of two patch sets, in turns; the file SPEC asks for them."""
     patched = spec.read_text(encoding="utf-8")
     sets = {"without": without(patched), "with": patched}
-    found: dict[str, list[Phases]] = {name: [] for name in sets}
+    starts: dict[str, list[Phases]] = {name: [] for name in sets}
     for _ in range(times):
         for name, text in sets.items():
             spec.write_text(text, encoding="utf-8")
-            found[name].append(start())
+            starts[name].append(start())
     print(f"The phases of a start of tiny-eager; in the second column with {', '.join(PATCHES)}; median of {times}\n")
-    terminal.print_table(["phase", "without", "with", "with / without"], list(_rows(found)), color=False)
+    terminal.print_table(["phase", "without", "with", "with / without"], list(_rows(starts)), color=False)
     print()
 
 
@@ -47,10 +47,10 @@ def read(state: Path) -> Phases:
     return {**phases, "all": sum(phases.values())}
 
 
-def _rows(found: Mapping[str, Sequence[Phases]]) -> list[list[str]]:
+def _rows(starts: Mapping[str, Sequence[Phases]]) -> list[list[str]]:
     rows = []
-    for phase in found["with"][0]:
-        before, after = (statistics.median(one[phase] for one in found[name]) for name in ("without", "with"))
+    for phase in starts["with"][0]:
+        before, after = (statistics.median(phases[phase] for phases in starts[name]) for name in ("without", "with"))
         ratio = f"{after / before:.2f}" if before >= 1 else ""
         rows.append([phase, f"{before:.1f} s", f"{after:.1f} s", ratio])
     return rows

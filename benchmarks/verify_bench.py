@@ -36,10 +36,10 @@ def make(root: Path) -> Path:
     """Write a cache of that shape below ROOT."""
     bytes_of = random.Random(0)
     for number, size in enumerate(SIZES):
-        place = root / f"{number % 8:02x}" / f"{number:02x}"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(bytes_of.randbytes(size))
-        place.chmod(0o644)
+        path = root / f"{number % 8:02x}" / f"{number:02x}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes_of.randbytes(size))
+        path.chmod(0o644)
     for directory, _, _ in os.walk(root):
         os.chmod(directory, 0o755)
     return root
@@ -54,17 +54,19 @@ def seconds(work: Callable[[], object]) -> float:
 def measure(store: TreeStore, tree: Tree, directory: Path) -> dict[str, list[float]]:
     """Return the seconds of each round, by what was done."""
     files = [os.fspath(store.path(tree.hash) / file.path) for file in tree.files]
-    found: dict[str, list[float]] = {"openssl dgst -sha256": [], "verify in place": [], "verify while staging": []}
+    measured: dict[str, list[float]] = {"openssl dgst -sha256": [], "verify in place": [], "verify while staging": []}
     for _ in range(ROUNDS):
         openssl = ["openssl", "dgst", "-sha256", *files]
-        found["openssl dgst -sha256"].append(
+        measured["openssl dgst -sha256"].append(
             seconds(partial(subprocess.run, openssl, stdout=subprocess.DEVNULL, check=True))
         )
-        found["verify in place"].append(seconds(lambda: store.verify(tree, "bless again")))
-        found["verify while staging"].append(seconds(lambda: store.stage(tree, directory / "staging", "bless again")))
+        measured["verify in place"].append(seconds(lambda: store.verify(tree, "bless again")))
+        measured["verify while staging"].append(
+            seconds(lambda: store.stage(tree, directory / "staging", "bless again"))
+        )
         (staged,) = (directory / "staging").iterdir()
         staging.discard(staged)
-    return found
+    return measured
 
 
 def main(argv: list[str]) -> None:
@@ -73,18 +75,18 @@ def main(argv: list[str]) -> None:
         store = TreeStore(directory / "trees")
         tree = store.adopt(make(directory / "fresh"), "bless again")
         shutil.rmtree(directory / "fresh")
-        found = measure(store, tree, directory)
+        measured = measure(store, tree, directory)
         store.remove(tree.hash)
-    openssl = statistics.median(found["openssl dgst -sha256"])
+    openssl = statistics.median(measured["openssl dgst -sha256"])
     target = FACTOR * openssl + EXTRA
     rows = []
-    for what, times in found.items():
+    for what, times in measured.items():
         median = statistics.median(times)
         is_ours = not what.startswith("openssl")
         verdict = ("met" if median <= target else "MISSED") if is_ours else ""
         spread = f"{min(times) * 1000:.0f} to {max(times) * 1000:.0f} ms"
         rows.append([what, f"{median * 1000:.0f} ms", f"{median / openssl:.2f}", verdict, f"{len(times)}: {spread}"])
-    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
     print(f"{os.cpu_count()} processors, {platform.machine()}, Python {platform.python_version()}, load {load}")
     print(
         f"{len(tree.files)} files, {tree.size / 1e6:.1f} MB; target {FACTOR} x openssl + {EXTRA * 1000:.0f} ms: ",

@@ -43,16 +43,16 @@ def script(name: str, tree: str, sources: Path, arguments: Sequence[str]) -> dic
 
 def printed(text: str, name: str, status: int) -> dict[str, Any]:
     """Return the last line of TEXT that is JSON, with ``failed`` if NAME ended with another STATUS than 0."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for line in text.splitlines():
         if line.startswith("{"):
             try:
-                found = json.loads(line)
+                result = json.loads(line)
             except json.JSONDecodeError:
                 continue
-    if status or not found:
-        found["failed"] = f"{name}: exit status {status}"
-    return found
+    if status or not result:
+        result["failed"] = f"{name}: exit status {status}"
+    return result
 
 
 def driver() -> str:
@@ -66,10 +66,10 @@ def first_launch(kernels: Path) -> dict[str, Any]:
     argv = [sys.executable, str(kernels / "first_fire.py"), "measure", str(kernels)]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if not line.startswith("{")]
-    found = printed(done.stdout, shlex.join(argv), done.returncode)
-    if "ok" in found:  # it measured all; that the layer is not fast enough is a result
-        found.pop("failed", None)
-    return {"printed": "\n".join(lines), **found}
+    result = printed(done.stdout, shlex.join(argv), done.returncode)
+    if "ok" in result:  # it measured all; that the layer is not fast enough is a result
+        result.pop("failed", None)
+    return {"printed": "\n".join(lines), **result}
 
 
 def measure(sources: Path, kernels: Path | None, repetitions: int, commit: str, keep: Keep) -> None:
@@ -90,18 +90,18 @@ def merged(stock: dict[str, Any], patched: dict[str, Any]) -> dict[str, Any]:
     """Return what recycling found on both trees, by shape and arm; ``failed`` names the trees on which it failed."""
     failed = [tree["failed"] for tree in (stock, patched) if "failed" in tree]
     shapes = [*dict.fromkeys(shape for tree in (stock, patched) for shape in tree if shape != "failed")]
-    found: dict[str, Any] = {shape: stock.get(shape, {}) | patched.get(shape, {}) for shape in shapes}
-    return found | ({"failed": "; ".join(failed)} if failed else {})
+    results: dict[str, Any] = {shape: stock.get(shape, {}) | patched.get(shape, {}) for shape in shapes}
+    return results | ({"failed": "; ".join(failed)} if failed else {})
 
 
-def keeper(output: Path | None, found: dict[str, Any]) -> Keep:
-    """Return what adds a result to FOUND and writes them all to OUTPUT, if there is one, so that none is lost."""
+def keeper(output: Path | None, results: dict[str, Any]) -> Keep:
+    """Return what adds a result to RESULTS and writes them all to OUTPUT, if there is one, so that none is lost."""
 
     def keep(name: str, result: Any) -> None:
-        found[name] = result
+        results[name] = result
         if output is not None:
             scratch = output.with_suffix(".new")
-            scratch.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            scratch.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             scratch.replace(output)
 
     return keep
@@ -109,17 +109,17 @@ def keeper(output: Path | None, found: dict[str, Any]) -> Keep:
 
 def parser() -> argparse.ArgumentParser:
     assert __doc__ is not None
-    found = argparse.ArgumentParser(prog="python benchmarks/gpu", description=__doc__.split("\n\n")[0])
-    found.add_argument("--sources", type=Path, metavar="DIR", help="sources that are laid out already")
-    found.add_argument(
+    options = argparse.ArgumentParser(prog="python benchmarks/gpu", description=__doc__.split("\n\n")[0])
+    options.add_argument("--sources", type=Path, metavar="DIR", help="sources that are laid out already")
+    options.add_argument(
         "--kernels", type=Path, metavar="DIR", help="time first launches too: `first_fire.py lay DIR` made it"
     )
-    found.add_argument("--lay", type=Path, metavar="DIR", help="lay the sources out in DIR, and no more")
-    found.add_argument("--show", type=Path, metavar="FILE", help="print the tables of FILE again, and no more")
-    found.add_argument("--output", type=Path, metavar="FILE", help="write what was measured to FILE")
-    found.add_argument("--commit", default="not recorded", help="what is run, as `git rev-parse HEAD` says it")
-    found.add_argument("--repetitions", type=int, default=100, metavar="N", help="of each call (default 100)")
-    return found
+    options.add_argument("--lay", type=Path, metavar="DIR", help="lay the sources out in DIR, and no more")
+    options.add_argument("--show", type=Path, metavar="FILE", help="print the tables of FILE again, and no more")
+    options.add_argument("--output", type=Path, metavar="FILE", help="write what was measured to FILE")
+    options.add_argument("--commit", default="not recorded", help="what is run, as `git rev-parse HEAD` says it")
+    options.add_argument("--repetitions", type=int, default=100, metavar="N", help="of each call (default 100)")
+    return options
 
 
 def main(argv: Sequence[str]) -> int:
@@ -130,22 +130,22 @@ def main(argv: Sequence[str]) -> int:
     if chosen.lay is not None:
         lay(chosen.lay)
         return 0
-    with tempfile.TemporaryDirectory(prefix="nvllm-gpu-") as place:
+    with tempfile.TemporaryDirectory(prefix="nvllm-gpu-") as scratch:
         sources = chosen.sources
         if sources is None:
-            sources = Path(place)
+            sources = Path(scratch)
             lay(sources)
-        found: dict[str, Any] = {}
-        measure(sources, chosen.kernels, chosen.repetitions, chosen.commit, keeper(chosen.output, found))
-    print(table.document(found))
-    return 0 if table.right(found) else 1
+        results: dict[str, Any] = {}
+        measure(sources, chosen.kernels, chosen.repetitions, chosen.commit, keeper(chosen.output, results))
+    print(table.document(results))
+    return 0 if table.right(results) else 1
 
 
-def lay(place: Path) -> None:
+def lay(directory: Path) -> None:
     sys.path.insert(0, str(ROOT / "launcher"))
     from benchmarks.gpu import sources
 
-    sources.lay(place)
+    sources.lay(directory)
 
 
 if __name__ == "__main__":

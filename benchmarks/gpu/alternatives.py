@@ -120,17 +120,17 @@ class Driver:
         assert status == 0, f"the driver's status {status}"
 
     def function(self, name: str, shared: int = 0) -> ctypes.c_void_p:
-        found = ctypes.c_void_p()
-        self.check(self.driver.cuModuleGetFunction(ctypes.byref(found), self.loaded, name.encode()))
+        function = ctypes.c_void_p()
+        self.check(self.driver.cuModuleGetFunction(ctypes.byref(function), self.loaded, name.encode()))
         if shared:
-            self.check(self.driver.cuFuncSetAttribute(found, 8, shared))  # MAX_DYNAMIC_SHARED_SIZE_BYTES
-        return found
+            self.check(self.driver.cuFuncSetAttribute(function, 8, shared))  # MAX_DYNAMIC_SHARED_SIZE_BYTES
+        return function
 
     def launch(
         self, function: ctypes.c_void_p, grid: Sequence[int], threads: int, shared: int, arguments: Sequence[Any]
     ) -> None:
         pointers = (ctypes.c_void_p * len(arguments))(
-            *(ctypes.cast(ctypes.pointer(one), ctypes.c_void_p) for one in arguments)
+            *(ctypes.cast(ctypes.pointer(argument), ctypes.c_void_p) for argument in arguments)
         )
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         self.check(self.driver.cuLaunchKernel(function, *grid, threads, 1, 1, shared, stream, pointers, None))
@@ -156,18 +156,18 @@ class Cache:
 
     def __init__(self) -> None:
         self.buffers = list(torch.empty((SEGMENTS, BLOCKS, PAGE // 4), dtype=torch.int32, device="cuda"))
-        self.addresses = torch.tensor([one.data_ptr() for one in self.buffers], dtype=torch.uint64, device="cuda")
+        self.addresses = torch.tensor([buffer.data_ptr() for buffer in self.buffers], dtype=torch.uint64, device="cuda")
         self.poison()
 
     def poison(self) -> None:
-        for one in self.buffers:
-            one.fill_(POISON)
+        for buffer in self.buffers:
+            buffer.fill_(POISON)
 
     def right(self, ids: Sequence[int]) -> bool:
         """Return whether the pages of IDS are zero and no other word was touched."""
         mine = torch.zeros(BLOCKS, dtype=torch.bool, device="cuda")
         mine[list(ids)] = True
-        return all(not bool(one[mine].any()) and bool((one[~mine] == POISON).all()) for one in self.buffers)
+        return all(not bool(buffer[mine].any()) and bool((buffer[~mine] == POISON).all()) for buffer in self.buffers)
 
 
 def patched(cache: Cache, tree: Path) -> Call:
@@ -175,7 +175,7 @@ def patched(cache: Cache, tree: Path) -> Call:
     from vllm.nvllm.page_zeroer import PageZeroer
     from vllm.nvllm.pages import Segment
 
-    segments = [Segment(one.data_ptr(), PAGE, PAGE) for one in cache.buffers]
+    segments = [Segment(buffer.data_ptr(), PAGE, PAGE) for buffer in cache.buffers]
     call: Call = PageZeroer(torch.device("cuda"), pin_memory=True, segments=segments).zero_block_ids
     return call
 
@@ -218,15 +218,15 @@ def staying(cache: Cache) -> dict[str, Call]:
     units = torch.cuda.get_device_properties(0).multi_processor_count
     size = 1024
     host = [torch.zeros(size, dtype=torch.int64, pin_memory=True) for _ in range(_KEPT)]
-    views = [one.numpy() for one in host]
+    views = [tensor.numpy() for tensor in host]
     device = torch.zeros(size, dtype=torch.int64, device="cuda")
     turn = 0
 
     def fill(ids: list[int], at: int) -> None:
         views[at][0] = len(ids)
-        wanted = views[at][1 : len(ids) + 1]
-        wanted[:] = ids
-        wanted.sort()
+        view = views[at][1 : len(ids) + 1]
+        view[:] = ids
+        view.sort()
 
     def launch(source: torch.Tensor) -> None:
         staying_kernel[(units * 16,)](
@@ -299,11 +299,11 @@ def memsets(cache: Cache, driver: Driver) -> dict[str, Call]:
 
     pool = torch.empty((512, SEGMENTS * PAGE), dtype=torch.uint8, device="cuda")
 
-    def one(ids: list[int]) -> None:
+    def in_one_piece(ids: list[int]) -> None:
         driver.memset(pool.data_ptr(), len(ids) * SEGMENTS * PAGE)
 
     return {
-        "memset of as many bytes in one piece": one,
+        "memset of as many bytes in one piece": in_one_piece,
         "memset of each page, in a graph": by(page, 1),
         "memset of each page, in a graph of 16 branches": by(page, 16),
         "memset of each block in rows, in a graph": by(column, 1),
@@ -340,7 +340,7 @@ def timed(call: Call, ids: list[int], busy: int) -> tuple[float, float, bool]:
 
 def measure(calls: dict[str, Call], repetitions: int) -> dict[str, dict[int, dict[str, Any]]]:
     rng, per_us = random.Random(4), clock()
-    found: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in calls}
+    results: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in calls}
     for count in COUNTS:
         delay, samples = Delay(per_us), {name: defaultdict[str, list[float]](list) for name in calls}
         fixed = rng.sample(range(1, BLOCKS), count)  # a graph of memsets has its ids recorded
@@ -368,10 +368,10 @@ def measure(calls: dict[str, Call], repetitions: int) -> dict[str, dict[int, dic
                         break
         gc.enable()
         for name, kinds in samples.items():
-            found[name][count] = {
+            results[name][count] = {
                 kind: asdict(figure(kept[-repetitions:])) for kind, kept in kinds.items() if len(kept) > 1
             }
-    return found
+    return results
 
 
 def main(tree: Path, repetitions: int) -> None:

@@ -24,15 +24,15 @@ class Contender:
 def contenders(cache: Hybrid) -> list[Contender]:
     """Return all of them on CACHE, whose device is a GPU."""
     attended = [ranges if shared else [] for ranges, shared in zip(cache.owned, cache.attended(), strict=True)]
-    ours: Call = cache.worker.runner._kv_block_zeroer.zero_block_ids
+    clear: Call = cache.worker.runner._kv_block_zeroer.zero_block_ids
 
     def row(ids: list[int]) -> None:
         first = min(ids[0], cache.blocks - len(ids))
-        ours(list(range(first, first + len(ids))))
+        clear(list(range(first, first + len(ids))))
 
     memset, fill = contiguous(cache)
     return [
-        Contender(OURS, ours, cache.owned),
+        Contender(OURS, clear, cache.owned),
         Contender(ROW, row, None),
         Contender(MEMSET, memset, None),
         Contender(FILL, fill, None),

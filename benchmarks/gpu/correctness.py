@@ -22,7 +22,7 @@ Found = dict[str, int]
 
 def of_models(shapes: Sequence[Shape], blocks: int, device: torch.device) -> Found:
     """The cache of each model, cleared by the ids of every list."""
-    found: Found = {}
+    results: Found = {}
     for shape in shapes:
         cache = Hybrid(shape, blocks, device)
         clear = cache.worker.runner._kv_block_zeroer.zero_block_ids
@@ -32,8 +32,8 @@ def of_models(shapes: Sequence[Shape], blocks: int, device: torch.device) -> Fou
         for name, ids in lists.items():
             cache.poison()
             clear(ids)
-            found[f"{shape.name}: {name}"] = cache.wrong(ids, cache.owned)
-    return found
+            results[f"{shape.name}: {name}"] = cache.wrong(ids, cache.owned)
+    return results
 
 
 def of_odd_layouts(device: torch.device) -> Found:
@@ -58,8 +58,8 @@ def of_odd_layouts(device: torch.device) -> Found:
             for whole, seed, segment, ranges in buffers.values()
         ]
 
-    found = {f"odd layout: {name}": sum(wrong([segment])) for name, (_, _, segment, _) in buffers.items()}
-    return found | {"odd layouts in one table": sum(wrong([segment for _, _, segment, _ in buffers.values()]))}
+    results = {f"odd layout: {name}": sum(wrong([segment])) for name, (_, _, segment, _) in buffers.items()}
+    return results | {"odd layouts in one table": sum(wrong([segment for _, _, segment, _ in buffers.values()]))}
 
 
 def of_the_comparison(shape: Shape, device: torch.device) -> Found:

@@ -24,12 +24,12 @@ def call(page_zeroer: str) -> str:
 def excerpt(source: str, names: Iterable[str]) -> str:
     """Return the functions and classes NAMES of SOURCE, with their decorators, in the order of NAMES."""
     lines = source.splitlines(keepends=True)
-    found: dict[str, str] = {}
+    definitions: dict[str, str] = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            found[node.name] = "".join(lines[first - 1 : node.end_lineno])
-    missing = [name for name in names if name not in found]
+            definitions[node.name] = "".join(lines[first - 1 : node.end_lineno])
+    missing = [name for name in names if name not in definitions]
     if missing:
         raise LacksDefinitionError(", ".join(missing))
-    return "\n\n".join(found[name] for name in names)
+    return "\n\n".join(definitions[name] for name in names)

@@ -46,7 +46,7 @@ def stand_in(tree: Path) -> None:
     stand_ins: dict[str, dict[str, object]] = {
         "vllm": {"__path__": [str(tree / "vllm")]},
         "vllm.v1": {"__path__": []},
-        "vllm.v1.kv_cache_interface": {one: type(one, (), {}) for one in ("AttentionSpec", "MambaSpec")},
+        "vllm.v1.kv_cache_interface": {name: type(name, (), {}) for name in ("AttentionSpec", "MambaSpec")},
         "vllm.logger": {"init_logger": logging.getLogger},
         "vllm.triton_utils": {"triton": triton, "tl": triton.language},
     }
@@ -76,7 +76,7 @@ def fire(tree: Path) -> None:
     page = buffers[0].stride(0) * 4
     began = time.perf_counter()
     zeroer = PageZeroer(
-        torch.device("cuda"), pin_memory=True, segments=[Segment(one.data_ptr(), page, page) for one in buffers]
+        torch.device("cuda"), pin_memory=True, segments=[Segment(buffer.data_ptr(), page, page) for buffer in buffers]
     )
     torch.cuda.synchronize()
     made = (time.perf_counter() - began) * 1e3
@@ -89,65 +89,67 @@ def fire(tree: Path) -> None:
         taken.append((time.perf_counter() - began) * 1e3)
     cleared = sorted({block for ids in calls for block in ids})
     right = all(
-        not one[cleared].any().item() and bool((one[[at for at in range(64) if at not in cleared]] == 7).all())
-        for one in buffers
+        not buffer[cleared].any().item() and bool((buffer[[at for at in range(64) if at not in cleared]] == 7).all())
+        for buffer in buffers
     )
     times = {"first_ms": made, "call_ms": taken[0], "later_ms": statistics.median(taken[1:])}
-    said = {**times, "events": events, "right": right}
-    print(json.dumps({**said, "device": torch.cuda.get_device_name(), "triton": triton.__version__}))
+    result = {**times, "events": events, "right": right}
+    print(json.dumps({**result, "device": torch.cuda.get_device_name(), "triton": triton.__version__}))
 
 
-def _run(state: str, place: Path, cache: Path) -> dict[str, Any]:
+def _run(state: str, directory: Path, cache: Path) -> dict[str, Any]:
     """Measure one process in STATE and return what it printed, and how many files it left in CACHE."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "TRITON_DISABLE_LINE_INFO": "1"}
     if state == "layer":
         environment |= {
             "TRITON_CACHE_MANAGER": "nvllm_triton_cache:LayeredCache",
-            "PYTHONPATH": str(place / "site"),
+            "PYTHONPATH": str(directory / "site"),
             "PATH": "/nonexistent",
             "CC": "/nonexistent/cc",
         }
     before = {path for path in cache.rglob("*") if path.is_file()} if cache.is_dir() else set()
-    argv = [sys.executable, "-B", str(Path(__file__).resolve()), "fire", str(place)]
+    argv = [sys.executable, "-B", str(Path(__file__).resolve()), "fire", str(directory)]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{state}: {done.stderr[-3000:]}")
     after = {path for path in cache.rglob("*") if path.is_file()} if cache.is_dir() else set()
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return {**said, "new_files": len(after - before), "missed": done.stderr.count("nvllm.kernels miss")}
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return {**result, "new_files": len(after - before), "missed": done.stderr.count("nvllm.kernels miss")}
 
 
-def measure(place: Path, repetitions: int) -> None:
+def measure(directory: Path, repetitions: int) -> None:
     """Print the table: the median of REPETITIONS processes in each state, the states in turn."""
     if IMAGE_CACHE.exists() or EXPECTATIONS.exists():
         raise SystemExit(f"{IMAGE_CACHE} or {EXPECTATIONS} is there already: this is no machine to measure on")
-    shutil.copytree(place / "cache", IMAGE_CACHE)
+    shutil.copytree(directory / "cache", IMAGE_CACHE)
     EXPECTATIONS.parent.mkdir(parents=True)
     EXPECTATIONS.write_text('{"cache": {}}')
-    found: dict[str, list[dict[str, Any]]] = {state: [] for state in STATES}
+    results: dict[str, list[dict[str, Any]]] = {state: [] for state in STATES}
     with tempfile.TemporaryDirectory() as scratch:
         for number in range(-1, repetitions):  # the first round warms the disk's cache and is not counted
             for state in STATES:
                 cache = Path(scratch, f"{state}{number}")
                 if state == "kernel":
-                    shutil.copytree(place / "cache", cache)
+                    shutil.copytree(directory / "cache", cache)
                     for stub in cache.rglob("*.so"):
                         stub.unlink()
-                said = _run(state, place, cache)
+                result = _run(state, directory, cache)
                 if number >= 0:
-                    found[state].append(said)
-    print(f"{found['cold'][0]['device']}, Triton {found['cold'][0]['triton']}, {repetitions} processes in each state")
+                    results[state].append(result)
+    print(
+        f"{results['cold'][0]['device']}, Triton {results['cold'][0]['triton']}, {repetitions} processes in each state"
+    )
     print(
         f"{'state':8} {'first ms':>9} {'min':>8} {'max':>8} {'call ms':>8} {'later ms':>9}  compiled  new files  right"
     )
     middle = {}
-    for state, runs in found.items():
-        first = [one["first_ms"] for one in runs]
+    for state, runs in results.items():
+        first = [run["first_ms"] for run in runs]
         middle[state] = statistics.median(first)
-        compiled = sum(not hit for one in runs for _, hit in one["events"])
-        files = sum(one["new_files"] for one in runs)
-        call, later = (statistics.median(one[name] for one in runs) for name in ("call_ms", "later_ms"))
-        right = all(one["right"] for one in runs)
+        compiled = sum(not hit for run in runs for _, hit in run["events"])
+        files = sum(run["new_files"] for run in runs)
+        call, later = (statistics.median(run[name] for run in runs) for name in ("call_ms", "later_ms"))
+        right = all(run["right"] for run in runs)
         print(
             f"{state:8} {middle[state]:9.1f} {min(first):8.1f} {max(first):8.1f} {call:8.3f} {later:9.3f} "
             f"{compiled:9d} {files:10d}  {right}"
@@ -156,10 +158,10 @@ def measure(place: Path, repetitions: int) -> None:
         print(f"{state}: {meaning}")
     print(f"first fire from the layer: 1/{middle['cold'] / middle['layer']:.1f} of the cold one")
     wrong = [
-        one for one in found["layer"] if one["missed"] or one["new_files"] or not all(hit for _, hit in one["events"])
+        run for run in results["layer"] if run["missed"] or run["new_files"] or not all(hit for _, hit in run["events"])
     ]
-    ok = not wrong and all(one["right"] for runs in found.values() for one in runs)
-    print(json.dumps({"ok": ok, "runs": found}))
+    ok = not wrong and all(run["right"] for runs in results.values() for run in runs)
+    print(json.dumps({"ok": ok, "runs": results}))
     raise SystemExit(0 if ok and middle["layer"] * 10 <= middle["cold"] else 1)
 
 
@@ -187,8 +189,8 @@ def _for_python(lock: Lock, python: str) -> Lock:
     return replace(lock, base=base, wheels=wheels)
 
 
-def lay(place: Path, python: str | None) -> None:
-    """Lay out in PLACE the kernels layer of image sm120 for sm_90a besides, and what `measure` needs of the patches.
+def lay(output: Path, python: str | None) -> None:
+    """Lay out in OUTPUT the kernels layer of image sm120 for sm_90a besides, and what `measure` needs of the patches.
 
     PYTHON is the one of the machine, where it is not the image's: Triton's wheel for it is another.
     """
@@ -206,31 +208,33 @@ def lay(place: Path, python: str | None) -> None:
     from nvllm.sources.indexes import Sources
     from nvllm.sources.store import Store
 
-    ours, project = places(dict(os.environ)), find_project(None, Path(__file__).parent)
+    own, project = places(dict(os.environ)), find_project(None, Path(__file__).parent)
     made, stale = identity.load_build(project, "sm120", None)
     refuse_any(stale)
     made = replace(made, spec=replace(made.spec, targets=("sm_90a", *made.spec.targets)))
     if python not in (None, made.lock.base.python):
         made = replace(made, lock=_for_python(made.lock, python))
-    store, lock = Store(ours.store), made.lock
+    store, lock = Store(own.store), made.lock
     vllm = next(wheel.file for wheel in lock.wheels if wheel.name == lock.vllm.distribution)
     needed = [lock.vllm.source, vllm, *toolchain.inputs(lock)]
     fetch.fetch(needed, store, Sources(None, os.environ), Silent(), offline=False)
     directory = project.series(made.spec.patches.series)
     diffs = seriesfile.diffs(directory, made.patches, project.show(directory))
-    builder = LayerBuilder(made, tuple(diffs[one.id] for one in made.patches), store, LayerCache(ours.layers), Silent())
-    wanted = builder.kernel_sources()
-    assert wanted is not None
+    builder = LayerBuilder(
+        made, tuple(diffs[patch.id] for patch in made.patches), store, LayerCache(own.layers), Silent()
+    )
+    kernels = builder.kernel_sources()
+    assert kernels is not None
     with builder.kernel_compiler() as bench:
-        for entry in bench.entries(wanted):
+        for entry in bench.entries(kernels):
             parts = entry.path.removeprefix(f"{kernellayer.ROOT}/")
-            target = place / ("cache/" + parts if parts != entry.path else "site/" + Path(parts).name)
+            target = output / ("cache/" + parts if parts != entry.path else "site/" + Path(parts).name)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(entry.content().read())
-    for path, data in wanted.files.items():
-        (place / path).parent.mkdir(parents=True, exist_ok=True)
-        (place / path).write_bytes(data)
-    shutil.copy(__file__, place)
+    for path, data in kernels.files.items():
+        (output / path).parent.mkdir(parents=True, exist_ok=True)
+        (output / path).write_bytes(data)
+    shutil.copy(__file__, output)
 
 
 def main() -> None:
@@ -240,13 +244,13 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--python", help="of the machine, such as 3.12 (default: the image's)")
     asked = parser.parse_args()
-    place = asked.place.resolve()
+    directory = asked.place.resolve()
     if asked.what == "lay":
-        lay(place, asked.python)
+        lay(directory, asked.python)
     elif asked.what == "fire":
-        fire(place)
+        fire(directory)
     else:
-        measure(place, asked.repetitions)
+        measure(directory, asked.repetitions)
 
 
 if __name__ == "__main__":

@@ -72,19 +72,19 @@ class Hybrid:
     def _owned(self, index: int) -> list[reference.Range]:
         """Return the bytes of a page of a buffer that its layers own, from vLLM's views of it."""
         base, page = self.worker.buffers[index].data_ptr(), self.shape.page
-        found = []
+        ranges = []
         for name in self.worker.config.kv_cache_tensors[index].shared_by:
             cache = self.layers[name].kv_cache
             if isinstance(cache, torch.Tensor):
-                found.append((0, page))
+                ranges.append((0, page))
                 continue
             for state in cache:
                 assert state.stride(0) * state.element_size() == page
                 assert state[0].is_contiguous()
                 start = state.data_ptr() - base
                 assert 0 <= start < page
-                found.append((start, start + state[0].numel() * state.element_size()))
-        return reference.joined(found)
+                ranges.append((start, start + state[0].numel() * state.element_size()))
+        return reference.joined(ranges)
 
     def states(self) -> list[torch.Tensor]:
         """Return every state tensor of every Mamba layer."""

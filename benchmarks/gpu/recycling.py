@@ -64,17 +64,17 @@ class Engine:
             for tensor, buffer in zip(cache.worker.config.kv_cache_tensors, cache.worker.buffers, strict=True)
             for layer in tensor.shared_by
         }
-        found: dict[str, list[torch.Tensor]] = {"attention": [], "mamba": []}
+        tensors: dict[str, list[torch.Tensor]] = {"attention": [], "mamba": []}
         for kind, layers, blocks in self.owned(name):
             for layer in layers:
                 for block in blocks:
                     if kind == "attention":
-                        found[kind].append(buffers[layer][block * page : (block + 1) * page])
+                        tensors[kind].append(buffers[layer][block * page : (block + 1) * page])
                     else:
-                        found[kind] += [
+                        tensors[kind] += [
                             state[block].view(-1).view(torch.int8) for state in cache.layers[layer].kv_cache
                         ]
-        return found
+        return tensors
 
     def owned(self, name: str) -> Iterator[tuple[str, list[str], set[int]]]:
         """Yield of each group its kind, its layers, and the blocks of a request in it, without the null block."""
@@ -111,10 +111,10 @@ def recycled(shape: Shape, device: torch.device, *, fork: bool) -> dict[str, dic
         engine.fill(name, LEFT)
         used |= engine.blocks(name)
         engine.end(name)
-    found, kept = engine.readable(name), engine.readable(keeper)
+    reused, kept = engine.readable(name), engine.readable(keeper)
     return {
-        STATES: differing(found["mamba"], 0),
-        "pages of attention that are not zero": differing(found["attention"], 0),
+        STATES: differing(reused["mamba"], 0),
+        "pages of attention that are not zero": differing(reused["attention"], 0),
         "changed of the request that runs": differing(kept["mamba"] + kept["attention"], RUNNING),
     }
 

@@ -11,15 +11,15 @@ Range = tuple[int, int]
 
 def joined(ranges: Iterable[Range]) -> list[Range]:
     """Return RANGES in order, with those that touch or overlap as one, and without empty ones."""
-    found: list[Range] = []
+    merged: list[Range] = []
     for start, stop in sorted(ranges):
         if start >= stop:
             continue
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
         else:
-            found.append((start, stop))
-    return found
+            merged.append((start, stop))
+    return merged
 
 
 def cleared(stride: int, owned: Sequence[Range], ids: Iterable[int]) -> list[Range]:

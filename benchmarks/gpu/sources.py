@@ -44,30 +44,30 @@ PIN_MEMORY = torch.cuda.is_available()
 """
 
 
-def lay(place: Path) -> None:
-    """Lay the sources out in PLACE: `stock`, `patched`, `upstream_zeroer.py`; `sources.json` says what they are.
+def lay(directory: Path) -> None:
+    """Lay the sources out in DIRECTORY: `stock`, `patched`, `upstream_zeroer.py`; `sources.json` says what they are.
 
     :raises nvllm.core.refusal.Refused: when a pinned file cannot be had, or a patch does not apply.
     """
     pins = json.loads((ROOT / "tests/series/sources.json").read_text(encoding="utf-8"))
-    wanted = {name: LockedFile(**pins[name]) for name in ("vllm-0.21.0", "vllm-0.28.0")}
+    locked = {name: LockedFile(**pins[name]) for name in ("vllm-0.21.0", "vllm-0.28.0")}
     store = Store(places(dict(os.environ)).store)
-    fetch.fetch(list(wanted.values()), store, Sources(None, dict(os.environ)), Silent(), offline=False)
-    place.mkdir(parents=True, exist_ok=True)
-    stock, patched = place / "stock", place / "patched"
+    fetch.fetch(list(locked.values()), store, Sources(None, dict(os.environ)), Silent(), offline=False)
+    directory.mkdir(parents=True, exist_ok=True)
+    stock, patched = directory / "stock", directory / "patched"
     for tree in (stock, patched):
         shutil.rmtree(tree, ignore_errors=True)
-    _unpack(store.path(wanted["vllm-0.21.0"].sha256), stock)
+    _unpack(store.path(locked["vllm-0.21.0"].sha256), stock)
     shutil.copytree(stock, patched)
     _patch(patched)
-    _upstream(store.path(wanted["vllm-0.28.0"].sha256), place / "upstream_zeroer.py")
+    _upstream(store.path(locked["vllm-0.28.0"].sha256), directory / "upstream_zeroer.py")
     zeroer = (patched / "vllm/nvllm/page_zeroer.py").read_bytes()
     called = call(zeroer.decode()).encode()
-    facts = {name: file.sha256 for name, file in wanted.items()} | {
+    facts = {name: file.sha256 for name, file in locked.items()} | {
         "page_zeroer.py": hashlib.sha256(zeroer).hexdigest(),
         "a call of page_zeroer.py": hashlib.sha256(called).hexdigest(),
     }
-    (place / "sources.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    (directory / "sources.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 def _upstream(distribution: Path, target: Path) -> None:
@@ -99,10 +99,10 @@ def _unpack(distribution: Path, tree: Path) -> None:
 
 
 def _patch(tree: Path) -> None:
-    directory, shown = ROOT / "patches" / SERIES, f"patches/{SERIES}"
-    series = seriesfile.load(directory, shown)
+    directory, label = ROOT / "patches" / SERIES, f"patches/{SERIES}"
+    series = seriesfile.load(directory, label)
     carried = [patch.id for patch in series.patches if patch.status == "carried"]
-    diffs = seriesfile.diffs(directory, patchset.choose(series, carried), shown)
+    diffs = seriesfile.diffs(directory, patchset.choose(series, carried), label)
     for path, content in patching.apply_all(DirectoryTree(tree), list(diffs.values())).items():
         assert content is not None, path
         (tree / path).parent.mkdir(parents=True, exist_ok=True)

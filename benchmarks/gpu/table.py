@@ -44,7 +44,7 @@ class Verdict:
     """A target, what was measured for it, and whether that is enough."""
 
     target: str
-    found: str
+    measured: str
     met: bool
 
 
@@ -63,38 +63,38 @@ def figure(samples: Sequence[float]) -> Figure:
 
 def verdicts(timings: Timings) -> list[Verdict]:
     """Return the verdict on each target for one shape."""
-    ours, memset = timings[OURS], timings[MEMSET]
-    one = ours[1]["alone"].median
-    found = [Verdict(f"one block in at most {ONE_US:g} us", f"{one:.1f} us", one <= ONE_US)]
+    own, memset = timings[OURS], timings[MEMSET]
+    one_block = own[1]["alone"].median
+    checked = [Verdict(f"one block in at most {ONE_US:g} us", f"{one_block:.1f} us", one_block <= ONE_US)]
     for name in (FORK, EVERY):
-        ratio = timings[name][1]["alone"].median / one
+        ratio = timings[name][1]["alone"].median / one_block
         target = f"one block {FORK_RATIO:g} times faster than: {name}"
-        found.append(Verdict(target, f"{ratio:.1f} times", ratio >= FORK_RATIO))
-    for count in (count for count in ours if count >= LARGE):
-        for kind in (kind for kind in ("alone", "queued") if kind in ours[count] and kind in memset[count]):
-            mine, theirs = ours[count][kind].median, memset[count][kind].median
-            found.append(
+        checked.append(Verdict(target, f"{ratio:.1f} times", ratio >= FORK_RATIO))
+    for count in (count for count in own if count >= LARGE):
+        for kind in (kind for kind in ("alone", "queued") if kind in own[count] and kind in memset[count]):
+            own_us, memset_us = own[count][kind].median, memset[count][kind].median
+            checked.append(
                 Verdict(
                     f"{count} blocks at memset's speed or above, {kind}",
-                    f"{mine:.0f} us against {theirs:.0f} us",
-                    mine <= theirs,
+                    f"{own_us:.0f} us against {memset_us:.0f} us",
+                    own_us <= memset_us,
                 )
             )
-    worst = max(ours, key=lambda count: ours[count]["host"].median)
-    host = ours[worst]["host"].median
-    found.append(
+    worst = max(own, key=lambda count: own[count]["host"].median)
+    host = own[worst]["host"].median
+    checked.append(
         Verdict(
             f"host time of a call at most {HOST_US:g} us", f"{host:.1f} us at most, {worst} blocks", host <= HOST_US
         )
     )
-    return found
+    return checked
 
 
-def shown(one: Figure | None) -> str:
-    """Return ONE as text: the median, and the percentiles in brackets; None was not measured."""
-    if one is None:
+def figure_text(figure: Figure | None) -> str:
+    """Return FIGURE as text: the median, and the percentiles in brackets; None was not measured."""
+    if figure is None:
         return "not measured"
-    return f"{number(one.median)} ({number(one.low)}-{number(one.high)})"
+    return f"{number(figure.median)} ({number(figure.low)}-{number(figure.high)})"
 
 
 def number(value: float) -> str:
@@ -106,7 +106,7 @@ def rows(timings: Timings, kind: str) -> list[list[str]]:
     """Return the lines of the table of KIND: a heading, then a line for each contender."""
     counts = list(next(iter(timings.values())))
     head = ["blocks", *(str(count) for count in counts)]
-    return [head, *([name, *(shown(by[at].get(kind)) for at in counts)] for name, by in timings.items())]
+    return [head, *([name, *(figure_text(by[at].get(kind)) for at in counts)] for name, by in timings.items())]
 
 
 def markdown(lines: Iterable[Sequence[str]]) -> str:
@@ -128,14 +128,14 @@ def report(name: str, timings: Timings) -> list[str]:
     for kind, title in FIGURES.items():
         parts += [f"{title}; median (10th-90th percentile):", markdown(rows(timings, kind))]
     checked = [["target", "measured", "verdict"]]
-    checked += [[each.target, each.found, "PASS" if each.met else "MISS"] for each in verdicts(timings)]
+    checked += [[each.target, each.measured, "PASS" if each.met else "MISS"] for each in verdicts(timings)]
     return [*parts, "Targets:", markdown(checked)]
 
 
 def from_json(timings: Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]) -> Timings:
     """Return the timings of one shape from their JSON, in which every key is a text."""
     return {
-        name: {int(count): {kind: Figure(**one) for kind, one in kinds.items()} for count, kinds in by.items()}
+        name: {int(count): {kind: Figure(**figure) for kind, figure in kinds.items()} for count, kinds in by.items()}
         for name, by in timings.items()
     }
 
@@ -151,56 +151,56 @@ PARTS = ("recycling", "correctness", "timings")
 """What is measured every time; without one of them nothing is right."""
 
 
-def failures(found: Mapping[str, Any]) -> list[str]:
-    """Return which scripts failed or never ran, by what FOUND holds."""
-    ran = {name: found[name] for name in (*PARTS, FIRST) if name in found}
+def failures(results: Mapping[str, Any]) -> list[str]:
+    """Return which scripts failed or never ran, by RESULTS."""
+    ran = {name: results[name] for name in (*PARTS, FIRST) if name in results}
     missing = [f"{name}: never ran" for name in PARTS if name not in ran]
     return [*missing, *(part["failed"] for part in ran.values() if "failed" in part)]
 
 
 def shapes(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return of PART, the results of a script by shape, all but the word that the script failed."""
-    return {name: one for name, one in part.items() if name != "failed"}
+    return {name: result for name, result in part.items() if name != "failed"}
 
 
-def wrong_cases(found: Mapping[str, Any]) -> list[str]:
-    """Return what is not as it must be in what the scripts printed, FOUND."""
-    correctness = found.get("correctness", {})
-    wrong = failures(found)
+def wrong_cases(results: Mapping[str, Any]) -> list[str]:
+    """Return what is not as it must be in RESULTS, what the scripts printed."""
+    correctness = results.get("correctness", {})
+    wrong = failures(results)
     wrong += [f"{name}: {count} wrong bytes" for name, count in correctness.get("cases", {}).items() if count]
     for name, count in correctness.get("comparison", {}).items():
         if (count == 0) != (name == "nothing"):
             wrong.append(f"the comparison finds {count} wrong bytes: {name}")
-    for shape, arms in shapes(found.get("recycling", {})).items():
-        for arm, held in arms.items():
-            for what, counts in held.items():
+    for shape, arms in shapes(results.get("recycling", {})).items():
+        for arm, kinds in arms.items():
+            for what, counts in kinds.items():
                 stale = arm in MUST_DIFFER and what == STATES
                 if (counts["wrong"] > 0) != stale:
                     wrong.append(f"{shape}, {arm}: {counts['wrong']} of {counts['bytes']} bytes {what}")
-    if FIRST in found and not found[FIRST].get("ok", True):
+    if FIRST in results and not results[FIRST].get("ok", True):
         wrong.append("the first launch from the layer compiled something, or cleared the wrong bytes")
     return wrong
 
 
-def right(found: Mapping[str, Any]) -> bool:
+def right(results: Mapping[str, Any]) -> bool:
     """Return whether every byte is what it must be; what a call costs is another matter."""
-    return not wrong_cases(found)
+    return not wrong_cases(results)
 
 
 ENVIRONMENT = ("gpu", "driver", "torch", "triton", "python", "date")
 
 
-def document(found: Mapping[str, Any]) -> str:
-    """Return all of FOUND as text: what it ran on, correctness, the proof with vLLM's scheduler, and the timings."""
-    environment = found.get("environment", dict.fromkeys(ENVIRONMENT, "?"))
-    cases = found.get("correctness", {}).get("cases", {})
-    wrong = wrong_cases(found)
-    recycling = shapes(found.get("recycling", {}))
+def document(results: Mapping[str, Any]) -> str:
+    """Return all of RESULTS as text: what it ran on, correctness, the proof with vLLM's scheduler, and the timings."""
+    environment = results.get("environment", dict.fromkeys(ENVIRONMENT, "?"))
+    cases = results.get("correctness", {}).get("cases", {})
+    wrong = wrong_cases(results)
+    recycling = shapes(results.get("recycling", {}))
     arms = [["cache", "arm", *(next(iter(next(iter(recycling.values())).values())) if recycling else ())]]
     arms += [
-        [shape, arm, *(f"{counts['wrong']:,} of {counts['bytes']:,} bytes" for counts in held.values())]
+        [shape, arm, *(f"{counts['wrong']:,} of {counts['bytes']:,} bytes" for counts in kinds.values())]
         for shape, by in recycling.items()
-        for arm, held in by.items()
+        for arm, kinds in by.items()
     ]
     return "\n\n".join(
         [
@@ -211,12 +211,12 @@ def document(found: Mapping[str, Any]) -> str:
             *([] if not wrong else ["\n".join(f"WRONG: {line}" for line in wrong)]),
             "### A recycled block, from the scheduler to memory",
             markdown(arms),
-            *(["### First launch in a process", f"```\n{found[FIRST]['printed']}\n```"] if FIRST in found else []),
+            *(["### First launch in a process", f"```\n{results[FIRST]['printed']}\n```"] if FIRST in results else []),
             "### Contenders",
             markdown([["name", "what it does"], *CONTENDERS.items()]),
             *(
                 part
-                for name, timings in shapes(found.get("timings", {})).items()
+                for name, timings in shapes(results.get("timings", {})).items()
                 for part in report(name, from_json(timings))
             ),
         ]

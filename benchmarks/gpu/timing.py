@@ -75,10 +75,10 @@ def queued(contender: Contender, ids: list[int], samples: Samples, busy: int) ->
     return waited
 
 
-def checked(cache: Hybrid, ours: list[Contender]) -> None:
+def checked(cache: Hybrid, present: list[Contender]) -> None:
     """Make sure that each contender clears what it says, before anything is timed."""
     ids = random_ids(random.Random(3), cache.blocks, 16)
-    for contender in ours:
+    for contender in present:
         if contender.owned is not None:
             cache.poison()
             contender.call(ids)
@@ -133,11 +133,13 @@ def main(repetitions: int) -> None:
     shapes: dict[str, dict[str, dict[int, Any]]] = {}
     for shape in SHAPES:
         cache = Hybrid(shape, BLOCKS, device)
-        found = shapes.setdefault(shape.name, {})
+        measured = shapes.setdefault(shape.name, {})
 
-        def say(count: int, figures: dict[str, dict[str, Figure]], found: dict[str, dict[int, Any]] = found) -> None:
+        def say(
+            count: int, figures: dict[str, dict[str, Figure]], measured: dict[str, dict[int, Any]] = measured
+        ) -> None:
             for name, kinds in figures.items():
-                found.setdefault(name, {})[count] = {kind: asdict(one) for kind, one in kinds.items()}
+                measured.setdefault(name, {})[count] = {kind: asdict(figure) for kind, figure in kinds.items()}
             print(json.dumps({"environment": environment(), "timings": shapes}), flush=True)
 
         timings(cache, repetitions, say)

@@ -13,9 +13,9 @@ from benchmarks.gpu.shapes import COUNTS
 KINDS = {"queued": "Queued behind other work", "alone": "On an idle GPU", "host": "The host's time of a call"}
 
 
-def shown(found: Mapping[str, Any]) -> str:
-    """Return the tables of FOUND, medians in us."""
-    about = found["environment"]
+def tables(results: Mapping[str, Any]) -> str:
+    """Return the tables of RESULTS, medians in us."""
+    about = results["environment"]
     head = ["way", *map(str, COUNTS)]
     text = (
         f"{about['gpu']}, driver {about['driver']}, torch {about['torch']}, Triton {about['triton']}, {about['date']}\n"
@@ -23,7 +23,7 @@ def shown(found: Mapping[str, Any]) -> str:
     for kind, title in KINDS.items():
         rows = [
             [name, *(f"{by[str(count)][kind]['median']:,.1f}" if kind in by[str(count)] else "" for count in COUNTS)]
-            for name, by in found["alternatives"].items()
+            for name, by in results["alternatives"].items()
         ]
         widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
         lines = [head, ["-" * width for width in widths], *rows]
@@ -36,4 +36,4 @@ def shown(found: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(shown(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))
+    sys.stdout.write(tables(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))

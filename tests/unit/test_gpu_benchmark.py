@@ -117,7 +117,7 @@ def test_a_target_is_missed_by_itself(median: str, value: float, targets: list[s
 def test_a_figure_is_the_median_and_the_outer_tenths() -> None:
     found = table.figure([float(value) for value in range(101)])
     assert found == table.Figure(50.0, 10.0, 90.0, 101)
-    assert table.shown(table.Figure(1234.5, 99.94, 100.4, 9)) == "1,234 (99.9-100)"
+    assert table.figure_text(table.Figure(1234.5, 99.94, 100.4, 9)) == "1,234 (99.9-100)"
 
 
 def test_a_table_is_aligned() -> None:
@@ -151,7 +151,7 @@ def test_the_committed_figures_are_of_the_kernel_as_it_is(committed: Any) -> Non
 def test_the_page_shows_what_else_was_tried() -> None:
     found = json.loads((ROOT / "benchmarks/gpu/alternatives-h100.json").read_text(encoding="utf-8"))
     assert all(found["right"].values())
-    assert tried.shown(found) in (ROOT / "docs/gpu/zeroer-tried-h100.md").read_text(encoding="utf-8")
+    assert tried.tables(found) in (ROOT / "docs/gpu/zeroer-tried-h100.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("card", ["h100", "h200"])
