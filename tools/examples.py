@@ -66,7 +66,7 @@ def short(value: Any) -> Any:
         }
     if isinstance(value, Mapping):
         return {key: short(part) for key, part in value.items()}
-    if isinstance(value, list) and len(value) > 1 and not all(isinstance(one, str) for one in value):
+    if isinstance(value, list) and len(value) > 1 and not all(isinstance(item, str) for item in value):
         return [short(value[0]), "..."]
     if isinstance(value, list):
         return [*map(short, value[:SHOWN]), *(["..."] if len(value) > SHOWN else [])]

@@ -56,11 +56,15 @@ HEADER = """\
 
 
 def main(name: str = "native") -> None:
-    target, wanted = WANTED[name]
+    target, requested = WANTED[name]
     indexes = Sources(None, os.environ).indexes()
-    found = wheelset.resolve(wanted, target, {})
-    files = [LockedFile(one.filename, one.sha256, indexes.size(one.url), "pypi") for one in found]
-    wheels = [LockedWheel(one.name, one.version, file) for one, file in zip(found, files, strict=True)]
+    resolved = wheelset.resolve(requested, target, {})
+    files = [
+        LockedFile(candidate.filename, candidate.sha256, indexes.size(candidate.url), "pypi") for candidate in resolved
+    ]
+    wheels = [
+        LockedWheel(candidate.name, candidate.version, file) for candidate, file in zip(resolved, files, strict=True)
+    ]
     path = Path(__file__).parents[1] / "images" / f"{name}-build-requirements.txt"
     header = HEADER.format(argument="" if name == "native" else f" {name}")
     path.write_text(header + "".join(locked_line(wheel) for wheel in wheels))

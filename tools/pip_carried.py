@@ -27,7 +27,7 @@ def files(env: Mapping[str, str]) -> list[Path]:
     """Return where pip looks for its configuration in the environment ENV; the later win."""
     home = Path(env.get("HOME", "/root"))
     return [
-        *(Path(place) / "pip/pip.conf" for place in env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")),
+        *(Path(directory) / "pip/pip.conf" for directory in env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")),
         Path("/etc/pip.conf"),
         home / ".pip/pip.conf",
         Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf",
@@ -37,9 +37,9 @@ def files(env: Mapping[str, str]) -> list[Path]:
 
 def read(paths: Iterable[Path]) -> configparser.RawConfigParser:
     """Return what the configuration files PATHS say together."""
-    found = configparser.RawConfigParser()
-    found.read(paths)
-    return found
+    configured = configparser.RawConfigParser()
+    configured.read(paths)
+    return configured
 
 
 def settings(configured: configparser.RawConfigParser, env: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -54,10 +54,10 @@ def local(value: str) -> set[Path]:
     return urls | {Path(word) for word in value.split() if word.startswith("/")}
 
 
-def directories(found: Iterable[tuple[str, str]]) -> list[Path]:
-    """Return the directories that the settings FOUND name as indexes and as places of wheels; none lies in another."""
+def directories(listed: Iterable[tuple[str, str]]) -> list[Path]:
+    """Return the directories that the settings LISTED name as indexes and as places of wheels; none lies in another."""
     named = set()
-    for name, value in found:
+    for name, value in listed:
         if name in INDEXES:
             named |= {path.parent for path in local(value)}
         elif name == "find-links":
@@ -66,9 +66,9 @@ def directories(found: Iterable[tuple[str, str]]) -> list[Path]:
     return sorted(path for path in there if not there & set(path.parents))
 
 
-def named_files(found: Iterable[tuple[str, str]], env: Mapping[str, str]) -> list[Path]:
-    """Return the files that the settings FOUND name, one or several each, and the bundles of the environment ENV."""
-    values = [value for name, value in found if name in NAMED] + [env[name] for name in BUNDLES if name in env]
+def named_files(listed: Iterable[tuple[str, str]], env: Mapping[str, str]) -> list[Path]:
+    """Return the files that the settings LISTED name, one or several each, and the bundles of the environment ENV."""
+    values = [value for name, value in listed if name in NAMED] + [env[name] for name in BUNDLES if name in env]
     named = {Path(value) for value in values} | {path for value in values for path in local(value)}
     return sorted(path for path in named if path.is_file())
 
@@ -76,11 +76,11 @@ def named_files(found: Iterable[tuple[str, str]], env: Mapping[str, str]) -> lis
 def main() -> None:
     pip_conf, places, named = map(Path, sys.argv[1:])
     configured = read(files(os.environ))
-    found = settings(configured, os.environ)
+    listed = settings(configured, os.environ)
     with pip_conf.open("w") as file:
         configured.write(file)
-    places.write_text("".join(f"{path}\n" for path in directories(found)))
-    named.write_text("".join(f"{path}\n" for path in named_files(found, os.environ)))
+    places.write_text("".join(f"{path}\n" for path in directories(listed)))
+    named.write_text("".join(f"{path}\n" for path in named_files(listed, os.environ)))
 
 
 if __name__ == "__main__":

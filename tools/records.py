@@ -57,7 +57,7 @@ class Record:
 
     @property
     def row(self) -> str:
-        counts = ["-" if one is None else f"{one:,}" for one in (self.passed, self.failed, self.skipped)]
+        counts = ["-" if count is None else f"{count:,}" for count in (self.passed, self.failed, self.skipped)]
         cells = [f"`{self.suite}`", self.date, f"`{self.commit}`", self.machine, *counts, f"{self.seconds:,} s"]
         return f"| {' | '.join(cells)} |\n"
 
@@ -84,7 +84,7 @@ def lacking() -> Iterator[str]:
         if suite not in newest:
             yield f"{suite}: never recorded"
             continue
-        apart = [f":(exclude){one}" for one in PAGES]
+        apart = [f":(exclude){page}" for page in PAGES]
         done = _git("diff", "--quiet", newest[suite], "HEAD", "--", ".", *apart)
         if done.returncode != 0:
             yield f"{suite}: recorded at {newest[suite]}, and more than pages was changed since"
@@ -135,7 +135,7 @@ def run(suite: str, arguments: Sequence[str]) -> int:
 def main(argv: Sequence[str]) -> int:
     if argv == ["--check"]:
         problems = list(lacking())
-        sys.stderr.write("".join(f"records: {one}\n" for one in problems))
+        sys.stderr.write("".join(f"records: {problem}\n" for problem in problems))
         return 1 if problems else 0
     if not argv or argv[0] not in SUITES:
         sys.stderr.write(f"usage: make records SUITE=NAME, one of {', '.join(SUITES)}\n")

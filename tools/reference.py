@@ -102,14 +102,14 @@ def commands() -> Iterator[Described]:
         yield described(command, context)
         if isinstance(command, click.Group):
             for inner in command.list_commands(context):
-                found = command.get_command(context, inner)
-                assert found is not None
-                yield described(found, click.Context(found, info_name=inner, parent=context))
+                inner_command = command.get_command(context, inner)
+                assert inner_command is not None
+                yield described(inner_command, click.Context(inner_command, info_name=inner, parent=context))
 
 
 def names() -> list[str]:
     """Return the commands that do something, without the program's name: no groups."""
-    paths = [one.path for one in commands()]
+    paths = [command.path for command in commands()]
     return [path.partition(" ")[2] for path in paths if not any(other.startswith(f"{path} ") for other in paths)]
 
 
@@ -149,11 +149,11 @@ def commands_page() -> str:
         f"\n## Exit status\n\n{_table(['status', 'meaning'], _EXITS)}",
         f"\n## Environment\n\n{_named('variable', _ENVIRONMENT)}",
     ]
-    for one in commands():
-        parts.append(f"\n## {one.path}\n\n```text\n{one.usage}\n```\n\n{_prose(one.help)}\n")
-        parts += [f"\n{_named('argument', one.arguments)}"] if one.arguments else []
-        parts += [f"\n{_named('option', one.options)}"] if one.options else []
-        parts += [f"\n```text\n{inspect.cleandoc(one.examples)}\n```\n"] if one.examples else []
+    for command in commands():
+        parts.append(f"\n## {command.path}\n\n```text\n{command.usage}\n```\n\n{_prose(command.help)}\n")
+        parts += [f"\n{_named('argument', command.arguments)}"] if command.arguments else []
+        parts += [f"\n{_named('option', command.options)}"] if command.options else []
+        parts += [f"\n```text\n{inspect.cleandoc(command.examples)}\n```\n"] if command.examples else []
     return "".join(parts)
 
 
@@ -192,10 +192,11 @@ def manual() -> str:
         _items(common()),
         ".SH COMMANDS\n",
     ]
-    for one in commands():
-        parts.append(f".SS {_roff(one.path.partition(' ')[2])}\n.B {_roff(one.usage)}\n.PP\n{_paragraphs(one.help)}\n")
-        parts += [_items([*one.arguments, *one.options])]
-        parts += [f".PP\n{_verbatim(one.examples)}"] if one.examples else []
+    for command in commands():
+        name = command.path.partition(" ")[2]
+        parts.append(f".SS {_roff(name)}\n.B {_roff(command.usage)}\n.PP\n{_paragraphs(command.help)}\n")
+        parts += [_items([*command.arguments, *command.options])]
+        parts += [f".PP\n{_verbatim(command.examples)}"] if command.examples else []
     parts += [f".SH EXIT STATUS\n{_items(_EXITS)}", f".SH ENVIRONMENT\n{_items(_ENVIRONMENT)}"]
     parts.append(f".SH EXAMPLES\n{_verbatim(described(program, click.Context(program, info_name='nvllm')).examples)}")
     return "".join(parts)
@@ -211,20 +212,24 @@ def _lowered(text: str) -> str:
 
 def resolved(schema: Schema, top: Schema) -> Schema:
     """Return SCHEMA with what its $ref leads to in TOP below what it says itself."""
-    found = dict(schema)
-    while reference := found.pop("$ref", None):
+    merged = dict(schema)
+    while reference := merged.pop("$ref", None):
         target: Any = top
         for part in reference.removeprefix("#/").split("/"):
             target = target[part]
-        found = {**target, **found}
-    return found
+        merged = {**target, **merged}
+    return merged
 
 
 def variants(schema: Schema, top: Schema) -> list[Schema]:
     """Return the forms that SCHEMA allows beside its own: of oneOf, anyOf, and of each `then` of an allOf."""
     forms = [*schema.get("oneOf", []), *schema.get("anyOf", [])]
-    forms += [{**resolved(one["then"], top), "_when": one["if"]} for one in schema.get("allOf", []) if "then" in one]
-    return [one for one in (resolved(form, top) for form in forms) if one.get("type") != "null"]
+    forms += [
+        {**resolved(branch["then"], top), "_when": branch["if"]}
+        for branch in schema.get("allOf", [])
+        if "then" in branch
+    ]
+    return [variant for variant in (resolved(form, top) for form in forms) if variant.get("type") != "null"]
 
 
 def form(schema: Schema, top: Schema) -> str:
@@ -232,14 +237,14 @@ def form(schema: Schema, top: Schema) -> str:
     if "const" in schema:
         return f"`{schema['const']}`"
     if "enum" in schema:
-        return " or ".join(f"`{one}`" for one in schema["enum"])
+        return " or ".join(f"`{value}`" for value in schema["enum"])
     if schema.get("type") == "array":
         return f"a list: {form(resolved(schema.get('items', {}), top), top)}"
-    if said := schema.get("x-allowed"):
-        return _cell(str(said))
+    if allowed := schema.get("x-allowed"):
+        return _cell(str(allowed))
     least, most = schema.get("minimum"), schema.get("maximum")
     kinds = schema.get("type", "object" if "properties" in schema else "any value")
-    words = [_KINDS.get(one, one) for one in ([kinds] if isinstance(kinds, str) else kinds) if one != "null"]
+    words = [_KINDS.get(kind, kind) for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind != "null"]
     if least is not None and most is not None:
         words.append(f"from {least} to {most}")
     elif least is not None or most is not None:
@@ -265,39 +270,44 @@ def chooses(variant: Schema) -> dict[str, Schema]:
 def objects(path: str, schema: Schema, top: Schema) -> Iterator[tuple[str, Schema]]:
     """Yield the mappings of fixed keys at PATH and below it, each with its schema; a variant's path says which."""
     schema = resolved(schema, top)
-    forms = [(one, chooses(one)) for one in variants(schema, top)]
+    forms = [(variant, chooses(variant)) for variant in variants(schema, top)]
     properties = schema.get("properties", {})
     if set(properties) - {key for _, choice in forms for key in choice}:
         yield path, schema
     for key, value in properties.items():
         if isinstance(value, Mapping):
             yield from objects(f"{path}.{key}" if path else key, value, top)
-    for one, choice in forms:
-        said = "".join(f" ({key}: {value['const']})" for key, value in choice.items())
-        own = one.get("properties", {})
+    for variant, choice in forms:
+        suffix = "".join(f" ({key}: {value['const']})" for key, value in choice.items())
+        own = variant.get("properties", {})
         chosen = {key: {**own.get(key, {}), **value} for key, value in choice.items()}
-        yield from objects(f"{path}{said}", {**one, "properties": {**own, **chosen}}, top)
+        yield from objects(f"{path}{suffix}", {**variant, "properties": {**own, **chosen}}, top)
     if isinstance(items := schema.get("items"), Mapping):
         yield from objects(f"{path}[]", items, top)
     if isinstance(values := schema.get("additionalProperties"), Mapping):
         yield from objects(f"{path}.NAME", values, top)
 
 
-def fields_page(title: str, lead: str, path: Path, shown: Mapping[tuple[str, str], str]) -> str:
-    """Return the reference of what the JSON Schema at PATH allows. SHOWN has an example of a field by its mapping's
-    path and its name; where it has any, each field has a column for one."""
+def fields_page(title: str, lead: str, path: Path, examples: Mapping[tuple[str, str], str]) -> str:
+    """Return the reference of what the JSON Schema at PATH allows. EXAMPLES are of fields, by the paths of
+    their mappings and their names; where there are any, each field has a column for one."""
     top = json.loads(path.read_text(encoding="utf-8"))
     parts = [f"# {title}\n\nGenerated from `{path.relative_to(ROOT)}` by `make docs`; do not edit. {lead}\n"]
     for name, schema in objects("", top, top):
         rows = []
         for key, value in schema["properties"].items():
-            found = resolved(value, top) if isinstance(value, Mapping) else {}
-            row = [f"`{key}`", default(key, found, schema), form(found, top), _cell(found.get("description", ""))]
-            rows.append([*row, _code(shown[name, key])] if shown else row)
+            resolved_value = resolved(value, top) if isinstance(value, Mapping) else {}
+            row = [
+                f"`{key}`",
+                default(key, resolved_value, schema),
+                form(resolved_value, top),
+                _cell(resolved_value.get("description", "")),
+            ]
+            rows.append([*row, _code(examples[name, key])] if examples else row)
         heading = f"`{name}`" if name else "The file"
         parts.append(f"\n## {heading}\n\n")
         parts += [f"{_prose(schema['description'])}\n\n"] if name and schema.get("description") else []
-        parts.append(_table(["field", "default", "allowed", "meaning", *(["example"] if shown else [])], rows))
+        parts.append(_table(["field", "default", "allowed", "meaning", *(["example"] if examples else [])], rows))
     return "".join(parts)
 
 
@@ -419,15 +429,20 @@ def spec_examples() -> dict[tuple[str, str], str]:
     """Return an example of each field of an image spec: of a spec of this repository, or of ELSEWHERE."""
     top = json.loads((SCHEMAS / "image.schema.json").read_text(encoding="utf-8"))
     specs = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in _SPECS]
-    found: dict[tuple[str, str], str] = {}
+    examples: dict[tuple[str, str], str] = {}
     for name, schema in objects("", top, top):
         for key in schema["properties"]:
-            used = [one[key] for spec in specs for one in values(spec, name) if one.get(key) not in (None, [], {})]
+            used = [
+                mapping[key]
+                for spec in specs
+                for mapping in values(spec, name)
+                if mapping.get(key) not in (None, [], {})
+            ]
             if not used and (name, key) not in ELSEWHERE:
                 raise ValueError(f"no spec uses {name}.{key}: add an example to ELSEWHERE in tools/reference.py")
             text = flow(used[0] if used else ELSEWHERE[name, key])
-            found[name, key] = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
-    return found
+            examples[name, key] = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+    return examples
 
 
 def flow(value: object) -> str:
@@ -497,7 +512,7 @@ PAGES = {
 }
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1]) if len(sys.argv) > 1 else REFERENCE
-    place.mkdir(parents=True, exist_ok=True)
+    directory = Path(sys.argv[1]) if len(sys.argv) > 1 else REFERENCE
+    directory.mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
-        (place / name).write_text(page(), encoding="utf-8")
+        (directory / name).write_text(page(), encoding="utf-8")

@@ -61,10 +61,10 @@ def described(form: Form[Any]) -> Schema:
         part = schema["$defs"].get(name, schema)
         if not (cls.__doc__ or "").startswith(f"{name}("):  # what a dataclass without a docstring has
             part["description"] = plain(cls.__doc__ or "")
-        declared = {one.field.name: one for one in fields.declared(cls, form)}
-        for one in declared.values():
-            if isinstance(one.field.default, bool | int | float | str):
-                part["properties"][one.name]["default"] = one.field.default
+        declared = {declaration.field.name: declaration for declaration in fields.declared(cls, form)}
+        for declaration in declared.values():
+            if isinstance(declaration.field.default, bool | int | float | str):
+                part["properties"][declaration.name]["default"] = declaration.field.default
         for field, text in docstrings(cls):
             part["properties"][declared[field].name]["description"] = plain(text)
     return schema
@@ -91,5 +91,5 @@ def render(form: Form[Any]) -> str:
 
 
 if __name__ == "__main__":
-    for one in FORMS:
-        Path(sys.argv[1], f"{one.name}.schema.json").write_text(render(one), encoding="utf-8")
+    for form in FORMS:
+        Path(sys.argv[1], f"{form.name}.schema.json").write_text(render(form), encoding="utf-8")

@@ -276,9 +276,9 @@ def record(sessions: Sequence[Session], into: Path, *, real: bool) -> None:
 
 if __name__ == "__main__":
     SCREENS.mkdir(exist_ok=True)
-    named = [one for one in sys.argv[1:] if one != "--engine"]
-    record([one for one in SESSIONS if one.name in named or not named], SCREENS, real=False)
+    named = [word for word in sys.argv[1:] if word != "--engine"]
+    record([session for session in SESSIONS if session.name in named or not named], SCREENS, real=False)
     if "--engine" in sys.argv[1:]:
-        record([one for one in WITH_ENGINE if one.name in named or not named], SCREENS, real=True)
+        record([session for session in WITH_ENGINE if session.name in named or not named], SCREENS, real=True)
     else:
         sys.stdout.write("without --engine the sessions of build, serve, bless and the story are not recorded\n")

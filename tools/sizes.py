@@ -35,19 +35,19 @@ def members(wheel: LockedWheel, store: Store) -> Mapping[str, int]:
 
 def left_out(lock: Lock, store: Store) -> dict[str, int]:
     """Return the bytes of what the image does not have of LOCK's wheels, by what people call it."""
-    found: dict[str, int] = {}
+    by_name: dict[str, int] = {}
     for wheel in lock.excluded:
         here = store.has(wheel.file.sha256)
         name = f"{wheel.name} {wheel.version}" + ("" if here else ", packed")
-        found[name] = sum(members(wheel, store).values()) if here else wheel.file.size
+        by_name[name] = sum(members(wheel, store).values()) if here else wheel.file.size
     for wheel in lock.wheels:
         if wheel.omitted:
             sizes = members(wheel, store)
             for path in wheel.omitted:
-                found[f"{wheel.name}: {path}"] = sum(
+                by_name[f"{wheel.name}: {path}"] = sum(
                     size for name, size in sizes.items() if f"{name}/".startswith(f"{path}/")
                 )
-    return found
+    return by_name
 
 
 def report(lock: Lock, store: Store) -> str:
@@ -59,13 +59,13 @@ def report(lock: Lock, store: Store) -> str:
     without = left_out(lock, store)
     nvidia = sum(size for name, size in kept.items() if name.startswith("nvidia-"))
     total, more = sum(kept.values()), sum(without.values())
-    ordered = sorted(kept.items(), key=lambda one: -one[1])
+    ordered = sorted(kept.items(), key=lambda row: -row[1])
     rows = [
         *ordered[:SHOWN],
         (f"{len(ordered) - SHOWN} others", sum(size for _, size in ordered[SHOWN:])),
         ("in the image", total),
         ("of it NVIDIA's (nvidia-*)", nvidia),
-        *sorted(((f"without {name}", size) for name, size in without.items()), key=lambda one: -one[1]),
+        *sorted(((f"without {name}", size) for name, size in without.items()), key=lambda row: -row[1]),
         ("left out together", more),
         ("the same wheels, whole", total + more),
     ]

@@ -44,7 +44,7 @@ def lay(source: Path) -> None:
     outside = re.compile(rf"\]\((?:\.\./)?({'|'.join(map(re.escape, BESIDE))})(?=[)#])")
     for page in source.glob("*.md"):
         text = page.read_text(encoding="utf-8")
-        page.write_text(outside.sub(lambda found: f"]({BESIDE[found[1]]}", text), encoding="utf-8")
+        page.write_text(outside.sub(lambda match: f"]({BESIDE[match[1]]}", text), encoding="utf-8")
 
 
 def build(top: Path) -> int:
@@ -56,8 +56,8 @@ def build(top: Path) -> int:
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / ".site"
-    status = build(place.absolute())
+    directory = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / ".site"
+    status = build(directory.absolute())
     if status == 0:
-        sys.stdout.write(f"{place}/html/index.html\n")
+        sys.stdout.write(f"{directory}/html/index.html\n")
     sys.exit(status)
