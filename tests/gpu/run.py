@@ -365,6 +365,8 @@ def main(argv: Sequence[str]) -> int:
     chosen = parser().parse_args(argv)
     if chosen.show is not None:
         kept = json.loads(chosen.show.read_text(encoding="utf-8"))
+        if "environment" not in kept:
+            raise SystemExit(f"{chosen.show}: not what `python -m gpu.run` wrote")
         print(report.document(kept))
         return 0 if not checks.wrong(kept) else 1
     if chosen.output is None or chosen.output.exists():
