@@ -35,10 +35,11 @@ def parse(form: Form[T], data: bytes, rules: Rules[T], *, code: str, label: str,
     except ValueError as error:
         raise refuse(code, label, "a JSON document", str(error), cure) from error
     refuse_any(
-        Refusal(code, f"{label}: {one.path}", one.allowed, one.actual, cure) for one in schemas.validate(form, document)
+        Refusal(code, f"{label}: {problem.path}", problem.allowed, problem.actual, cure)
+        for problem in schemas.validate(form, document)
     )
     value = structure(form, document)
-    refuse_any(Refusal(code, f"{label}: {path}", expected, found, cure) for path, expected, found in rules(value))
+    refuse_any(Refusal(code, f"{label}: {path}", expected, actual, cure) for path, expected, actual in rules(value))
     return value
 
 
@@ -123,7 +124,7 @@ def _writer(form: Form[Any]) -> cattrs.Converter:
 
 def _unstructure_fn(form: Form[Any], writer: cattrs.Converter, cls: type[Any]) -> Any:
     names = {
-        one.field.name: override(rename=one.name, omit_if_default=WRITTEN not in one.rules)
-        for one in fields.declared(cls, form)
+        declaration.field.name: override(rename=declaration.name, omit_if_default=WRITTEN not in declaration.rules)
+        for declaration in fields.declared(cls, form)
     }
     return cast("Any", make_dict_unstructure_fn)(cls, writer, **names)

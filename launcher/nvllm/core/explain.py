@@ -55,7 +55,7 @@ def _differences(path: str, before: Json, after: Json) -> list[Factor]:
     if _identified(before) and _identified(after):
         factors = _differences(path, _by_id(before), _by_id(after))
         orders = [
-            [key for key in _by_id(one) if key in _by_id(other)] for one, other in [(before, after), (after, before)]
+            [key for key in _by_id(side) if key in _by_id(other)] for side, other in [(before, after), (after, before)]
         ]
         if orders[0] != orders[1]:
             factors.append(Factor(f"{path} (order)", " ".join(orders[0]), " ".join(orders[1])))
@@ -72,7 +72,7 @@ _LONG = 16
 
 def _long_set(value: Json) -> TypeGuard[list[str]]:
     """Return whether VALUE is a long, sorted list of unique words, such as the flags of a CPU."""
-    if not isinstance(value, list) or len(value) < _LONG or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or len(value) < _LONG or not all(isinstance(word, str) for word in value):
         return False
     return value == sorted(set(cast("list[str]", value)))
 
@@ -83,14 +83,14 @@ def _only_in(words: list[str], others: list[str]) -> str:
 
 def _identified(value: Json) -> TypeGuard[list[Mapping[str, Json]]]:
     """Return whether VALUE is a list of objects, each with an ``id`` of its own."""
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+    if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
         return False
-    ids = [one.get("id") for one in value]
-    return all(isinstance(one, str) for one in ids) and len(set(ids)) == len(ids)
+    ids = [entry.get("id") for entry in value]
+    return all(isinstance(id_, str) for id_ in ids) and len(set(ids)) == len(ids)
 
 
 def _by_id(values: list[Mapping[str, Json]]) -> dict[str, Json]:
-    return {str(one["id"]): one for one in values}
+    return {str(entry["id"]): entry for entry in values}
 
 
 def _value_text(mapping: Mapping[str, Json], key: str) -> str | None:

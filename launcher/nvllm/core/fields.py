@@ -182,10 +182,15 @@ def declared(cls: type, form: Form[Any]) -> Iterator[Declared]:
 def tagged(kinds: Collection[type], form: Form[Any]) -> tuple[str, Mapping[str, type]]:
     """Return the name of the field that is a Literal in each of KINDS, and the class for each of its values."""
     literals = [
-        {one.name: one.hint for one in declared(cls, form) if typing.get_origin(one.hint) is Literal} for cls in kinds
+        {
+            declaration.name: declaration.hint
+            for declaration in declared(cls, form)
+            if typing.get_origin(declaration.hint) is Literal
+        }
+        for cls in kinds
     ]
-    tag = next(iter(set.intersection(*({*one} for one in literals))))
-    return tag, {typing.get_args(one[tag])[0]: cls for one, cls in zip(literals, kinds, strict=True)}
+    tag = next(iter(set.intersection(*({*hints} for hints in literals))))
+    return tag, {typing.get_args(hints[tag])[0]: cls for hints, cls in zip(literals, kinds, strict=True)}
 
 
 def classes_of(hint: Any) -> tuple[type, ...]:

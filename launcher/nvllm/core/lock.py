@@ -89,7 +89,7 @@ class LockedWheel:
 
     def omits(self, path: str) -> bool:
         """Return whether the member PATH is left out of the image."""
-        return any(f"{path}/".startswith(f"{one}/") for one in self.omitted)
+        return any(f"{path}/".startswith(f"{omission}/") for omission in self.omitted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,7 +267,9 @@ def _project_at(root: Path, platform: str) -> Project:
 def _has_specs(directory: Path) -> bool:
     """Return whether DIRECTORY holds image specs of nvllm's. Other directories are called images as well."""
     try:
-        return any(b"nvllm.image/" in reading.content(one, reading.SPEC) for one in reading.listed(directory, "*.yaml"))
+        return any(
+            b"nvllm.image/" in reading.content(path, reading.SPEC) for path in reading.listed(directory, "*.yaml")
+        )
     except OSError:
         return False
 

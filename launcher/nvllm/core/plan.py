@@ -246,7 +246,7 @@ class LaunchPlan:
     @property
     def image_ids(self) -> tuple[str, ...]:
         """The ids by which an engine may know the image. It knows it by one of them."""
-        return tuple(one for one in (self.image_id, self.manifest_id) if one)
+        return tuple(id_ for id_ in (self.image_id, self.manifest_id) if id_)
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,13 +161,13 @@ def lengths(of: Bounds) -> tuple[int, ...]:
         around += [of.chunk, 2 * of.chunk]
     near = {edge + step for edge in around for step in (-1, 0, 1)}
     near |= {edge // DIVISOR * DIVISOR for edge in around}
-    return tuple(sorted(one for one in near if 1 <= one <= longest))
+    return tuple(sorted(length for length in near if 1 <= length <= longest))
 
 
 def batches(of: Bounds) -> tuple[int, ...]:
     """Return the numbers of requests at once that every round has: 1, the most, each CUDA graph, and one more."""
     edges = [1, of.batch, *of.graphs]
-    return tuple(sorted({one for edge in edges for one in (edge, edge + 1) if one <= of.batch}))
+    return tuple(sorted({number for edge in edges for number in (edge, edge + 1) if number <= of.batch}))
 
 
 def steps(of: Bounds, number: int) -> tuple[Step, ...]:

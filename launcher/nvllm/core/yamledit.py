@@ -84,7 +84,7 @@ def without_comments(text: str, word: str) -> str:
         if line.lstrip().startswith("#"):
             comment.append(line)
             continue
-        kept += comment if not any(word in one for one in comment) else []
+        kept += comment if not any(word in comment_line for comment_line in comment) else []
         comment = []
         kept.append(line)
     return "".join(kept)
@@ -172,7 +172,9 @@ def _node(text: str, steps: Steps) -> yaml.CollectionNode:
     node = yaml.compose(text, yaml.SafeLoader)
     for step in steps:
         assert isinstance(node, yaml.CollectionNode)
-        node = node.value[step] if isinstance(step, int) else next(one for key, one in node.value if key.value == step)
+        node = (
+            node.value[step] if isinstance(step, int) else next(value for key, value in node.value if key.value == step)
+        )
     assert isinstance(node, yaml.SequenceNode)
     return node
 

@@ -47,7 +47,7 @@ def filed(directory: Path) -> tuple[FiledRecord, ...]:
         if named is not None:
             gate = next(gate for gate in GATES if gate == named[1])
             records.append(((named[2], int(named[3] or 0)), _read(path, gate, named[2])))
-    return tuple(one for _, one in sorted(records, key=lambda pair: pair[0]))
+    return tuple(record for _, record in sorted(records, key=lambda pair: pair[0]))
 
 
 def write(directory: Path, record: GateRecord) -> Path:

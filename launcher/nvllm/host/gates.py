@@ -120,7 +120,7 @@ class GateRecord:
     @property
     def largest(self) -> int:
         """Bytes of the largest band that was tested without a fault, 0 if none was."""
-        return max((one.bytes for one in self.bands if not one.faults), default=0)
+        return max((band.bytes for band in self.bands if not band.faults), default=0)
 
 
 FORM = Form("hardware-gate", SCHEMA, "Record of a hardware gate", GateRecord)
@@ -199,7 +199,7 @@ def decided(name: Word, limit: str, measured: str, *, passed: bool) -> GateCheck
 
 def outcome(checks: Sequence[GateCheck]) -> GateOutcome:
     """Return what CHECKS come to: a failed one decides, then one that could not be made."""
-    states = {one.state for one in checks}
+    states = {check.state for check in checks}
     if "failed" in states:
         return "failed"
     return "passed" if "passed" in states and "not measured" not in states else "not measured"
@@ -207,7 +207,7 @@ def outcome(checks: Sequence[GateCheck]) -> GateOutcome:
 
 def problems(record: GateRecord) -> list[Refusal]:
     """Return NV517 for each failed check of RECORD, and NV518 for each that could not be made."""
-    bands = [one.name.removeprefix("band ") for one in record.checks if one.name.startswith("band ")]
+    bands = [check.name.removeprefix("band ") for check in record.checks if check.name.startswith("band ")]
     again = f"nvllm gate {record.gate} --bands {','.join(bands)}" if bands else f"nvllm gate {record.gate}"
     codes = {"failed": ("NV517", _FAULTY[record.gate]), "not measured": ("NV518", _UNMEASURED[record.gate])}
     unpassed = ((check, *codes[check.state]) for check in record.checks if check.state in codes)
@@ -240,7 +240,7 @@ def deciding(need: GateNeed, filed: Sequence[FiledRecord]) -> FiledRecord | None
     interrupted run says nothing. A damaged record decides, since it may have been one that failed.
     """
     passed_loosely = None
-    for filed_record in reversed([one for one in filed if one.gate == need.gate]):
+    for filed_record in reversed([entry for entry in filed if entry.gate == need.gate]):
         record = filed_record.record
         if record is None or record.outcome in {"failed", "not measured"}:
             return filed_record
@@ -257,7 +257,7 @@ def outdated(filed: Sequence[FiledRecord], days: Iterable[tuple[GateName, int]],
     DAYS are the gates that profiles require, each with the age that one of them allows; a record must have passed all
     of those before the time BEFORE. A damaged record is not among them: nobody knows what it was.
     """
-    newest = {(one.gate, one.record.machine): one.path for one in filed if one.record is not None}
+    newest = {(entry.gate, entry.record.machine): entry.path for entry in filed if entry.record is not None}
     kept = dict.fromkeys(GATES, KEPT_DAYS)
     for gate, most in days:
         kept[gate] = max(kept[gate], most)
@@ -342,8 +342,8 @@ def not_shown(record: GateRecord) -> str:
 
 def summary(record: GateRecord) -> str:
     """Return what did not pass in RECORD, in one line; what passed if everything did."""
-    checks = [one for one in record.checks if one.state != "passed"] or list(record.checks)
-    return "; ".join(f"{one.name}: {one.found}" for one in checks[:5]) or "nothing was measured"
+    checks = [check for check in record.checks if check.state != "passed"] or list(record.checks)
+    return "; ".join(f"{check.name}: {check.found}" for check in checks[:5]) or "nothing was measured"
 
 
 def size_text(size: int) -> str:

@@ -206,7 +206,7 @@ def probe(directory: Path) -> LockFacts:
 def _key(filename: str) -> Key | None:
     """Return the key of the lock file FILENAME, None if it is another file."""
     kind, _, name = filename.removesuffix(_SUFFIX).partition("-")
-    known = [one for one in KINDS if one == kind]
+    known = [candidate for candidate in KINDS if candidate == kind]
     if not known or not filename.endswith(_SUFFIX) or not _NAME.fullmatch(name):
         return None
     return Key(known[0], name)

@@ -86,7 +86,7 @@ def _before(limits: MemoryLimits, meminfo: Mapping[str, int], results: Measured)
 
 def band_summary(band: MemoryBand) -> str:
     """Return what was found in BAND, in one line, with its first faults."""
-    faults = [f"{one.test} at {one.address}" for one in band.listed[:3]]
+    faults = [f"{fault.test} at {fault.address}" for fault in band.listed[:3]]
     first = f" ({', '.join(faults)}{', ...' if band.faults > len(faults) else ''})" if faults else ""
     return f"{band.faults} faults{first} in {band.tests} tests, {band.loops} loops, {band.seconds:.1f} s"
 

@@ -76,16 +76,16 @@ def _no_gpus(problem: NvmlProblem, facts: HostFacts) -> GateCheck:
 def _gpu(limits: ThermalLimits, readings: Sequence[GpuReading], results: Measured) -> None:
     gpu = readings[0]
     name = f"GPU {gpu.index}"
-    degrees = [one.temperature for one in readings if one.temperature is not None]
+    degrees = [reading.temperature for reading in readings if reading.temperature is not None]
     # At its own threshold a GPU slows down already, so the threshold fails (docs/gates.md).
     most = limits.gpu if gpu.slowdown is None else min(limits.gpu, gpu.slowdown - 1)
     results.checks.append(_below(f"{name} temperature", max(degrees, default=None), most))
     if degrees:
         results.figures[f"gpu{gpu.index}_degrees_celsius"] = float(max(degrees))
-    clocks = [one.clock for one in readings if one.clock is not None]
+    clocks = [reading.clock for reading in readings if reading.clock is not None]
     if clocks:
         results.figures[f"gpu{gpu.index}_clock_mhz"] = float(max(clocks))
-    reasons = [one.reasons for one in readings if one.reasons is not None]
+    reasons = [reading.reasons for reading in readings if reading.reasons is not None]
     limit = f"none of: {', '.join(_reasons(SLOWED))}"
     if not reasons:
         results.checks.append(GateCheck(f"{name} clocks", "not measured", limit, "this GPU gives no reasons"))
