@@ -163,7 +163,7 @@ def draft(
     nodes, tests = _proofs(request.proofs, changes)
     fits: tuple[Fit, ...] = () if request.bare else tuple(Fit(name) for name in origin.spec.patches.enable)
     if archive is not None:
-        paths = {path for one in changes for path in one.diff.paths} | patchcheck.paths_read(origin.series)
+        paths = {path for change in changes for path in change.diff.paths} | patchcheck.paths_read(origin.series)
         tree = source.archive(providers.path(archive.sha256), paths)
         diffs = seriesfile.diffs(origin.diffs, origin.series.patches, origin.project.show(origin.diffs))
         if other and fits:
@@ -174,7 +174,7 @@ def draft(
         below = [diffs[name] for name in _carried(origin.series, fits)]
         changes = imported.exact(Overlay(tree, patching.apply_all(tree, below)), changes, version)
     carried = _carried(origin.series, fits)
-    values = _values(request, origin, version, commit, [*carried, *(one.id for one in changes)], carried)
+    values = _values(request, origin, version, commit, [*carried, *(change.id for change in changes)], carried)
     wheels: tuple[Resolved, ...] = ()
     decisions: tuple[Need, ...] = ()
     if other and archive is not None:
@@ -264,7 +264,7 @@ def scratch() -> Iterator[Path]:
 def _distance(first: str, second: str) -> tuple[int, ...]:
     """Return how far two releases lie apart: by major, then minor, then patch version."""
     parts = zip_longest(Version(first).release, Version(second).release, fillvalue=0)
-    return tuple(abs(one - other) for one, other in parts)
+    return tuple(abs(part - other) for part, other in parts)
 
 
 def _source(origin: Template, version: str, providers: Providers) -> LockedFile:

@@ -69,16 +69,16 @@ def _aliases(lock: Lock) -> str:
 def _device_code(lock: Lock) -> Mapping[str, str]:
     """Return a description of the device code of each library, for people."""
     return {
-        f"{one.wheel}: {one.path}": "; ".join(
+        f"{library.wheel}: {library.path}": "; ".join(
             [
-                ", ".join(f"{count} {code}" for code, count in one.architectures.items()),
+                ", ".join(f"{count} {code}" for code, count in library.architectures.items()),
                 *(
                     f"{target}: {code.cubin} compiled, {code.ptx} as PTX, {code.none} without"
-                    for target, code in one.targets.items()
+                    for target, code in library.targets.items()
                 ),
             ]
         )
-        for one in lock.device_code
+        for library in lock.device_code
     }
 
 
@@ -209,11 +209,16 @@ _TEXTS: Sequence[tuple[DriftKind, Callable[[Lock], Mapping[str, str]]]] = (
     ("distribution-changed", lambda lock: {"vllm": lock.vllm.distribution}),
     (
         "difference-changed",
-        lambda lock: {one.path: f"source {one.source_sha256}, wheel {one.wheel_sha256}" for one in lock.vllm.differs},
+        lambda lock: {
+            file.path: f"source {file.source_sha256}, wheel {file.wheel_sha256}" for file in lock.vllm.differs
+        },
     ),
     ("wheel-excluded", lambda lock: {wheel.name: wheel.version for wheel in lock.excluded}),
     ("wheel-omits", lambda lock: {wheel.name: ", ".join(wheel.omitted) for wheel in lock.wheels if wheel.omitted}),
     ("series-changed", lambda lock: {"series": lock.series.series}),
-    ("template-changed", lambda lock: {one.path: f"sha256 {one.sha256}, {one.size} bytes" for one in lock.templates}),
+    (
+        "template-changed",
+        lambda lock: {file.path: f"sha256 {file.sha256}, {file.size} bytes" for file in lock.templates},
+    ),
 )
 """Each kind of difference that needs no rule of its own, and the texts of a lock that it is found by, by name."""

@@ -113,7 +113,7 @@ def lock_image(
         pinned_models = {name: model for name, model in kept.models.items() if name not in again}
         kept = dataclasses.replace(kept, models=pinned_models)
     put_off = set(later) - (kept.models.keys() if kept is not None else set())
-    spec = dataclasses.replace(spec, models={name: one for name, one in spec.models.items() if name not in put_off})
+    spec = dataclasses.replace(spec, models={name: model for name, model in spec.models.items() if name not in put_off})
     store = Store(places.store)
     known = kept.vllm.source if kept is not None and kept.vllm.commit == spec.vllm.commit else None
     if known is not None:
@@ -140,7 +140,7 @@ def check_set(inputs: LockInputs, archive: LockedFile, store: Store) -> None:
 
 
 def _unknown_model(spec: ImageSpec, name: str, label: str) -> Refusal:
-    known = ", ".join(name for name, one in spec.models.items() if isinstance(one, HubModel)) or "none"
+    known = ", ".join(name for name, model in spec.models.items() if isinstance(model, HubModel)) or "none"
     return Refusal("NV107", f"{label}: .models", f"a model of the hub: {known}", name, "leave --later out")
 
 

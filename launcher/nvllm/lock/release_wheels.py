@@ -70,7 +70,7 @@ def of(
     with archives.zipped(path, ArchiveName(wheel.filename, "a whole wheel", "nvllm lock --update wheels")) as archive:
         members = frozenset(_members(archive))
     return ReleaseWheels(
-        tuple(requirements), tuple(one.path for one in differs), tuple(brings), tuple(resolved), members
+        tuple(requirements), tuple(file.path for file in differs), tuple(brings), tuple(resolved), members
     )
 
 

@@ -212,7 +212,7 @@ def _wheels(
         else:
             installed.append(LockedWheel(wheel.name, wheel.version, file, omitted.pop(wheel.name, ())))
     refuse_any(_omits_nothing(job, name) for name in sorted(omitted))
-    kept, excluded_wheels = (tuple(sorted(one, key=lambda wheel: wheel.name)) for one in (installed, left_out))
+    kept, excluded_wheels = (tuple(sorted(wheels, key=lambda wheel: wheel.name)) for wheels in (installed, left_out))
     return kept, excluded_wheels
 
 

@@ -28,7 +28,7 @@ def of(project: Project, spec: ImageSpec) -> tuple[ModelFile, ...]:
 
 def names(spec: ImageSpec) -> list[str]:
     """Return the paths of the chat templates that profiles of SPEC name, each once, in order."""
-    return sorted({one.chat_template for one in spec.profiles.values() if one.chat_template is not None})
+    return sorted({profile.chat_template for profile in spec.profiles.values() if profile.chat_template is not None})
 
 
 def of_profile(project: Project, lock: Lock | None, profile: Profile) -> tuple[LocalTemplate | None, list[Refusal]]:
@@ -36,7 +36,7 @@ def of_profile(project: Project, lock: Lock | None, profile: Profile) -> tuple[L
     if profile.chat_template is None:
         return None, []
     absent = ModelFile(profile.chat_template, 0, "")  # no file has this sha256, so a stale lock is refused
-    pinned = next((one for one in lock.templates if one.path == absent.path), absent) if lock is not None else absent
+    pinned = next((file for file in lock.templates if file.path == absent.path), absent) if lock is not None else absent
     problems = _changed(project, lock, pinned) if lock is not None else []
     return LocalTemplate(pinned, project.root / pinned.path), problems
 

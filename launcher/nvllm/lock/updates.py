@@ -26,7 +26,7 @@ class Reminder:
 
     @property
     def data(self) -> Json:
-        return {"newer": [asdict(one) for one in self.newer], "unknown": self.unknown}
+        return {"newer": [asdict(update) for update in self.newer], "unknown": self.unknown}
 
     @property
     def words(self) -> Iterator[str]:
@@ -37,7 +37,7 @@ class Reminder:
         else:
             packages = "1 package has" if len(self.newer) == 1 else f"{len(self.newer)} packages have"
             yield f"security updates: {packages} a newer version; to take it, {self.cure}"
-            yield from (f"  {one.name} {one.locked} -> {one.newer}" for one in self.newer)
+            yield from (f"  {update.name} {update.locked} -> {update.newer}" for update in self.newer)
 
 
 def remind(lock: Lock, env: Mapping[str, str], *, offline: bool) -> Reminder | None:
@@ -54,4 +54,4 @@ def remind(lock: Lock, env: Mapping[str, str], *, offline: bool) -> Reminder | N
         architecture = lock.platform.partition("/")[2]
         return Reminder(debian.updates(base.suite, base.packages, architecture, mirrors), None, cure)
     except Refused as refused:
-        return Reminder((), "; ".join(f"{one.where}: {one.found}" for one in refused.refusals), cure)
+        return Reminder((), "; ".join(f"{refusal.where}: {refusal.found}" for refusal in refused.refusals), cure)

@@ -37,8 +37,10 @@ def wheel_files(wheel: Path) -> Mapping[str, str]:
     Raises Refused NV306 if it is no whole wheel.
     """
     with archives.zipped(wheel, ArchiveName(str(wheel), "a whole wheel", "nvllm lock --update wheels")) as archive:
-        infos = [one for one in archive.infolist() if one.filename.startswith("vllm/") and one.filename.endswith(".py")]
-        return {one.filename: hashlib.sha256(archives.member(archive, one)).hexdigest() for one in infos}
+        infos = [
+            info for info in archive.infolist() if info.filename.startswith("vllm/") and info.filename.endswith(".py")
+        ]
+        return {info.filename: hashlib.sha256(archives.member(archive, info)).hexdigest() for info in infos}
 
 
 def digests(files: Mapping[str, bytes]) -> Mapping[str, str]:

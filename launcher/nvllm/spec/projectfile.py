@@ -51,8 +51,14 @@ def parse(text: str, images: list[str]) -> ProjectFile:
     """Return the project's file in TEXT, of a project that has IMAGES. Raises Refused NV103 or NV112."""
     document = yamlnodes.parse(text, NAME)
     refuse_any(
-        Refusal("NV112", f"{NAME}:{document.line(one.steps)}: {one.path}", one.allowed, one.actual, one.cure)
-        for one in schemas.validate(FORM, document.value)
+        Refusal(
+            "NV112",
+            f"{NAME}:{document.line(problem.steps)}: {problem.path}",
+            problem.allowed,
+            problem.actual,
+            problem.cure,
+        )
+        for problem in schemas.validate(FORM, document.value)
     )
     values = documents.structure(FORM, document.value)
     if values.default_image is not None and values.default_image not in images:

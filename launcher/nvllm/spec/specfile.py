@@ -100,7 +100,9 @@ def inputs(spec: ImageSpec, platform: str) -> str:
         "series": spec.patches.series,
         "models": {name: _pinned(model) for name, model in spec.models.items()},
     }
-    if templates := sorted({one.chat_template for one in spec.profiles.values() if one.chat_template is not None}):
+    if templates := sorted(
+        {rules.chat_template for rules in spec.profiles.values() if rules.chat_template is not None}
+    ):
         part["templates"] = templates
     if spec.targets:
         part["targets"] = list(spec.targets)
