@@ -60,7 +60,7 @@ def file(stream: Iterable[bytes], most: int) -> bytes | None:
 
 def product(version: Object) -> Product:
     """Return the product by VERSION, the answer to ``docker version``: Docker, or Podman behind Docker's API."""
-    names = [_text(one, "Name").lower() for one in _list(version.get("Components") or (), "Components")]
+    names = [_text(component, "Name").lower() for component in _list(version.get("Components") or (), "Components")]
     return "Podman" if any("podman" in name for name in names) else "Docker"
 
 
@@ -88,7 +88,7 @@ def image(answer: Object) -> ImageFacts:
     return ImageFacts(
         id=_text(answer, "Id"),
         diff_ids=_texts(_object(answer, "RootFS"), "Layers"),
-        tags=tuple(one.removeprefix(archive.HUB) for one in _texts(answer, "RepoTags")),
+        tags=tuple(tag.removeprefix(archive.HUB) for tag in _texts(answer, "RepoTags")),
         size=_number(answer, "Size"),
         platform=f"{_text(answer, 'Os')}/{_text(answer, 'Architecture')}",
         digests=_texts(answer, "RepoDigests"),
@@ -120,7 +120,7 @@ def _chain_ids(diff_ids: Sequence[str]) -> Iterator[str]:
 
 def ids(answer: object) -> tuple[str, ...]:
     """Return the ids in ANSWER, a list of images."""
-    return tuple(_text(one, "Id") for one in _list(answer, "images"))
+    return tuple(_text(entry, "Id") for entry in _list(answer, "images"))
 
 
 def description(answer: Object, history: object) -> Object:
@@ -133,7 +133,7 @@ def description(answer: Object, history: object) -> Object:
         "author": _text_or_none(answer, "Author"),
         "created": _text_or_none(answer, "Created"),
         "config": _object(answer, "Config"),
-        "history": [{"created_by": _text(one, "CreatedBy")} for one in reversed(_list(history, "history"))],
+        "history": [{"created_by": _text(entry, "CreatedBy")} for entry in reversed(_list(history, "history"))],
         "rootfs": {"diff_ids": list(_texts(_object(answer, "RootFS"), "Layers"))},
     }
 
@@ -142,12 +142,12 @@ def containers(answer: object) -> tuple[ContainerFact, ...]:
     """Return the containers in ANSWER, the engine's list of them."""
     return tuple(
         ContainerFact(
-            name=next(iter(_texts(one, "Names")), "/").removeprefix("/"),
-            labels=_labels(one),
-            running=one.get("State") == "running",
-            id=_text(one, "Id"),
+            name=next(iter(_texts(container, "Names")), "/").removeprefix("/"),
+            labels=_labels(container),
+            running=container.get("State") == "running",
+            id=_text(container, "Id"),
         )
-        for one in _list(answer, "containers")
+        for container in _list(answer, "containers")
     )
 
 
@@ -202,7 +202,7 @@ def _labels(answer: Object) -> Mapping[str, str]:
 def _list(answer: object, what: str) -> list[Object]:
     if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping):
         raise OtherFormError(f"{what}: a list is missing in {str(answer)[:_SHOWN]}")
-    return [_checked(one, what) for one in answer]
+    return [_checked(entry, what) for entry in answer]
 
 
 def _checked(answer: object, what: str) -> Object:
@@ -228,7 +228,7 @@ def _text_or_none(answer: Object, key: str) -> str | None:
 
 def _texts(answer: object, key: str) -> tuple[str, ...]:
     values = _checked(answer, key).get(key) or ()
-    if not isinstance(values, list | tuple) or not all(isinstance(one, str) for one in values):
+    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
         raise OtherFormError(f"{key}: a list of texts is missing in {str(values)[:_SHOWN]}")
     return tuple(values)
 

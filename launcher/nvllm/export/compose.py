@@ -116,7 +116,7 @@ def _service(source: ExportSource) -> dict[str, Any]:
         "tmpfs": [
             f"{scratch.target}:{container.tmpfs_options(exported, scratch, 'Docker')}" for scratch in exported.scratch
         ],
-        "volumes": [_bind(*one) for one in _binds(source)],
+        "volumes": [_bind(*bind) for bind in _binds(source)],
         "restart": "no" if source.restart is None else f"on-failure:{source.restart.attempts}",
         "stop_grace_period": f"{source.stop_timeout}s",
         "logging": {"driver": "json-file", "options": {"max-size": "50m", "max-file": "2"}},
@@ -148,7 +148,7 @@ def _binds(source: ExportSource) -> list[tuple[str, str]]:
         binds.append((f"./{mounted.CACHE}", plan.cache.target))
         binds += [(f"./{mounted.CACHE}", SEEDS)] if plan.cache.seeds else []
     binds += [(f"./{mounted.OWN}{path}", path) for path in sorted(mounted.own_files(plan))]
-    return [*binds, *((one.source, one.target) for one in mounted.model_mounts(plan))]
+    return [*binds, *((mount.source, mount.target) for mount in mounted.model_mounts(plan))]
 
 
 def _bind(source: str, target: str) -> dict[str, Any]:

@@ -271,7 +271,7 @@ def _engine_mounts(source: ExportSource, server: tuple[int, int]) -> list[dict[s
         _read_only("placed", RUN_DIRECTORY, "run"),
         _read_only("programs", PROGRAMS_AT),
         _mount("shm", "/dev/shm"),  # noqa: S108 - inside the container
-        *(_mount(f"scratch-{number}", one.target) for number, one in enumerate(plan.scratch)),
+        *(_mount(f"scratch-{number}", scratch.target) for number, scratch in enumerate(plan.scratch)),
     ]
     if plan.cache is not None:
         volume, top = ("placed", "cache") if _copied(source, server) else ("blessing", "")
@@ -283,8 +283,8 @@ def _engine_mounts(source: ExportSource, server: tuple[int, int]) -> list[dict[s
         mounts.append(_read_only("api-key", KEY_FILE, _KEY))
     claimed = source.models_at.startswith("pvc:")
     mounts += [
-        _read_only("models", one.path, one.name) if claimed else _read_only(f"model-{number}", one.path)
-        for number, one in enumerate(plan.models)
+        _read_only("models", model.path, model.name) if claimed else _read_only(f"model-{number}", model.path)
+        for number, model in enumerate(plan.models)
     ]
     return sorted(mounts, key=lambda mount: str(mount["mountPath"]))
 
@@ -309,7 +309,7 @@ def _volumes(source: ExportSource) -> list[dict[str, Any]]:
         {"name": "placed", "emptyDir": {}},
         {"name": "programs", "configMap": {"name": _config_name(source), "defaultMode": 0o444}},
         _memory("shm", source.container.shared_memory),
-        *(_scratch(plan, f"scratch-{number}", one) for number, one in enumerate(plan.scratch)),
+        *(_scratch(plan, f"scratch-{number}", scratch) for number, scratch in enumerate(plan.scratch)),
     ]
     if plan.access.key_file is not None:
         # Readable by the Pod's user, as whom only the engine runs; the file's owner is root.
@@ -322,8 +322,8 @@ def _volumes(source: ExportSource) -> list[dict[str, Any]]:
         volumes.append({"name": "models", "persistentVolumeClaim": claim})
     else:
         volumes += [
-            {"name": f"model-{number}", "hostPath": {"path": f"{source.models_at}/{one.name}", "type": "Directory"}}
-            for number, one in enumerate(plan.models)
+            {"name": f"model-{number}", "hostPath": {"path": f"{source.models_at}/{model.name}", "type": "Directory"}}
+            for number, model in enumerate(plan.models)
         ]
     return volumes
 

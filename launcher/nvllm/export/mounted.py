@@ -27,7 +27,7 @@ def programs(source: ExportSource) -> dict[str, bytes]:
     machine: Json = {
         "schema": "nvllm.export/1",
         "cpu": cpu,
-        "gpus": [{"name": one.name, "capability": one.capability, "driver": one.driver} for one in plan.gpus],
+        "gpus": [{"name": gpu.name, "capability": gpu.capability, "driver": gpu.driver} for gpu in plan.gpus],
         "memory_available": plan.host.memory_available,
         "probe": {
             "model": plan.request_name,
@@ -51,7 +51,7 @@ def own_files(plan: LaunchPlan) -> dict[str, bytes]:
     """
     files: dict[str, bytes] = {}
     if plan.template is not None:
-        source = next(one.source for one in plan.mounts if one.target == plan.template.path)
+        source = next(mount.source for mount in plan.mounts if mount.target == plan.template.path)
         files[plan.template.path] = reading.content(Path(source), reading.CONFIGURATION)
     if plan.access.key_file is not None:
         files[f"{ACCESS}/{ACCESS_PROGRAM}"] = access.program()
@@ -76,4 +76,4 @@ def mounted_files(source: ExportSource) -> list[ExportFile]:
 
 def model_mounts(plan: LaunchPlan) -> list[Mount]:
     """Return the mounts of PLAN that are files of its models, where this host has them."""
-    return [one for one in plan.mounts if any(one.target.startswith(f"{model.path}/") for model in plan.models)]
+    return [mount for mount in plan.mounts if any(mount.target.startswith(f"{model.path}/") for model in plan.models)]

@@ -68,7 +68,7 @@ def exported(source: ExportSource) -> Export:
     guaranteed, name = guarantees(source), source.plan.instance
     key_file = source.plan.access.key_file
     made = [] if key_file is None else [shlex.join(["podman", "secret", "create", _secret(source.plan), key_file])]
-    text = export.remarks(source, guaranteed, [f"Before the first start: {one}" for one in made])
+    text = export.remarks(source, guaranteed, [f"Before the first start: {command}" for command in made])
     text += texts.unit(_sections(source))
     return Export((ExportFile(f"{name}.container", text.encode()), *mounted.mounted_files(source)), guaranteed)
 
@@ -98,7 +98,10 @@ def _sections(source: ExportSource) -> Mapping[str, Sequence[tuple[str, str]]]:
         ),
         *(("PublishPort", f"{address}:{container.port}:{CONTAINER_PORT}") for address in container.addresses),
         *_secrets(plan),
-        *(("Tmpfs", f"{one.target}:{tmpfs_options(container, one, 'Podman')}") for one in container.scratch),
+        *(
+            ("Tmpfs", f"{scratch.target}:{tmpfs_options(container, scratch, 'Podman')}")
+            for scratch in container.scratch
+        ),
         *(("Volume", f"{path}:{target}:ro") for path, target in _volumes(source)),
         *_blessing(source),
         *(("AddDevice", f"nvidia.com/gpu={uuid}") for uuid in container.gpus),
@@ -150,7 +153,7 @@ def _again(source: ExportSource) -> list[tuple[str, str]]:
 def _volumes(source: ExportSource) -> list[tuple[str, str]]:
     own = [(f"./{mounted.RUN}", RUN_DIRECTORY), (f"./{mounted.PROGRAMS}", PROGRAMS_AT)]
     own += [(f"./{mounted.OWN}{path}", path) for path in sorted(mounted.own_files(source.plan))]
-    return [*own, *((one.source, one.target) for one in mounted.model_mounts(source.plan))]
+    return [*own, *((mount.source, mount.target) for mount in mounted.model_mounts(source.plan))]
 
 
 def _blessing(source: ExportSource) -> list[tuple[str, str]]:

@@ -23,7 +23,7 @@ def printable(text: str) -> str:
 
     Addresses (https://...) and relative paths stay.
     """
-    plain = "".join(one if one.isprintable() or one == "\n" else "?" for one in _PAINT.sub("", text))
+    plain = "".join(char if char.isprintable() or char == "\n" else "?" for char in _PAINT.sub("", text))
     return _LOCAL.sub(r"…/\1", plain)
 
 

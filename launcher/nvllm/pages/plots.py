@@ -93,7 +93,7 @@ def intervals(
 ) -> str:
     """Return a plot of ROWS on an axis of SCALE with TICKS: its lowest value, that of no effect, and its highest."""
     drawn = rows[:MOST]
-    lines = 2 * len(drawn) + sum(bool(one.head) for one in drawn)
+    lines = 2 * len(drawn) + sum(bool(row.head) for row in drawn)
 
     def draw(axes: Axes) -> None:
         line = 0
@@ -133,7 +133,7 @@ def spreads(label: str, rows: Sequence[Spread], unit: str) -> str:
             _name(axes, line, row.label)
             middle, values = line + 1.5, {"p50": row.p50, "p95": row.p95, "p99": row.p99}
             title = _title(", ".join(f"{name} {value:.3f} {unit}" for name, value in values.items()))
-            ends = [one for one in (row.least, *values.values(), row.most) if one is not None]
+            ends = [end for end in (row.least, *values.values(), row.most) if end is not None]
             axes.hlines(middle, min(ends), max(ends), _paint("soft"), linewidth=1)
             axes.hlines(middle, row.p50, row.p95, _paint("c0"), linewidth=3, gid=title)
             axes.plot(row.p50, middle, "o", color=_paint("c0"), markersize=7, gid=title)
