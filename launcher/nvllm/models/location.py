@@ -24,8 +24,8 @@ def model_directory(spec: ImageSpec, name: str, places: Places) -> Path:
 
 def plain_directory(name: str, places: Places, env: Mapping[str, str]) -> Path:
     """Return where the plain directory of the model NAME lies, or is to be made."""
-    named = [Path(one) for one in env.get("NVLLM_MODELS", "").split(":") if one]
-    return next((one / name for one in named if (one / name).is_dir()), places.models / name)
+    named = [Path(directory) for directory in env.get("NVLLM_MODELS", "").split(":") if directory]
+    return next((directory / name for directory in named if (directory / name).is_dir()), places.models / name)
 
 
 def hub_cache(env: Mapping[str, str]) -> Path:

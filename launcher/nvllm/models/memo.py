@@ -149,7 +149,9 @@ class HashCache:
             return
         last = {key.rsplit(":", 3)[0]: (key, known) for key, known in self._known.items()}  # one of each inode
         newest = list(last.values())[-_MOST_FILES:]
-        files: Json = {key: [one.sha256, one.block, base64.b64encode(one.blocks).decode()] for key, one in newest}
+        files: Json = {
+            key: [known.sha256, known.block, base64.b64encode(known.blocks).decode()] for key, known in newest
+        }
         durable.keep(self.path, canonical.encode({"schema": SCHEMA, "files": files}))
         self._changed = False
 

@@ -44,10 +44,10 @@ def write(files: Sequence[LockedFile], store: Store, path: Path, cure: str, prog
     loses; NV920 if PATH cannot be written.
     """
     refuse_any(
-        Refusal("NV204", str(store.root), f"{one.filename} (sha256 {one.sha256})", "not in the store", cure)
-        for one in fetch.missing(files, store)
+        Refusal("NV204", str(store.root), f"{file.filename} (sha256 {file.sha256})", "not in the store", cure)
+        for file in fetch.missing(files, store)
     )
-    members = sorted({one.sha256: one.size for one in files}.items())
+    members = sorted({file.sha256: file.size for file in files}.items())
     with (
         progress.task("export", sum(size for _, size in members), "B") as task,
         durable.replacing(path, 0o644, code="NV920") as stream,

@@ -149,7 +149,7 @@ class _Apt:
     def install(self, packages: Iterable[LockedDeb]) -> None:
         """Register exactly PACKAGES as installed."""
         fields = "Package: {}\nStatus: install ok installed\nArchitecture: {}\nVersion: {}\n"
-        stanzas = (fields.format(one.name, one.architecture, one.version) for one in packages)
+        stanzas = (fields.format(package.name, package.architecture, package.version) for package in packages)
         # In the form of dpkg's status file, in whose place it stands.
         (self.root / "status").write_text("\n".join(stanzas))
 

@@ -157,7 +157,7 @@ def _tree(blobs: Mapping[str, tuple[bytes, bytes]]) -> bytes:
     for directory, inside in below.items():
         entries[os.fsencode(directory) + b"/"] = (_MODES["directory"], _tree(inside))
     listing = b"".join(
-        mode + b" " + name.removesuffix(b"/") + b"\0" + one for name, (mode, one) in sorted(entries.items())
+        mode + b" " + name.removesuffix(b"/") + b"\0" + object_id for name, (mode, object_id) in sorted(entries.items())
     )
     return _object(b"tree", listing)
 

@@ -289,7 +289,7 @@ class Indexes:
             names = [link.filename for link in self.links(name)]
         except httpx2.HTTPError as error:
             raise Refused([_unreachable(f"{start}*.whl", error)]) from error
-        return frozenset(one.split("-")[1] for one in names if one.startswith(start) and one.endswith(".whl"))
+        return frozenset(file.split("-")[1] for file in names if file.startswith(start) and file.endswith(".whl"))
 
     def _hashed(self, name: str, label: str) -> list[tuple[Link, str]]:
         """Return what the indexes offer for NAME with its sha256. Raises Refused NV209, which calls it LABEL."""

@@ -160,7 +160,7 @@ def _mirrors_at(url: str, suite: str, client: httpx2.Client) -> Mirrors:
         if where is not None:
             named = aptsources.listed(_text(where, client) or "")
             # A list that names a list could name itself.
-            return among([one for one in named if aptsources.mirror_list(one) is None], suite, client)
+            return among([entry for entry in named if aptsources.mirror_list(entry) is None], suite, client)
         for release in (suite, f"{suite}-security"):
             lines = (_text(f"{url}dists/{release}/Release", client) or "").splitlines()
             fields = dict(line.split(": ", 1) for line in lines if ": " in line)
