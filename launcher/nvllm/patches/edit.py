@@ -187,7 +187,7 @@ def compare(before: Path, after: Path, name: str) -> Diff:
         second = _file(after / path) if path in new_ else None
         if first == second:
             continue
-        wrong = next((one.unfit for one in (first, second) if one is not None and one.unfit), None)
+        wrong = next((side.unfit for side in (first, second) if side is not None and side.unfit), None)
         if wrong is not None:
             cure = "take the file out of the change; a patch holds regular text files only"
             where = str(after / path).encode(errors="backslashreplace").decode()

@@ -55,7 +55,7 @@ def changes(files: Iterable[tuple[str, bytes]], taken: Collection[str]) -> tuple
             label = name if subject is None else f"{name}, mail {number}"
             # `git format-patch` puts a number before the name.
             stem = re.sub(r"^[0-9]+[-_]", "", PurePath(name).stem)
-            patch_id = unused(slug(subject or stem), [*taken, *(one.id for one in read)])
+            patch_id = unused(slug(subject or stem), [*taken, *(change.id for change in read)])
             summary = subject or f"Imported from {PurePath(name).name}"
             read.append(Change(patch_id, summary, unified.parse(BASE.sub(b"", text), label)))
     return tuple(read)
@@ -126,7 +126,7 @@ def series_text(
 
 def mails(content: bytes) -> Iterator[tuple[str | None, bytes]]:
     """Yield subject and text of each mail in CONTENT; None and CONTENT if it is a diff and no mail."""
-    starts = [found.start() for found in MAIL.finditer(content)]
+    starts = [match.start() for match in MAIL.finditer(content)]
     if not starts:
         yield None, content
         return

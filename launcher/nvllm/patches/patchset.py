@@ -53,7 +53,7 @@ def lacking(spec: ImageSpec, series: Series, patches: Sequence[Patch]) -> Mappin
     """Return, by profile of SPEC, the patches that it requires and that neither PATCHES, a set of SERIES, nor the
     release of SERIES has. A profile that lacks none is not in it."""
     present = {patch.id for patch in (*patches, *(patch for patch in series.patches if patch.status == "upstream"))}
-    listed = {name: [one for one in profile.requires if one not in present] for name, profile in spec.profiles.items()}
+    listed = {name: [id_ for id_ in profile.requires if id_ not in present] for name, profile in spec.profiles.items()}
     return {name: ids for name, ids in listed.items() if ids}
 
 

@@ -80,15 +80,15 @@ def read(content: bytes, reference: str, label: str, taken: Collection[str]) -> 
     parsed = imported.changes([(label, content)], taken)
     if next(imported.mails(content))[0] is None:
         whole_id = imported.unused(f"pull-{number}", taken)
-        parsed = tuple(replace(one, id=whole_id, summary=f"Pull request {reference}") for one in parsed)
-    paths = {path for one in parsed for path in one.diff.paths}
+        parsed = tuple(replace(change, id=whole_id, summary=f"Pull request {reference}") for change in parsed)
+    paths = {path for change in parsed for path in change.diff.paths}
     outside = sorted(path for path in paths if not seriesfile.patchable(path))
     if len(outside) == len(paths):
         refuse_any(seriesfile.outside(outside, label))
     changes = tuple(
-        replace(one, diff=replace(one.diff, files=files))
-        for one in parsed
-        if (files := tuple(file for file in one.diff.files if not {*file.paths} & {*outside}))
+        replace(change, diff=replace(change.diff, files=files))
+        for change in parsed
+        if (files := tuple(file for file in change.diff.files if not {*file.paths} & {*outside}))
     )
     return PullRequest(reference, heads[-1] if heads else None, bases[-1] if bases else None, changes, tuple(outside))
 
@@ -103,8 +103,8 @@ def whole(tree: SourceTree | None, changes: Sequence[Change], label: str) -> Cha
     cure = "name the pull request's .diff, which has all commits in one"
     if tree is None:
         raise refuse("NV108", label, "one commit, or the source to join them on", f"{len(changes)} commits", cure)
-    after = patching.apply_all(tree, [one.diff for one in changes])
-    modes = {path: mode for one in changes for path, mode in patching.modes(one.diff).items()}
+    after = patching.apply_all(tree, [change.diff for change in changes])
+    modes = {path: mode for change in changes for path, mode in patching.modes(change.diff).items()}
     files: list[FileDiff] = []
     for path, content in sorted(after.items()):
         before = tree.read(path)

@@ -70,7 +70,7 @@ def text(directory: Path, label: str) -> str:
         return reading.text(directory / NAME, reading.SERIES)
     except (FileNotFoundError, NotADirectoryError):
         expected = f"a series: a directory below patches/ that holds {NAME}"
-        near = [one.name for one in reading.listed(directory.parent, "*") if (one / NAME).exists()]
+        near = [path.name for path in reading.listed(directory.parent, "*") if (path / NAME).exists()]
         cure = f"name one of: {', '.join(near)}" if near else f"write {label}/{NAME}"
         raise refuse("NV107", label, expected, "none", cure) from None
     except OSError as error:

@@ -34,7 +34,7 @@ def conflicts(
             yield from (patching.refusal(diffs[patch.id].name, conflict) for conflict in alone.conflicts)
             continue
         near = [other for other in applied if other not in needed and {*other.touches} & {*patch.touches}]
-        below = {other.id: [diffs[one.id] for one in _with(series, applied, needed, other)] for other in near}
+        below = {other.id: [diffs[member.id] for member in _with(series, applied, needed, other)] for other in near}
         others = [
             name
             for name, under in below.items()

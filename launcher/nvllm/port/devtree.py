@@ -117,7 +117,7 @@ def finished(
             changes[commit.id] = "unchanged"
         else:
             changes[commit.id] = "new" if old is None else "changed"
-            below = [one for one in series.patches if one.id in changes and one.id != commit.id]
+            below = [patch for patch in series.patches if patch.id in changes and patch.id != commit.id]
             requires, diff = _placed(series, old, commit, below, now, tree)
             now[commit.id] = diff
             series, text, name = _entered(series, text, old, commit, diff, requires, label)
@@ -147,15 +147,15 @@ def _placed(
     closed = {patch.id for patch in patchcheck.requirements(series, old)} if old is not None else set[str]()
     kept = [patch.id for patch in below]
     for name in reversed([patch.id for patch in below if patch.id not in closed]):
-        fewer = [one for one in kept if one != name]
+        fewer = [other for other in kept if other != name]
         if any(name in patch.requires for patch in below if patch.id in fewer):
             continue  # it is needed by another one that stays
-        if not patching.attempt(patching.tried(tree, [diffs[one] for one in fewer]), commit.diff).conflicts:
+        if not patching.attempt(patching.tried(tree, [diffs[patch_id] for patch_id in fewer]), commit.diff).conflicts:
             kept = fewer
     implied = {need.id for patch in below if patch.id in kept for need in patchcheck.requirements(series, patch)}
     order = [patch.id for patch in series.patches]
     needs = {*required} | ({*kept} - implied - closed)
-    below_it = patching.tried(tree, [diffs[one] for one in kept])
+    below_it = patching.tried(tree, [diffs[patch_id] for patch_id in kept])
     return tuple(sorted(needs, key=order.index)), edit.exact(below_it, commit.diff)
 
 

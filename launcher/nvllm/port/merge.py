@@ -170,13 +170,13 @@ class _Job:
                 renamed.append((file.old, target))
             parts.append(self._file(file, before, target))
         changed = {path: content for part in parts for path, content in part.changed.items()}
-        unmerged = tuple(one for part in parts for one in part.unmerged)
-        resolved = tuple(one for part in parts for one in part.resolved)
+        unmerged = tuple(file for part in parts for file in part.unmerged)
+        resolved = tuple(file for part in parts for file in part.resolved)
         files = tuple(part.diff for part in parts if part.diff is not None)
         diff = Diff(self.diff.name, files) if files and not unmerged else None
         state: State
         if unmerged:
-            state, detail = "conflict", f"in {', '.join(one.path for one in unmerged)}"
+            state, detail = "conflict", f"in {', '.join(file.path for file in unmerged)}"
         elif diff is None:
             state, detail, changed = "upstream", f"vLLM {self.sides.version} has all of it", {}
         else:
