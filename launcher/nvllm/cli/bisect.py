@@ -167,8 +167,8 @@ def start_command(app: App, image: str, words: tuple[str, ...], given: StartOpti
         series=build.spec.patches.series,
         inputs=inputs_now(app.project, image),
         order=combined.order,
-        requires={one: combined.ordered(needed) for one, needed in combined.requires.items()},
-        conflicts={one: combined.ordered(others) for one, others in combined.conflicts.items()},
+        requires={patch_id: combined.ordered(needed) for patch_id, needed in combined.requires.items()},
+        conflicts={patch_id: combined.ordered(others) for patch_id, others in combined.conflicts.items()},
         low=combined.ordered(low),
         high=combined.ordered(high),
         find=given.find,
@@ -186,9 +186,9 @@ def start_command(app: App, image: str, words: tuple[str, ...], given: StartOpti
         version=build.spec.vllm.version,
         commit=build.spec.vllm.commit,
         summaries={
-            one.id: PatchSummary(one.summary, one.upstream.reference or "")
-            for one in series.patches
-            if one.id in combined.order
+            patch.id: PatchSummary(patch.summary, patch.upstream.reference or "")
+            for patch in series.patches
+            if patch.id in combined.order
         },
         model=records.MODEL,
         same_bytes=same_bytes(profile) and not given.build_only,
@@ -210,7 +210,7 @@ def _probe(given: StartOptions, words: tuple[str, ...]) -> BisectProbe:
         raise click.UsageError("give either --test or --test-builtin")
     if given.test_builtin is not None:
         refuse_any(_not_for_builtin(given.regress, build_only=given.build_only))
-        return probe.builtin(given.test_builtin, tuple(str(Path(one).absolute()) for one in words))
+        return probe.builtin(given.test_builtin, tuple(str(Path(word).absolute()) for word in words))
     if test is None:
         if not words:
             raise click.UsageError("give a probe: --test PROBE, --test-builtin NAME, or -- CMD ARGS")
@@ -359,7 +359,7 @@ def _corrected(before: BisectProbe, words: tuple[str, ...], regress: str | None)
     """Return the probe BEFORE as it is now; WORDS and REGRESS, if given, are its new command and failure."""
     if before.command[0].startswith(probe.BUILTIN):
         refuse_any(_not_for_builtin(regress or "", build_only=False))
-        answer = tuple(str(Path(one).absolute()) for one in words) or before.command[1:]
+        answer = tuple(str(Path(word).absolute()) for word in words) or before.command[1:]
         return probe.builtin(before.command[0].removeprefix(probe.BUILTIN), answer)
     program, *arguments = words or before.command
     counts = before.regress if regress is None else regress

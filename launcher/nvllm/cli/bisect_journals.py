@@ -93,7 +93,9 @@ def load(app: App, image: str | None) -> Journal:
     if image is None:
         path = next(all_journals(app), path)
     if not path.is_file():
-        refuse_any(all_unowned(app) if image is None else [one for one in [unowned(app, image)] if one is not None])
+        refuse_any(
+            all_unowned(app) if image is None else [refusal for refusal in [unowned(app, image)] if refusal is not None]
+        )
     log = journal.load(path)
     named, directory = log.state.start.image, path.parent.name
     if named != directory:
@@ -127,10 +129,10 @@ def lookup(state: BisectState, text: str) -> PatchSet:
     Raises Refused NV805 if the search would never try it.
     """
     sets = {*state.trials, *state.skipped, *state.builds}
-    named = [one for one in sets if set_hash(one) == text]
+    named = [patches for patches in sets if set_hash(patches) == text]
     if named:
         return named[0]
-    chosen = frozenset(one.strip() for one in text.split(",") if one.strip() and one != "none")
+    chosen = frozenset(name.strip() for name in text.split(",") if name.strip() and name != "none")
     problem = state.problem
     if problem.combinations.valid(chosen) and problem.low <= chosen <= problem.high:
         return chosen

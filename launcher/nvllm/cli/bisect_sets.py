@@ -31,9 +31,10 @@ def why_command(app: App, chosen: str, image: str | None) -> None:
     patches = lookup(state, chosen)
     tried = state.trials.get(patches, ())
     rows = [
-        (f"{one.outcome} {one.kind or one.stage or ''}".strip(), f"{one.seconds:.1f} s", one.reason) for one in tried
+        (f"{trial.outcome} {trial.kind or trial.stage or ''}".strip(), f"{trial.seconds:.1f} s", trial.reason)
+        for trial in tried
     ]
-    output: list[Json] = [{"said": one.said, "run": one.run} for one in tried]
+    output: list[Json] = [{"said": trial.said, "run": trial.run} for trial in tried]
     verdict = search.concluded(state.problem, state.evidence, patches)
     names = ", ".join(state.problem.combinations.ordered(patches)) or "no patch"
     data: Json = {
@@ -119,7 +120,7 @@ def _word(app: App, image: str | None, chosen: str | None, word: str) -> None:
         record = _record(word, ordered, named=chosen is not None, skipped=patches in state.skipped)
         log.append(record)
         if isinstance(record, Back) and patches in state.builds:
-            gone = [one.trial for one in state.withdrawn(patches, record.what)]
+            gone = [tried.trial for tried in state.withdrawn(patches, record.what)]
             cache_of(app, state.start).forget(state.builds[patches].build_hash, gone)
     names = ", ".join(ordered) or "no patch"
     app.out.result(

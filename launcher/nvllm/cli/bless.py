@@ -238,7 +238,7 @@ def _show_plan(app: App, examination: Examination, number: int, pool: MachinePoo
         "serve_hash": examination.plan.serve_hash,
         "boots": number,
         "boots_here": here,
-        "machines": [one.name for one in machines],
+        "machines": [machine.name for machine in machines],
         "class": pool.host if pool is not None else None,
     }
     app.out.result("bless", data, f"nothing was done; it would run {boots.plan_text(machines, number)}")
@@ -293,15 +293,15 @@ def _data(image: str, new: Manifest, file: str, *, signed: bool) -> dict[str, Js
         "kv_tokens": new.kv_tokens,
         "expires": new.expires,
         "signed": signed,
-        "evaluation": [f"{one.file}: {one.text}" for one in new.evaluations],
-        "machines": [one.machine.name if one.machine is not None else None for one in new.trials],
+        "evaluation": [f"{record.file}: {record.text}" for record in new.evaluations],
+        "machines": [trial.machine.name if trial.machine is not None else None for trial in new.trials],
     }
 
 
 def _text(new: Manifest, kept: str) -> str:
     unsafe = " UNSAFE: no production profile serves it." if new.unsafe else ""
     ends = f" Until {new.expires}." if new.expires is not None else ""
-    evaluated = "".join(f" {one.file}: {one.text}." for one in new.evaluations)
+    evaluated = "".join(f" {record.file}: {record.text}." for record in new.evaluations)
     return (
         f"blessed: {new.label} v{new.version}, {new.claim.boots} of {new.claim.boots} fresh boots good: at least "
         f"{int(new.claim.bound * 100)} % of boots are, at 95 % confidence.{evaluated}{unsafe}{ends} {kept}"

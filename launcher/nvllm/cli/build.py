@@ -61,7 +61,7 @@ def fresh_build(app: App, image: str, patches: str | None) -> Build:
 
     Raises Refused if its lock is stale, and NV607 if the spec demands proved patches and one is not.
     """
-    enable = None if patches is None else [one for one in patches.split(",") if one and one != "none"]
+    enable = None if patches is None else [id_ for id_ in patches.split(",") if id_ and id_ != "none"]
     build, stale = identity.load_build(app.project, image, enable)
     refuse_any([*stale, *proved.demanded(app.project, build.spec, build.patches)])
     return build
@@ -222,7 +222,7 @@ def _layers(app: App, build: Build, only: ImagePart | None, layout: Path | None,
         comparison = _against_record(app, build, digests, layers, record)
     else:
         comparison = _witness(app).hold_some(build.spec.name, digests, layers)
-    kinds: Json = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
+    kinds: Json = [{"kind": layer.kind, "diff_id": layer.diff_id, "size": layer.size} for layer in layers]
     data: dict[str, Json] = {
         "image": build.spec.name,
         "platform": build.lock.platform,
@@ -235,7 +235,7 @@ def _layers(app: App, build: Build, only: ImagePart | None, layout: Path | None,
 
     def say() -> None:
         app.out.line(f"{build.spec.name} for {build.lock.platform}, build hash {build.build_hash}")
-        app.out.table(["layer", "diff_id", "bytes"], [(one.kind, one.diff_id, str(one.size)) for one in layers])
+        app.out.table(["layer", "diff_id", "bytes"], [(layer.kind, layer.diff_id, str(layer.size)) for layer in layers])
         app.out.line(f"digests: {comparison}")
         if layout is not None:
             app.out.line(f"written: {layout}/layers.json and {layout}/blobs")

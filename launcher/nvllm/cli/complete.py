@@ -105,7 +105,7 @@ def _entries(project: Project, image: str, section: str) -> Iterator[str]:
 
 
 def _series_files(project: Project) -> Iterator[Path]:
-    return (one / "series.yaml" for one in reading.listed(project.root / "patches", "*"))
+    return (directory / "series.yaml" for directory in reading.listed(project.root / "patches", "*"))
 
 
 def _patches(project: Project) -> Iterator[dict[str, object]]:
@@ -130,7 +130,7 @@ def _blessings(project: Project) -> Iterator[str]:
 images = _of_project(Project.image_names)
 profiles = _in_specs("profiles")
 models = _in_specs("models")
-patches = _of_project(lambda project: (id_ for one in _patches(project) if isinstance(id_ := one.get("id"), str)))
+patches = _of_project(lambda project: (id_ for entry in _patches(project) if isinstance(id_ := entry.get("id"), str)))
 series = _of_project(lambda project: (path.parent.name for path in _series_files(project)))
 blessings = _of_project(_blessings)
 instances = _of_project(lambda _: (path.name for path in reading.listed(places(os.environ).runs, "*")))
@@ -185,7 +185,10 @@ def builtins(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 def probes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete ``gsm8k``, or let the shell complete the path of a program."""
-    return [*(CompletionItem(one) for one in ("gsm8k",) if one.startswith(incomplete)), *files(ctx, param, incomplete)]
+    return [
+        *(CompletionItem(name) for name in ("gsm8k",) if name.startswith(incomplete)),
+        *files(ctx, param, incomplete),
+    ]
 
 
 def codes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

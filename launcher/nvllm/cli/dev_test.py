@@ -67,7 +67,7 @@ def test(app: App, directory: Path, tests: tuple[str, ...], profile: str | None)
             written += output
             by_node |= proving.by_node(imagetests.names(below), output, f"the image {built.image}")
     others = {node: [result for result in by_node[node] if result.outcome != "passed"] for node in nodes}
-    failed = [node for node in nodes if not by_node[node] or any(one.outcome == "failed" for one in others[node])]
+    failed = [node for node in nodes if not by_node[node] or any(result.outcome == "failed" for result in others[node])]
     data: Json = {
         "image": image,
         "difference": made.changed.digest,

@@ -81,7 +81,7 @@ def write_context(app: App, build: Build, diffs: tuple[Diff, ...], directory: Pa
         if dockerfiles.whole(build):
             # No layer digests: the layers of `docker build` have other timestamps.
             builder = LayerBuilder(build, diffs, store, LayerCache(app.places.layers), app.progress)
-            items += [dockerfiles.layer("kernels.tar", one) for one in builder.kernels()]
+            items += [dockerfiles.layer("kernels.tar", layer) for layer in builder.kernels()]
             items.append(dockerfiles.layer("identity.tar", builder.identity([])))
         return dockerfiles.write(items, directory)
 

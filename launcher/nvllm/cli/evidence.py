@@ -224,7 +224,7 @@ def eval_command(
     build = _build(app, image, profile)
     if tasks is not None:
         lmeval.require()
-        names, ledger = tuple(one.strip() for one in tasks.split(",")), _ledger(app, build, profile)
+        names, ledger = tuple(name.strip() for name in tasks.split(",")), _ledger(app, build, profile)
         limits = (asked.count, asked.seed, asked.timeout or _LM_EVAL_TIMEOUT, asked.concurrency, _percent(asked.floor))
         leg: LegProbe = lmeval.LmEvalProbe(names, include, *limits, proc.Programs(ledger))
     else:
@@ -300,7 +300,7 @@ def sweep(
     traces: TraceOptions,
 ) -> None:
     """A leg is a bench and then an evaluation of a profile. The first profile has two arms: that shows the noise."""
-    names = list(dict.fromkeys(one.strip() for one in listed.split(",")))
+    names = list(dict.fromkeys(name.strip() for name in listed.split(",")))
     build = _build(app, image, names[0])
     for name in names[1:]:
         named_profile(app.project, build.spec, name)
@@ -345,10 +345,10 @@ def _build(app: App, image: str, profile: str) -> Build:
 def _sentinels(build: Build, text: str) -> tuple[str, ...]:
     """Return the sentinels in TEXT. Raises Refused NV602 for each that the patches of BUILD do not read."""
     known = patchset.sentinels(build.patches)
-    chosen = tuple(dict.fromkeys(one.strip() for one in text.split(",")))
+    chosen = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     expected = f"sentinels that the image's patch set reads: {', '.join(sorted(known)) or 'none'}"
     cure = f"nvllm patch list --series {build.spec.patches.series}"
-    refuse_any(Refusal("NV602", "--sentinels", expected, one, cure) for one in chosen if one not in known)
+    refuse_any(Refusal("NV602", "--sentinels", expected, name, cure) for name in chosen if name not in known)
     return chosen
 
 
@@ -434,20 +434,22 @@ def _plan(app: App, campaign: Campaign) -> None:
         for arm, engine in arms.schedule(len(states), campaign.run.runs // per_engine)
         for run in arms.runs_of(engine, per_engine)
     ]
-    legs: list[dict[str, Json]] = [{"arm": one.name, "profile": one.profile, "run": number} for one, number in order]
+    legs: list[dict[str, Json]] = [
+        {"arm": state.name, "profile": state.profile, "run": number} for state, number in order
+    ]
 
-    evaluated: dict[str, Json] = {one.name: one.evaluated for one in states if one.evaluated}
+    evaluated: dict[str, Json] = {state.name: state.evaluated for state in states if state.evaluated}
     planned: dict[str, Json] = {"probe": probe.state.name, "legs": [*legs], "trace": traced is not None}
 
     def text() -> None:
         where = "a fresh container" if per_engine == 1 else f"a fresh container for each {per_engine} runs of an arm"
         app.out.line(f"each leg, in {where}: {probe.state.name}")
-        rows = [(str(place), *(str(one[name]) for name in one)) for place, one in enumerate(legs, 1)]
+        rows = [(str(place), *(str(leg[name]) for name in leg)) for place, leg in enumerate(legs, 1)]
         app.out.table(("leg", "arm", "profile", "run"), rows)
         for name, profile in evaluated.items():
             app.out.line(f"{name} is asked the questions as profile {profile}, in another fresh container")
         if traced is not None:
-            names = ", ".join(one.name for one in states)
+            names = ", ".join(state.name for state in states)
             often = "" if traced.rules.runs == 1 else f" {traced.rules.runs} times"
             app.out.line(f"then each{often} under a profiler: {names}")
 
@@ -485,7 +487,7 @@ def _run(app: App, campaign: Campaign) -> tuple[RunManifest, Comparison, Path]:
     keys = locked_keys(image, states, evidence.path)
     with locks.acquire_all(app.places.locks, keys, Holder(os.getpid(), began, command)):
         instances = FreshInstances(app.project, app.places, running, kind, command)
-        for name in {name for one in states for name in one.profiles}:
+        for name in {name for state in states for name in state.profiles}:
             instances.clear(image, name)  # what a killed run has left
         asked = probe.questions if isinstance(probe, LoadThenQuestions) else probe
         if isinstance(asked, ProgramProbe | lmeval.LmEvalProbe):

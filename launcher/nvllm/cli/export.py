@@ -100,20 +100,22 @@ def export(
         "platform": target,
         "image": image,
         "serve_hash": source.plan.serve_hash,
-        "guarantees": {name: {"held": one.kept, "by": one.by} for name, one in made.guarantees.items()},
+        "guarantees": {
+            name: {"held": guarantee.kept, "by": guarantee.by} for name, guarantee in made.guarantees.items()
+        },
     }
     if explain:
         app.out.result("export", {**data, "files": {}}, _explained(made))
         return
-    files: Json = {one.path: one.data.decode() for one in made.files}
+    files: Json = {file.path: file.data.decode() for file in made.files}
     if out is None:
-        listed = [one for one in made.files if one.path.endswith(_SHOWN)]
-        text = "".join(f"# {one.path}\n{one.data.decode()}" for one in listed)
+        listed = [file for file in made.files if file.path.endswith(_SHOWN)]
+        text = "".join(f"# {file.path}\n{file.data.decode()}" for file in listed)
     else:
         _write(app, made, examination, out)
-        lost = sum(not one.kept for one in made.guarantees.values())
+        lost = sum(not guarantee.kept for guarantee in made.guarantees.values())
         counted = f"guarantees that are not held there: {lost} of {len(made.guarantees)}; --explain lists them"
-        text = "\n".join([*(str(out / one.path) for one in made.files), counted])
+        text = "\n".join([*(str(out / file.path) for file in made.files), counted])
     app.out.result("export", {**data, "files": files}, text)
 
 

@@ -49,7 +49,7 @@ def fetch_command(app: App, image: str, models: bool, dry_run: bool) -> None:
     store, files = Store(app.places.store), needed(build.lock)
     damaged = fetch.damaged(files, store, app.progress)
     missing = (*fetch.missing(files, store), *damaged)
-    hub = [(name, one) for name, one in build.lock.models.items() if models and one.kind == "huggingface"]
+    hub = [(name, locked) for name, locked in build.lock.models.items() if models and locked.kind == "huggingface"]
     if not dry_run:
         app.remember_project()
         _remove(damaged, store, f"nvllm fetch {image} --platform {build.lock.platform}")
@@ -58,8 +58,8 @@ def fetch_command(app: App, image: str, models: bool, dry_run: bool) -> None:
             for name, locked in hub:
                 download(locked, location.model_directory(build.spec, name, app.places), progress=app.progress)
         refuse_any(verify(app, build, hub))
-    sizes = {one.sha256: one.size for one in files}
-    total, lacking = sum(sizes.values()), sum(one.size for one in missing)
+    sizes = {file.sha256: file.size for file in files}
+    total, lacking = sum(sizes.values()), sum(file.size for file in missing)
     base = build.lock.base.image if isinstance(build.lock.base, LockedRegistryBase) else None
     data: Json = {
         "image": image,
@@ -76,7 +76,7 @@ def fetch_command(app: App, image: str, models: bool, dry_run: bool) -> None:
     lines = [
         f"{image} for {build.lock.platform}: {len(sizes)} files, {terminal.size(total)}",
         f"  {did}  {len(missing)} files, {terminal.size(lacking)}" if missing else "  all in the store already",
-        *(f"  model {name}  {terminal.size(sum(one.size for one in locked.files))}" for name, locked in hub),
+        *(f"  model {name}  {terminal.size(sum(file.size for file in locked.files))}" for name, locked in hub),
         *([f"  not in the store: the base image, docker pull {base}"] if base is not None else ()),
     ]
     app.out.result("fetch", data, "\n".join(lines))

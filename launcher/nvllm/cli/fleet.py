@@ -135,13 +135,14 @@ def status_command(app: App, addresses: tuple[str, ...]) -> None:
     with reached(app, addresses) as carrier:
         statuses = machines.status(carrier)
     rows = [
-        (one.node.name, one.answer.host, str(len(one.answer.images)), ", ".join(one.answer.locks) or "all free",
-         ", ".join(one.answer.orphans) or "none", f"{one.node.store / 1e6:.0f} MB", one.answer.monitor)
-        if isinstance(one.answer, StatusAnswer)
-        else (one.node.name, one.node.label or "unknown", "-", "-", one.answer, "-", "-")
-        for one in statuses
+        (status.node.name, status.answer.host, str(len(status.answer.images)),
+         ", ".join(status.answer.locks) or "all free", ", ".join(status.answer.orphans) or "none",
+         f"{status.node.store / 1e6:.0f} MB", status.answer.monitor)
+        if isinstance(status.answer, StatusAnswer)
+        else (status.node.name, status.node.label or "unknown", "-", "-", status.answer, "-", "-")
+        for status in statuses
     ]  # fmt: skip
-    data: list[Json] = [_machine_document(one) for one in statuses]
+    data: list[Json] = [_machine_document(status) for status in statuses]
     names = ["machine", "class", "images", "locks held", "orphans", "object store", "memory monitor"]
     app.out.result("fleet status", {"machines": data}, lambda: app.out.table(names, rows))
 

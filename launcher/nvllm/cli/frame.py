@@ -354,7 +354,7 @@ def packed(
     def decorated(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def call(*args: object, **given: object) -> None:
-            values = {one.name: given.pop(one.name) for one in fields(of)}
+            values = {field.name: given.pop(field.name) for field in fields(of)}
             function(*args, **given, **{name: of(**values)})
 
         command: Callable[..., None] = call

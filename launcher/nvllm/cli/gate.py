@@ -149,8 +149,8 @@ def _dry_run(app: App, command: str, limits: MemoryLimits) -> None:
     refusals = memory_gate.unready(limits, facts.memory())
     with collected(refusals):
         proc.require("memtester", "memtester")
-    planned = [{"bytes": one, "loops": limits.loops} for one in limits.bands]
-    text = "\n".join(f"would test a band of {gates.size_text(one)}, loops: {limits.loops}" for one in limits.bands)
+    planned = [{"bytes": band, "loops": limits.loops} for band in limits.bands]
+    text = "\n".join(f"would test a band of {gates.size_text(band)}, loops: {limits.loops}" for band in limits.bands)
     app.show(command, {"bands": planned, "swap": limits.swap}, lambda: app.out.line(text), refusals)
 
 
@@ -190,7 +190,9 @@ def _show_records(app: App, command: str, records: Sequence[Kept], refusals: Seq
 
     def text() -> None:
         rows = [
-            (record.gate, one.name, one.state, one.limit, one.found) for record, _ in records for one in record.checks
+            (record.gate, check.name, check.state, check.limit, check.found)
+            for record, _ in records
+            for check in record.checks
         ]
         app.out.table(["gate", "check", "", "limit", "found"], rows)
         for record, path in records:

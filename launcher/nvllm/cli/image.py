@@ -59,14 +59,14 @@ def listed(differences: Sequence[ImageDifference]) -> Json:
     """Return DIFFERENCES as --json has it."""
     return [
         {
-            "layer": one.layer,
-            "path": one.path,
-            "attribute": one.attribute,
-            "a": one.first,
-            "b": one.second,
-            "lines": cast("Json", one.lines),
+            "layer": change.layer,
+            "path": change.path,
+            "attribute": change.attribute,
+            "a": change.first,
+            "b": change.second,
+            "lines": cast("Json", change.lines),
         }
-        for one in differences
+        for change in differences
     ]
 
 

@@ -94,7 +94,7 @@ def request_of(ctx: click.Context) -> ImageRequest:
     """Return what the line of CTX says of the image that it is about."""
     from nvllm.spec.selection import ImageRequest
 
-    parameters = {one.name or "": one for one in ctx.command.params}
+    parameters = {parameter.name or "": parameter for parameter in ctx.command.params}
     profiles = [name for key in PROFILES if key in parameters for name in _names(ctx.params.get(key))]
     first = next((key for key in PROFILES if key in parameters), PROFILE)
 
@@ -123,7 +123,7 @@ def _names(value: object) -> list[str]:
 def _shifted(ctx: click.Context, running: App, then: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return GIVEN with IMAGE's word as the value of THEN if it is THEN's. Raises click.MissingParameter without it."""
     image, behind = given["image"], given[then]
-    param = next(one for one in ctx.command.params if one.name == then)
+    param = next(parameter for parameter in ctx.command.params if parameter.name == then)
     if isinstance(param, Needed) and param.instead is not None and given[param.instead] is not None:
         return given
     if isinstance(behind, tuple):  # words of any number, such as a probe: a path, or what nothing else can be

@@ -166,7 +166,7 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
         (root / "manifests/.gitkeep").touch()  # git keeps no empty directory, and a project has this one (NV107)
         spec = specfile.load(project.spec(values.name), drafted.spec)
         series = seriesfile.of(project, spec.patches.series)
-        lacking = patchset.lacking(spec, series, [one for one in series.patches if one.id in spec.patches.enable])
+        lacking = patchset.lacking(spec, series, [patch for patch in series.patches if patch.id in spec.patches.enable])
         if signer is not None:  # last: what is refused before leaves no key
             allowed = signer if given.dry_run else signing_key.make(signer)
             durable.replace(root / _SIGNERS, allowed.entry.encode(), 0o644, code="NV920")
@@ -188,7 +188,9 @@ def init(app: App, directory: Path, given: InitOptions) -> None:
         "left_out": [{"id": fit.id, "fault": fit.fault} for fit in drafted.fits if fit.fault is not None],
         "lacking": {name: list(ids) for name, ids in lacking.items()},
         "decide": [dataclasses.asdict(need) for need in drafted.decisions],
-        "imported": [{"id": one.id, "summary": one.summary, "from": one.diff.name} for one in drafted.changes],
+        "imported": [
+            {"id": change.id, "summary": change.summary, "from": change.diff.name} for change in drafted.changes
+        ],
         "differs": list(values.differs),
         "lock": locked,
         "files": files,

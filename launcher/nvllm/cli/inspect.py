@@ -90,11 +90,12 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
         if rules.blessed and rules.bless.signers is None:
             app.progress.note(f"UNSIGNED profile {profile} names no signers: who writes the project writes blessings")
     rows: list[Json] = [
-        {"code": one.code, "name": one.name, "state": one.state, "detail": one.detail} for one in outcomes
+        {"code": outcome.code, "name": outcome.name, "state": outcome.state, "detail": outcome.detail}
+        for outcome in outcomes
     ]
     data: dict[str, Json] = {"image": image, "checks": rows}
     if every:
-        data["images"] = [_needs_data(one) for one in every]
+        data["images"] = [_needs_data(needs) for needs in every]
     if reminder is not None:
         data["security"] = reminder.data
     if needed is not None:
@@ -110,8 +111,10 @@ def doctor(app: App, image: str | None, profile: str | None) -> None:
 def _needs_data(needs: ImageNeeds) -> Json:
     steps = {"build": needs.build, "serve": needs.serve, "bless": needs.bless}
     lacks: dict[str, Json] = {
-        name: None if found is None else [{"code": lack.code, "title": lack.title, "cure": lack.cure} for lack in found]
-        for name, found in steps.items()
+        name: None
+        if refusals is None
+        else [{"code": lack.code, "title": lack.title, "cure": lack.cure} for lack in refusals]
+        for name, refusals in steps.items()
     }
     proofs: dict[str, Json] = {"proofs": {**needs.proofs}} if needs.proofs else {}
     return {"image": needs.image, "built": needs.built, "lacks": lacks, **proofs, "next": needs.next}
@@ -121,15 +124,16 @@ def _needs_text(app: App, every: Sequence[ImageNeeds]) -> None:
     def cell(refusals: Sequence[Refusal] | None) -> str:
         if refusals is None:
             return "no profile"
-        words = ("another platform" if one.code == "NV108" else one.title for one in refusals)
+        words = ("another platform" if refusal.code == "NV108" else refusal.title for refusal in refusals)
         return ", ".join(dict.fromkeys(words)) or "ready"
 
     if every:
         app.out.line("")
         steps = [
-            (one.image, "built" if one.built else cell(one.build), cell(one.serve), cell(one.bless)) for one in every
+            (needs.image, "built" if needs.built else cell(needs.build), cell(needs.serve), cell(needs.bless))
+            for needs in every
         ]
-        rows = [(*step, proved.words(one.proofs) or "-") for step, one in zip(steps, every, strict=True)]
+        rows = [(*step, proved.words(needs.proofs) or "-") for step, needs in zip(steps, every, strict=True)]
         app.out.table(["image", "build", "serve", "bless", "proofs"], rows)
         app.out.line("next:")
         for needs in every:
@@ -152,7 +156,9 @@ def _memory(app: App, image: str, profile: str, planned: LaunchPlan) -> Memory |
         return None
     inside = f"{planned.model.path}/"
     files = [
-        (one.target.removeprefix(inside), Path(one.source)) for one in planned.mounts if one.target.startswith(inside)
+        (mount.target.removeprefix(inside), Path(mount.source))
+        for mount in planned.mounts
+        if mount.target.startswith(inside)
     ]
     arguments = specfile.of(app.project, image).profiles[profile].arguments
     return memory.of_files(files, arguments)
@@ -170,8 +176,10 @@ def _memory_text(needed: Memory) -> str:
 
 
 def _outcomes_text(app: App, outcomes: Sequence[Outcome], reminder: Reminder | None, needed: Memory | None) -> None:
-    made = [one for one in outcomes if one.state != "skipped" or one.detail != checks.NO_PLAN]
-    app.out.table(["code", "check", "", "seen"], [(one.code, one.name, one.state, one.detail) for one in made])
+    made = [outcome for outcome in outcomes if outcome.state != "skipped" or outcome.detail != checks.NO_PLAN]
+    app.out.table(
+        ["code", "check", "", "seen"], [(outcome.code, outcome.name, outcome.state, outcome.detail) for outcome in made]
+    )
     if len(made) < len(outcomes):
         app.out.line(f"{len(outcomes) - len(made)} more checks are of a profile: nvllm doctor IMAGE --profile NAME")
     if needed is not None:
@@ -199,7 +207,7 @@ def explain_command(app: App, a: str, b: str | None) -> None:
         "kind": before.kind,
         "a": {"name": a, "hash": before.hash},
         "b": {"name": b, "hash": after.hash},
-        "factors": [{"path": one.path, "a": one.before, "b": one.after} for one in factors],
+        "factors": [{"path": factor.path, "a": factor.before, "b": factor.after} for factor in factors],
     }
     app.out.result("explain", data, lambda: _factors_text(app, before, after, factors))
 
@@ -233,7 +241,7 @@ def _factors_text(app: App, before: Side, after: Side, factors: Sequence[Factor]
     if not factors:
         app.out.line(f"the same {before.kind} hash: {before.hash}")
         return
-    rows = [(one.path, one.before or "-", one.after or "-") for one in factors]
+    rows = [(factor.path, factor.before or "-", factor.after or "-") for factor in factors]
     app.out.table(
         [f"{before.kind} factor", f"{before.named} {before.hash[:12]}", f"{after.named} {after.hash[:12]}"], rows
     )
@@ -336,7 +344,7 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
         for piece in old_files:
             garbage.remove(piece, app.places)
     store = TreeStore(app.places.trees)
-    restorable = sorted(one for one in referred.restorable if store.has(one))
+    restorable = sorted(tree for tree in referred.restorable if store.has(tree))
     data: Json = {
         "removed": not dry_run,
         "bytes": sum(piece.size for piece in pieces),
@@ -344,13 +352,15 @@ def gc(app: App, dry_run: bool, keep_younger: int, forget: tuple[Path, ...]) -> 
             {"kind": piece.kind, "name": piece.name, "bytes": piece.size, "note": piece.note} for piece in pieces
         ],
         "restorable": [*restorable],
-        "rejected": [{"tree": one.tree, "until": one.until, "bless": str(path)} for path, one in referred.rejected],
+        "rejected": [
+            {"tree": record.tree, "until": record.until, "bless": str(path)} for path, record in referred.rejected
+        ],
     }
 
     def text() -> None:
         _pieces_text(app, pieces, "would go" if dry_run else "removed")
         if restorable:
-            names = ", ".join(one[:12] for one in restorable)
+            names = ", ".join(tree[:12] for tree in restorable)
             app.out.line(f"kept for `nvllm manifest restore`: the caches before those in force: {names}")
         for path, record in referred.rejected:
             app.out.line(f"kept until {record.until}, rejected by the trials of {path}: {record.tree[:12]}")
@@ -362,6 +372,6 @@ def _pieces_text(app: App, pieces: Sequence[Piece], verb: str) -> None:
     if not pieces:
         app.out.line("nothing to remove")
         return
-    rows = [(one.kind, one.name, terminal.size(one.size), one.note) for one in pieces]
+    rows = [(piece.kind, piece.name, terminal.size(piece.size), piece.note) for piece in pieces]
     app.out.table(["kind", "name", "size", ""], rows)
-    app.out.line(f"{len(pieces)} {verb}, {terminal.size(sum(one.size for one in pieces))}")
+    app.out.line(f"{len(pieces)} {verb}, {terminal.size(sum(piece.size for piece in pieces))}")

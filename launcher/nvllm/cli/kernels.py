@@ -44,7 +44,7 @@ def _layer(builder: LayerBuilder) -> Layer:
 
 
 def _rows(compiled: tuple[Kernel, ...]) -> list[tuple[str, ...]]:
-    return [(one.name, one.target, f"{one.size:,}", one.key) for one in compiled]
+    return [(kernel.name, kernel.target, f"{kernel.size:,}", kernel.key) for kernel in compiled]
 
 
 @kernels.command("build", epilog=EXAMPLES)
@@ -66,7 +66,7 @@ def list_command(app: App, image: str, patches: str | None) -> None:
     """List the kernels of IMAGE: name, target, bytes of code, and the directory in Triton's cache."""
     layer = _layer(_builder(app, image, patches))
     compiled = check.listed(check.content(layer.path))
-    data = {"image": image, "diff_id": layer.diff_id, "kernels": [asdict(one) for one in compiled]}
+    data = {"image": image, "diff_id": layer.diff_id, "kernels": [asdict(kernel) for kernel in compiled]}
     rows = _rows(compiled)
     app.out.result(
         "kernels list", cast("Json", data), lambda: app.out.table(["kernel", "target", "bytes", "key"], rows)
@@ -90,7 +90,7 @@ def check_command(app: App, image: str, patches: str | None) -> None:
         "diff_id": layer.diff_id,
         "targets": list(builder.build.spec.targets),
         "launches": proof.launches,
-        "kernels": [asdict(one) for one in proof.kernels],
+        "kernels": [asdict(kernel) for kernel in proof.kernels],
         "stubs": list(proof.stubs),
     }
 

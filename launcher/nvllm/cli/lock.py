@@ -105,7 +105,7 @@ def lock(
         "platform": app.project.platform,
         "lock": file,
         "changed": changed,
-        "drift": [dataclasses.asdict(one) for one in drifts],
+        "drift": [dataclasses.asdict(change) for change in drifts],
     }
     reminder = updates.remind(new, os.environ, offline=app.offline) if check else None
     if reminder is not None:
@@ -159,7 +159,7 @@ def cell(text: str | None) -> str:
 def _print(app: App, head: str, drifts: Sequence[Drift], reminder: Reminder | None) -> None:
     app.out.line(head)
     if drifts:
-        rows = [(one.kind, one.name, cell(one.before), cell(one.after)) for one in drifts]
+        rows = [(change.kind, change.name, cell(change.before), cell(change.after)) for change in drifts]
         app.out.table(["kind", "name", "before", "after"], rows)
     if reminder is not None:
         app.out.line("\n".join(reminder.words))

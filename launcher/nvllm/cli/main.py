@@ -289,7 +289,7 @@ def _unusable(args: Sequence[str], command: str, error: OSError) -> int:
         return _refuse(args, command, refused)
     except OSError:  # it is stdout that has no room; stderr may have
         _drop_output()
-        return _refuse([one for one in args if one != "--json"], command, refused)
+        return _refuse([word for word in args if word != "--json"], command, refused)
 
 
 def _drop_output() -> None:
@@ -321,7 +321,7 @@ def _corrected(args: Sequence[str], error: click.NoSuchOption) -> str | None:
     """Return the line of ARGS with the option that looks like the one that is not there; None if none does."""
     name = error.option_name
     near = difflib.get_close_matches(name, error.possibilities or (), 1, _ALIKE)
-    words = [near[0] + one.removeprefix(name) if near and one.partition("=")[0] == name else one for one in args]
+    words = [near[0] + word.removeprefix(name) if near and word.partition("=")[0] == name else word for word in args]
     return shlex.join(["nvllm", *words]) if near else None
 
 

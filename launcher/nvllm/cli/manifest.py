@@ -75,26 +75,35 @@ def _readable(blessing: Blessing) -> Manifest:
 def list_command(app: App, archived: bool) -> None:
     """List the blessings of the project."""
     blessings = _blessings(app)
-    every = [(one, _state(app, one)) for one in (*blessings.all(), *(blessings.archived() if archived else ()))]
+    every = [
+        (blessing, _state(app, blessing))
+        for blessing in (*blessings.all(), *(blessings.archived() if archived else ()))
+    ]
     store = trees(app)
     rows = [
-        (one.path.stem, str(one.manifest.version), f"{one.manifest.claim.boots} boots", one.manifest.created, state)
-        if one.manifest is not None
-        else (one.path.stem, "-", "-", "-", state)
-        for one, state in every
+        (
+            blessing.path.stem,
+            str(blessing.manifest.version),
+            f"{blessing.manifest.claim.boots} boots",
+            blessing.manifest.created,
+            state,
+        )
+        if blessing.manifest is not None
+        else (blessing.path.stem, "-", "-", "-", state)
+        for blessing, state in every
     ]
     data: Json = {
         "blessings": [
             {
-                "file": one.path.name,
+                "file": blessing.path.name,
                 "state": state,
-                "archived": _archived(app, one),
-                "serve_hash": one.manifest.serve_hash if one.manifest else None,
-                "tree_hash": one.manifest.tree_hash if one.manifest else None,
-                "here": one.manifest is not None and store.has(one.manifest.tree_hash),
-                "version": one.manifest.version if one.manifest else None,
+                "archived": _archived(app, blessing),
+                "serve_hash": blessing.manifest.serve_hash if blessing.manifest else None,
+                "tree_hash": blessing.manifest.tree_hash if blessing.manifest else None,
+                "here": blessing.manifest is not None and store.has(blessing.manifest.tree_hash),
+                "version": blessing.manifest.version if blessing.manifest else None,
             }
-            for one, state in every
+            for blessing, state in every
         ]
     }
 
@@ -104,7 +113,7 @@ def list_command(app: App, archived: bool) -> None:
         else:
             app.out.line("nothing is blessed: nvllm bless IMAGE --profile NAME")
 
-    unknown = [one for blessing, _ in every for one in _revocation_unknown(blessings, blessing)]
+    unknown = [refusal for blessing, _ in every for refusal in _revocation_unknown(blessings, blessing)]
     app.show("manifest list", data, text, unknown)
 
 
@@ -151,7 +160,7 @@ def _show_text(app: App, manifest: Manifest, state: str, signed: str) -> None:
         ("tree", f"{manifest.tree_hash}, {len(manifest.tree.files)} files, {manifest.tree.size} bytes"),
         ("version", f"{manifest.version}, {manifest.created}, expires {manifest.expires or 'never'}"),
         ("signature", signed),
-        *(("evaluation", one.summary) for one in manifest.evaluations),
+        *(("evaluation", evaluation.summary) for evaluation in manifest.evaluations),
         (
             "fresh boots",
             f"{claim.boots}, all good: at least {int(claim.bound * 100)} % of boots are, at 95 % confidence",
@@ -162,12 +171,12 @@ def _show_text(app: App, manifest: Manifest, state: str, signed: str) -> None:
     ]
     app.out.table([manifest.label, ""], rows)
     app.out.line("")
-    app.out.table(_TRIAL, [_trial(one) for one in manifest.trials])
+    app.out.table(_TRIAL, [_trial(trial) for trial in manifest.trials])
     boots = [
         ("bootstrap", cold.phases, cold.processor),
-        *((str(one.number), one.phases, one.processor) for one in manifest.trials),
+        *((str(trial.number), trial.phases, trial.processor) for trial in manifest.trials),
     ]
-    names = list(dict.fromkeys(one.name for _, phases, _ in boots for one in phases))
+    names = list(dict.fromkeys(phase.name for _, phases, _ in boots for phase in phases))
     app.out.line("")
     app.out.table(
         ["seconds of", *names, "processor"],
@@ -189,7 +198,7 @@ def _trial(trial: TrialRecord) -> tuple[str, ...]:
 
 def _seconds(phases: Sequence[PhaseTime], names: Sequence[str]) -> list[str]:
     """Return what each of NAMES took of PHASES."""
-    took = {one.name: f"{one.seconds:.1f}" for one in phases}
+    took = {phase.name: f"{phase.seconds:.1f}" for phase in phases}
     return [took.get(name, "-") for name in names]
 
 
@@ -232,7 +241,7 @@ def restore(app: App, name: str, sign: Path | None) -> None:
     earlier = _readable(blessing)
     refusals = blessings.reasons_against(blessing.path, earlier, time.time())
     # What is archived is older than what is in force, and few trials are enough for a development profile.
-    refusals = [one for one in refusals if one.blame not in {"version", "few trials"}]
+    refusals = [refusal for refusal in refusals if refusal.blame not in {"version", "few trials"}]
     if not _archived(app, blessing):
         expected = "an archived blessing"
         refusals.append(Refusal("NV108", str(blessing.path), expected, "the one in force", "nvllm manifest list --all"))

@@ -128,10 +128,10 @@ def check(app: App, image: str, name: str | None) -> None:
     if name is not None:
         _spec_model(build, name)
         stale += lockdoc.without_models(build.lock, [name], app.project.show(app.project.lock(image)))
-    chosen = [(one, locked) for one, locked in build.lock.models.items() if name in {None, one}]
+    chosen = [(key, locked) for key, locked in build.lock.models.items() if name in {None, key}]
     refuse_any([*stale, *verify(app, build, chosen)])
-    data: Json = {"image": image, "models": [{"model": one, "tree": locked.tree} for one, locked in chosen]}
-    app.out.result("model check", data, "\n".join(f"{one}: as locked, {locked.tree}" for one, locked in chosen))
+    data: Json = {"image": image, "models": [{"model": key, "tree": locked.tree} for key, locked in chosen]}
+    app.out.result("model check", data, "\n".join(f"{key}: as locked, {locked.tree}" for key, locked in chosen))
 
 
 def verify(app: App, build: Build, chosen: Sequence[tuple[str, LockedModel]]) -> list[Refusal]:

@@ -144,7 +144,7 @@ def check_command(app: App, image: str | None, every: bool, against: str | None,
             "image": name,
             "ok": report.ok,
             **dataclasses.asdict(report),
-            "beside": {base: [dataclasses.asdict(one) for one in rows] for base, rows in others.items()},
+            "beside": {base: [dataclasses.asdict(row) for row in rows] for base, rows in others.items()},
         }
         for name, report, others in reports
     ]
@@ -158,7 +158,9 @@ def _check_upstream(app: App, spec: ImageSpec, upstream: Sequence[str]) -> None:
     series = seriesfile.of(app.project, spec.patches.series)
     label = f"patches/{series.base}"
     diffs = seriesfile.diffs_of(app.project, series.base, series.patches)
-    taken = {one.upstream.reference: one for one in series.patches if one.id in diffs and one.upstream.reference}
+    taken = {
+        entry.upstream.reference: entry for entry in series.patches if entry.id in diffs and entry.upstream.reference
+    }
     asked = [each for where in upstream for each in ([*_urls(taken.values())] if where == "each" else [where])]
     sources = Sources(None, os.environ)  # for all, since it asks pip for its configuration
     rows: list[ComparedRequest] = []
@@ -171,9 +173,9 @@ def _check_upstream(app: App, spec: ImageSpec, upstream: Sequence[str]) -> None:
             raise refuse("NV107", f"{label}/{seriesfile.NAME}", f"one of {known}", request.reference, cure)
         tree = None
         if len(request.changes) > 1:
-            paths = {path for one in request.changes for path in one.diff.paths}
+            paths = {path for change in request.changes for path in change.diff.paths}
             source_tree, _ = _source(app, series, patchcheck.paths_read(series) | paths, None)
-            below = [diffs[one.id] for one in patchcheck.requirements(series, entry)]
+            below = [diffs[needed.id] for needed in patchcheck.requirements(series, entry)]
             tree = Overlay(source_tree, patching.apply_all(source_tree, below))
         now = pullrequest.whole(tree, request.changes, where).diff
         rows.append(pullrequest.compared(entry, diffs[entry.id], now, request))
@@ -183,7 +185,7 @@ def _check_upstream(app: App, spec: ImageSpec, upstream: Sequence[str]) -> None:
         for row in rows:
             for line in [row.id, *(f"    {line}" for line in row.range_diff)] if row.since != "same" else ():
                 app.out.line(line)
-        cells = [(one.id, one.reference, one.head or "-", one.now or "-", one.since) for one in rows]
+        cells = [(row.id, row.reference, row.head or "-", row.now or "-", row.since) for row in rows]
         app.out.table(["patch", "pull request", "head taken", "head now", "change"], cells)
 
     app.out.result("patch check", {"image": spec.name, "upstream": data}, text)
@@ -205,8 +207,13 @@ def _check_text(app: App, reports: Sequence[tuple[str, Report, dict[str, tuple[C
     for name, report, others in reports:
         app.out.line(f"{name}: patches/{report.base} (vLLM {report.pinned}) on the source of {report.version}")
         rows = [
-            (("! " if one.error else "  ") + one.id, one.outcome, "enabled" if one.enabled else "-", one.detail)
-            for one in report.outcomes
+            (
+                ("! " if outcome.error else "  ") + outcome.id,
+                outcome.outcome,
+                "enabled" if outcome.enabled else "-",
+                outcome.detail,
+            )
+            for outcome in report.outcomes
         ]
         app.out.table(["  patch", "outcome", "set", "detail"], rows)
         for outcome in report.outcomes:
@@ -216,8 +223,13 @@ def _check_text(app: App, reports: Sequence[tuple[str, Report, dict[str, tuple[C
         for base, counterparts in others.items():
             app.out.line(f"patches/{report.base} beside patches/{base}")
             cells = [
-                (f"  {one.id}", one.here or "-", one.there or "-", "the same" if one.same else "-")
-                for one in counterparts
+                (
+                    f"  {counterpart.id}",
+                    counterpart.here or "-",
+                    counterpart.there or "-",
+                    "the same" if counterpart.same else "-",
+                )
+                for counterpart in counterparts
             ]
             app.out.table(["  patch", report.base, base, "file"], cells)
 
@@ -246,7 +258,7 @@ def new(
     _check_proofs(app, proved_by)
     diff, series = edit.compare(before, after, str(after)), seriesfile.of(app.project, base)
     if series.patch(patch_id) is None:
-        for spec in (one for one in _specs(app) if one.patches.series == base):
+        for spec in (candidate for candidate in _specs(app) if candidate.patches.series == base):
             _refuse_conflicts(app, series, spec.patches.enable, Change(patch_id, summary, diff), spec.name)
     entry = edit.add(app.project.series(base), f"patches/{base}", patch_id, summary, proved_by, diff)
     app.out.result("patch new", {"series": base, **dataclasses.asdict(entry)}, f"written: patches/{base}/{entry.file}")
@@ -290,7 +302,7 @@ def add(
     base = spec.patches.series if spec is not None else _known(app, image)
     app.project.writable(app.project.series(base))
     series = seriesfile.of(app.project, base)
-    taken = [one.id for one in series.patches]
+    taken = [entry.id for entry in series.patches]
     changes, request = _changes(app, file, from_pr, taken)
     changes = (dataclasses.replace(changes[0], id=patch_id or changes[0].id), *changes[1:])
     if not proved_by:
@@ -365,16 +377,16 @@ def _fitted(app: App, series: Series, enabled: Collection[str], changes: Sequenc
     tree = _stored(app, series, {path for change in changes for path in change.diff.paths})
     if tree is None:
         return pullrequest.whole(None, changes, "--from-pr"), False
-    below = [one for one in series.patches if one.id in enabled]
+    below = [entry for entry in series.patches if entry.id in enabled]
     diffs = seriesfile.diffs_of(app.project, series.base, below)
-    changed = Overlay(tree, patching.apply_all(tree, [diffs[one.id] for one in below if one.id in diffs]))
+    changed = Overlay(tree, patching.apply_all(tree, [diffs[entry.id] for entry in below if entry.id in diffs]))
     return pullrequest.whole(changed, imported.exact(changed, changes, series.version), "--from-pr"), True
 
 
 def _stored(app: App, series: Series, paths: Collection[str]) -> SourceTree | None:
     """Return the source that SERIES pins, as far as it needs it, and PATHS; None if the store does not have it."""
     store = Store(app.places.store)
-    archive = next((one for one in _locked_sources(app, series.version) if store.has(one.sha256)), None)
+    archive = next((file for file in _locked_sources(app, series.version) if store.has(file.sha256)), None)
     if archive is None:
         return None
     return source.archive(store.path(archive.sha256), patchcheck.paths_read(series) | {*paths})
@@ -388,12 +400,12 @@ def _refuse_conflicts(app: App, series: Series, enabled: Collection[str], change
     tree = _stored(app, series, change.diff.paths)
     if tree is None:
         return
-    below = [one for one in series.patches if one.id in enabled and one.status == "carried"]
+    below = [entry for entry in series.patches if entry.id in enabled and entry.status == "carried"]
     diffs = seriesfile.diffs_of(app.project, series.base, below)
     own = Patch(change.id, "carried", change.summary, Upstream("none"), touches=change.diff.paths)
     chosen, label = [*below, own], f"{app.project.show(app.project.spec(image))}: .patches.enable"
     problems = together.conflicts(series, chosen, {**diffs, change.id: change.diff}, tree, label)
-    refuse_any(one for one in problems if one.code == "NV609")
+    refuse_any(problem for problem in problems if problem.code == "NV609")
 
 
 @patch.command("replace")
@@ -421,15 +433,19 @@ def replace(app: App, patch_id: str, file: Path | None, from_pr: str | None, bas
     series = seriesfile.written(directory, label)
     before = edit.carried(series, patch_id, label)
     changes, request = _changes(app, file, from_pr, ())
-    diffs = seriesfile.diffs(directory, [one for one in series.patches if one != before], label)
+    diffs = seriesfile.diffs(directory, [entry for entry in series.patches if entry != before], label)
     paths = {*patchcheck.paths_read(series), *(path for change in changes for path in change.diff.paths)}
     tree, version = _source(app, series, paths, None)
-    below = patching.apply_all(tree, [diffs[one.id] for one in patchcheck.requirements(series, before)])
+    below = patching.apply_all(tree, [diffs[needed.id] for needed in patchcheck.requirements(series, before)])
     change = pullrequest.whole(Overlay(tree, below), changes, from_pr or str(file))
     diffs[patch_id] = diff = edit.replacement(series, label, patch_id, diffs, change.diff, tree)
     after = dataclasses.replace(before, touches=diff.paths)
-    series = dataclasses.replace(series, patches=tuple(after if one == before else one for one in series.patches))
-    for spec in (one for one in _specs(app) if one.patches.series == base and patch_id in one.patches.enable):
+    series = dataclasses.replace(series, patches=tuple(after if entry == before else entry for entry in series.patches))
+    for spec in (
+        candidate
+        for candidate in _specs(app)
+        if candidate.patches.series == base and patch_id in candidate.patches.enable
+    ):
         where = f"{app.project.show(app.project.spec(spec.name))}: .patches.enable"
         chosen = patchset.choose(series, spec.patches.enable, where=where)
         refuse_any(together.conflicts(series, chosen, diffs, tree, where))

@@ -137,7 +137,7 @@ def prove(
     removals = [_removal(app, series, chosen, absent, gpu=gpu, again=again) for chosen in sets] if each else []
     if not dry_run:
         nodes = [node for job in work for node in job.job.nodes]
-        nodes += [node for one in removals if one.to_run for _, node in one.tests]
+        nodes += [node for removal in removals if removal.to_run for _, node in removal.tests]
         refuse_any(proofs.refusals(app.project.root, [*dict.fromkeys(nodes)]))
         app.project.writable(app.project.series(series.base))
         jobs = [job.job for job in work if job.job.nodes]
@@ -152,7 +152,7 @@ def prove(
                         _elsewhere(app, spec, name, facts, jobs, carrier, repository(app, registry))
     kept = proved.read(app.project, series.base)
     records = {(proof.patch, proof.node): proof for proof in kept.proofs}
-    states = {one.sets.patch.id: proved.state(app.project.root, one.sets.patch, kept.proofs) for one in work}
+    states = {job.sets.patch.id: proved.state(app.project.root, job.sets.patch, kept.proofs) for job in work}
     without = {record.patch: record for record in kept.left_out}
     data: dict[str, Json] = {
         "image": image,
@@ -162,15 +162,15 @@ def prove(
         "patches": [_document(app, job, states[job.sets.patch.id], records) for job in work],
     }
     if each:
-        data["each"] = [_removal_document(one, without.get(one.sets.patch.id)) for one in removals]
+        data["each"] = [_removal_document(removal, without.get(removal.sets.patch.id)) for removal in removals]
 
     def text() -> None:
         _text(app, work, states, records, planned=dry_run)
         _removal_text(app, removals, without, planned=dry_run)
 
     app.out.result("patch prove", data, text)
-    others = [without[one.sets.patch.id] for one in removals if one.sets.patch.id in without]
-    if not dry_run and (set(states.values()) - {"proved"} or any(one.covered or one.broken for one in others)):
+    others = [without[removal.sets.patch.id] for removal in removals if removal.sets.patch.id in without]
+    if not dry_run and (set(states.values()) - {"proved"} or any(record.covered or record.broken for record in others)):
         raise click.exceptions.Exit(1)
 
 
@@ -181,8 +181,8 @@ def _work(app: App, series: Series, chosen: Sets, absent: Collection[str], *, gp
     """
     root, patch = app.project.root, chosen.patch
     proofs_here = proved.read(app.project, series.base).proofs
-    done = {one.node for one in proofs_here if one.patch == patch.id and one.verdict == "proved"}
-    current = {one.node for one in proofs_here if one.node in done and proved.holds(root, patch, one)}
+    done = {proof.node for proof in proofs_here if proof.patch == patch.id and proof.verdict == "proved"}
+    current = {proof.node for proof in proofs_here if proof.node in done and proved.holds(root, patch, proof)}
     left = {node: _NO_GPU for node in patch.proved_by if not gpu and proofs.GPU in proofs.needs(root, node)}
     left |= {node: _NO_FILE for node in patch.proved_by if node in absent}
     run = tuple(node for node in patch.proved_by if node not in left and (again or node not in current))
@@ -251,7 +251,7 @@ def _here(
     )
     diffs = seriesfile.diffs_of(app.project, series.base, series.patches)
     prover = ProofBench(app.project, spec, series, diffs, bench, facts, app.project.root)
-    waiting = [one for one in removals if one.to_run]
+    waiting = [removal for removal in removals if removal.to_run]
     bench.clear()
     with app.progress.task("patches", len(jobs) + len(waiting), "tests") as task:
         for records in prover.prove(jobs):

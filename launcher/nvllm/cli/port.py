@@ -214,7 +214,9 @@ def port(
             text = seriesfile.text(directory, app.project.show(directory))
             files = written.files(text, series, ported, evidence, Release(target.name, to, commit))
             # Each was merged on what it requires; refuses those that do not apply together.
-            patching.apply_all(tree, [one.diff for one in ported if one.diff is not None and one.id in job.enabled])
+            patching.apply_all(
+                tree, [patch.diff for patch in ported if patch.diff is not None and patch.id in job.enabled]
+            )
             with durable.appearing(target, "--to") as partial:
                 for name, content in files.items():
                     durable.replace(partial / name, content, 0o644, code="NV920")
@@ -291,7 +293,7 @@ def _dated(job: _Job, ported: tuple[Ported, ...], version: str) -> tuple[Ported,
     The series may say it. Otherwise the releases up to VERSION are halved; --offline nobody knows them.
     """
     known = {patch.id: patch.upstream.since for patch in job.series.patches}
-    asked = [one.id for one in ported if one.state == "upstream" and known[one.id] is None]
+    asked = [patch.id for patch in ported if patch.state == "upstream" and known[patch.id] is None]
     first: dict[str, str] = {}
     if asked and not job.app.offline:
         versions = [release for release in job.releases() if Version(release) < Version(version)]
@@ -348,7 +350,7 @@ def _outcome(outcome: Ported, enabled: tuple[str, ...]) -> dict[str, Json]:
         "enabled": outcome.id in enabled,
         "unmerged": [{"path": file.path, "reason": file.reason} for file in outcome.unmerged],
         "renamed": [{"old": old, "new": new} for old, new in outcome.renamed],
-        "resolved": [{"path": one.path, "origin": one.resolution.origin} for one in outcome.resolved],
+        "resolved": [{"path": file.path, "origin": file.resolution.origin} for file in outcome.resolved],
     }
 
 

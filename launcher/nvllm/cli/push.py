@@ -77,7 +77,9 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
     manifests = Blessings.of_project(app.project, app.places)
     now = time.time()
     chosen = [
-        one for profile in profiles for one in blessings.of_build(manifests, image, profile, build.build_hash, now)
+        blessing
+        for profile in profiles
+        for blessing in blessings.of_build(manifests, image, profile, build.build_hash, now)
     ]
     repository = opened(app, name)
     target: dict[str, Json] = {"repository": str(name), "image": image}
@@ -94,8 +96,8 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
     else:
         pushed = images.tag_present(present, tag, repository)
     sent = [
-        blessings.push_blessing(one, manifests, app.project.platform, app.places, repository, app.progress)
-        for one in chosen
+        blessings.push_blessing(blessing, manifests, app.project.platform, app.places, repository, app.progress)
+        for blessing in chosen
     ]
     data: Json = {
         **target,
@@ -104,12 +106,15 @@ def push(app: App, repo: str, image: str, profiles: Sequence[str], patches: str 
         "build_hash": build.build_hash,
         "bytes": pushed.sent,
         "pushed": True,
-        "blessings": [_pushed(one) for one in sent],
+        "blessings": [_pushed(blessing) for blessing in sent],
     }
     lines = [
         f"{name}:{pushed.tag}  {terminal.size(pushed.sent)} of {terminal.size(pushed.size)} sent",
         f"  nvllm pull {name}@{pushed.digest} {image}",
-        *(f"{name}:{one.tag[:21]}...  {one.label} v{one.version}, {terminal.size(one.sent)} sent" for one in sent),
+        *(
+            f"{name}:{blessing.tag[:21]}...  {blessing.label} v{blessing.version}, {terminal.size(blessing.sent)} sent"
+            for blessing in sent
+        ),
         *(f"  nvllm pull {name}@{pushed.digest} {image} --blessing {profile}" for profile in profiles),
     ]
     app.out.result("push", data, "\n".join(lines))
@@ -167,13 +172,13 @@ def pull(app: App, repo: str, image: str, profiles: Sequence[str], verify: bool)
         "manifest": done.digest,
         "image_id": record.image_id,
         "build_hash": record.build_hash,
-        "blessings": [_pulled(app, one) for one in brought],
+        "blessings": [_pulled(app, blessing) for blessing in brought],
     }
     lines = [
         f"{tag}  pulled",
         f"  build hash  {record.build_hash}",
         f"  image id    {record.image_id}",
-        *(line for one in brought for line in _lines(app, one)),
+        *(line for blessing in brought for line in _lines(app, blessing)),
     ]
     app.out.result("pull", data, "\n".join(lines))
 

@@ -103,7 +103,7 @@ def _ready_data(running: Supervisor) -> Json:
         "dev": plan.dev,
         "tree": plan.cache.tree if plan.cache is not None else None,
         "guard": cache.staged.level if cache is not None else None,
-        "slow": [asdict(one) for one in running.slow],
+        "slow": [asdict(phase) for phase in running.slow],
         "container": running.container,
         "build_hash": plan.build_hash,
         "serve_hash": plan.serve_hash,
@@ -126,8 +126,8 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
         ("image", _image_text(plan)),
         ("serve hash", plan.serve_hash or "not known without a lock"),
         *(
-            (role, f"{one.name}  {one.revision or one.tree or 'not known without a lock'}")
-            for role, one in _roles(plan)
+            (role, f"{model.name}  {model.revision or model.tree or 'not known without a lock'}")
+            for role, model in _roles(plan)
         ),
         ("command", shlex.join(plan.command.engine)),
         ("cache", plan.cache.tree if plan.cache is not None else "none that is blessed"),
@@ -141,7 +141,7 @@ def _plan_text(app: App, plan: LaunchPlan) -> None:
         ("waivers", ", ".join(waiver.name for waiver in plan.waivers) or "none"),
         ("hardening", "read-only root, no capabilities, no new privileges, private IPC"),
         *(("read-only", f"{mount.target}  <-  {mount.source}") for mount in plan.mounts),
-        *(("scratch", f"{one.target}  {one.size / 2**20:.0f} MiB") for one in plan.scratch),
+        *(("scratch", f"{scratch.target}  {scratch.size / 2**20:.0f} MiB") for scratch in plan.scratch),
         *(("environment", f"{name}={value}") for name, value in plan.environment.items()),
     ]
     app.out.table(["launch plan", ""], rows)
@@ -212,9 +212,11 @@ def status(app: App, metrics: bool, metrics_file: Path | None) -> None:
 def _metrics(app: App, seen: Sequence[SeenInstance]) -> str:
     """Return the instances SEEN, the figures of engines that answer, and the gates of this host, for Prometheus."""
     usage = {
-        one.name: {number: said.kv_usage for number, said in health.read_metrics(one.state.port).items()}
-        for one in seen
-        if one.running and one.state is not None
+        instance.name: {
+            number: figures.kv_usage for number, figures in health.read_metrics(instance.state.port).items()
+        }
+        for instance in seen
+        if instance.running and instance.state is not None
     }
     here = gates.machine(facts.probe([]))
     return exposition.text(exposition.Exposed(seen, usage, gate_records.filed(app.places.gates), here))
@@ -225,8 +227,8 @@ def _status_text(app: App, seen: Sequence[SeenInstance], projects: Mapping[str, 
         app.out.line("nothing is being served")
         return
     columns = ["instance", "stage", "address", "started", "start took", "KV tokens", "supervised"]
-    app.out.table(columns, [_status_cells(app, one, projects[one.name]) for one in seen])
-    for state in (one.state for one in seen if one.state is not None):
+    app.out.table(columns, [_status_cells(app, instance, projects[instance.name]) for instance in seen])
+    for state in (instance.state for instance in seen if instance.state is not None):
         for death in state.deaths:
             app.out.line(f"{state.instance}: an engine died at {_local(death.when)}: {death.reason}")
         if state.coverage is not None:
@@ -261,7 +263,7 @@ def _coverage_text(instance: str, coverage: CoveredKernels) -> str:
 
 def _kernels_text(state: InstanceState) -> str:
     """Return which kernels the blessed cache of the instance in STATE lacks, and how to add them."""
-    names = ", ".join(dict.fromkeys(one.name for one in state.kernels))
+    names = ", ".join(dict.fromkeys(kernel.name for kernel in state.kernels))
     return (
         f"{state.instance}: {len(state.kernels)} kernels were not in the blessed cache, so requests waited for a "
         f"compile: {names}. Add them: nvllm bless {state.image} --profile {state.profile} --extend"
@@ -357,6 +359,6 @@ def _stop_all(app: App, docker: Engine) -> None:
     for name in own:
         with collected(refusals), app.progress.task(f"stop {name}", None, "files"):
             stopped.append({"instance": name, "container": stopping.stop(docker, app.places, name)})
-    names = [str(cast("Mapping[str, Json]", one)["instance"]) for one in stopped]
+    names = [str(cast("Mapping[str, Json]", entry)["instance"]) for entry in stopped]
     text = "\n".join(f"stopped {name}" for name in names) or "nothing is being served"
     app.show("stop", {"instances": stopped}, lambda: app.out.line(text), refusals)

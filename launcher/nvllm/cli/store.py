@@ -37,7 +37,7 @@ def export_command(app: App, image: str, file: Path) -> None:
     files = needed(read_lock(app.project, image))
     cure = f"nvllm fetch {image} --platform {app.project.platform}"
     size = bundle.write(files, Store(app.places.store), file, cure, app.progress)
-    count = len({one.sha256 for one in files})
+    count = len({locked.sha256 for locked in files})
     data: Json = {"image": image, "platform": app.project.platform, "file": str(file), "files": count, "bytes": size}
     app.out.result("store export", data, f"{file}: {count} files, {terminal.size(size)}")
 
