@@ -18,7 +18,7 @@ def noted(compared: Comparison, arms: Sequence[ArmLegs], pairs: Mapping[str, Seq
 
     PAIRS has for a factor the arms that it compares; a factor that is not in it compares all ARMS.
     """
-    findings = [replace(one, artifacts=text(pairs.get(one.factor, arms))) for one in compared.findings]
+    findings = [replace(finding, artifacts=text(pairs.get(finding.factor, arms))) for finding in compared.findings]
     loaded = tuple(artifact(arm) for arm in arms)
     notes = (*compared.notes, *_blessed(arms), *_cold(arms), *_evaluated(arms), *_graded(arms))
     return replace(compared, findings=tuple(findings), artifacts=loaded, notes=notes)
@@ -34,16 +34,16 @@ def artifact(arm: ArmLegs) -> ArmArtifact:
 def text(arms: Sequence[ArmLegs]) -> str:
     """Return whether ARMS loaded the same artifact, in words; empty for one arm, and if none of them loaded any."""
     loaded = [artifact(arm) for arm in arms if arm.valid]
-    with_tree = [one for one in loaded if one.trees]
+    with_tree = [record for record in loaded if record.trees]
     if len(loaded) < 2 or not with_tree:
         return ""
-    trees, keys = {one.trees for one in with_tree}, {one.compile_key for one in with_tree}
-    without = ", ".join(one.arm for one in loaded if not one.trees)
+    trees, keys = {record.trees for record in with_tree}, {record.compile_key for record in with_tree}
+    without = ", ".join(record.arm for record in loaded if not record.trees)
     if without:
-        return f"{', '.join(one.arm for one in with_tree)} loaded what was compiled before, {without} did not"
+        return f"{', '.join(record.arm for record in with_tree)} loaded what was compiled before, {without} did not"
     if len(trees) == 1 and len(with_tree[0].trees) == 1:
         return f"all loaded one artifact, tree {with_tree[0].trees[0][:12]}"
-    each = ", ".join(f"{one.arm} {' and '.join(tree[:12] for tree in one.trees)}" for one in with_tree)
+    each = ", ".join(f"{record.arm} {' and '.join(tree[:12] for tree in record.trees)}" for record in with_tree)
     if len(keys) > 1:
         return f"their compile keys differ, so what was compiled is a part of the difference: trees {each}"
     return f"they loaded different artifacts of one compile key: trees {each}"
@@ -63,7 +63,7 @@ def _evaluated(arms: Sequence[ArmLegs]) -> Iterator[str]:
     """Yield for each of ARMS that answers as another profile which one that is, and what it loaded."""
     for arm in arms:
         engines = {verdict.evaluation for verdict, _ in arm.valid} - {None}
-        for profile, tree in sorted({(one.profile, one.tree) for one in engines if one is not None}):
+        for profile, tree in sorted({(engine.profile, engine.tree) for engine in engines if engine is not None}):
             of = f", tree {tree[:12]}" if tree else ""
             yield f"{arm.name} was asked the questions as profile {profile}{of}, in an engine of its own"
 
@@ -86,7 +86,9 @@ def _cold(arms: Sequence[ArmLegs]) -> Iterator[str]:
     names = [
         arm.name
         for arm in arms
-        if any(not verdict.tree and any(one.name == "compile" for one in verdict.phases) for verdict, _ in arm.valid)
+        if any(
+            not verdict.tree and any(phase.name == "compile" for phase in verdict.phases) for verdict, _ in arm.valid
+        )
     ]
     if names and len(arms) > 1:
         yield f"each leg compiled for itself in {', '.join(names)}: two compiles of one key can answer differently"

@@ -40,7 +40,7 @@ def question(manifest: RunManifest, comparison: Comparison) -> str:
 def answer(comparison: Comparison) -> list[tuple[Finding | Outcome, str]]:
     """Return what COMPARISON answers: the finding of each factor, or the outcome of each arm, and its part in words."""
     if comparison.findings:
-        return [(one.finding, _in_short(one)) for one in comparison.findings]
+        return [(finding.finding, _in_short(finding)) for finding in comparison.findings]
     return [
         (arm.outcome, f"{arm.name} {_OUTCOMES[arm.outcome]} in {arm.runs} run{'' if arm.runs == 1 else 's'}")
         for arm in comparison.arms
@@ -73,13 +73,13 @@ _OUTCOMES: Mapping[Outcome, str] = MappingProxyType(
 
 
 def _list(lines: Iterator[str]) -> str:
-    return "\n".join(f"- {one}" for one in lines) or "Nothing."
+    return "\n".join(f"- {line}" for line in lines) or "Nothing."
 
 
 def _asked(manifest: RunManifest) -> Iterator[str]:
     """Yield the question of a run in words."""
-    names = [one.name for one in manifest.arms]
-    if any(one.artifact for one in manifest.arms):
+    names = [arm.name for arm in manifest.arms]
+    if any(arm.artifact for arm in manifest.arms):
         yield f"Does it matter which of {len(names)} compiles of one key is loaded?"
     elif manifest.kind == "ablate":
         arms = f"{len(names)} arms: {', '.join(names)}"
@@ -95,7 +95,7 @@ def _asked(manifest: RunManifest) -> Iterator[str]:
 
 def _holding(comparison: Comparison) -> Iterator[str]:
     """Yield every finding that is one, and every arm that passed where there is nothing to compare it with."""
-    yield from (_finding_text(one) for one in comparison.findings if one.finding != "unknown")
+    yield from (_finding_text(finding) for finding in comparison.findings if finding.finding != "unknown")
     if not comparison.findings:
         passed = [arm for arm in comparison.arms if arm.outcome == "passed"]
         yield from (f"{arm.name} passed in all of {arm.runs} runs." for arm in passed)
@@ -108,7 +108,7 @@ def _finding_text(finding: FactorFinding) -> str:
 
 def _failing(comparison: Comparison) -> Iterator[str]:
     """Yield each comparison without a finding, and each arm that is invalid or failed."""
-    yield from (_finding_text(one) for one in comparison.findings if one.finding == "unknown")
+    yield from (_finding_text(finding) for finding in comparison.findings if finding.finding == "unknown")
     for arm in comparison.arms:
         if arm.outcome == "failed":
             yield f"{arm.name} failed: {100 * arm.correct:.1f} % correct, which is below the floor."
@@ -119,7 +119,7 @@ def _failing(comparison: Comparison) -> Iterator[str]:
 def _limits(manifest: RunManifest, comparison: Comparison) -> Iterator[str]:
     """Yield what a reader must not conclude."""
     yield from (f"{note}." for note in comparison.notes)
-    complete = sum(one.runs for one in comparison.arms)
+    complete = sum(arm.runs for arm in comparison.arms)
     planned = manifest.runs * len(manifest.arms)
     if complete < planned:
         yield f"{planned - complete} of {planned} legs were not run."

@@ -31,8 +31,8 @@ def designed(design: Design | None, sentinels: Sequence[str]) -> tuple[Arm, ...]
     if chosen == "full":
         return tuple(arm for size in range(len(factors) + 1) for arm in itertools.combinations(factors, size))
     if chosen == "drop-one":
-        return (factors, *(tuple(one for one in factors if one != left) for left in factors))
-    return ((), *((one,) for one in factors))
+        return (factors, *(tuple(factor for factor in factors if factor != left) for left in factors))
+    return ((), *((factor,) for factor in factors))
 
 
 def named(text: str, sentinels: Sequence[str]) -> tuple[Arm, ...]:
@@ -43,7 +43,7 @@ def named(text: str, sentinels: Sequence[str]) -> tuple[Arm, ...]:
     chosen: list[Arm] = []
     refusals: list[Refusal] = []
     cure = f"--arms none,{','.join(sorted(sentinels))},all"
-    for word in (one.strip() for one in text.split(",")):
+    for word in (item.strip() for item in text.split(",")):
         parts = set(sentinels) if word in _ALL else set() if word in _NONE else set(word.split("+"))
         if parts - set(sentinels):
             expected = f"none, all, or sentinels of --sentinels joined by +: {', '.join(sorted(sentinels))}"

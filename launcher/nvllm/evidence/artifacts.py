@@ -56,7 +56,7 @@ class Artifacts:
         something else; and NV853 for a record that is damaged.
         """
         key, manifest = servehash.compile_key(examination.plan), examination.manifest
-        loaded = [one for one in self.directory.verdicts(arm.name) if one.loaded(arm.profile)[1]]
+        loaded = [verdict for verdict in self.directory.verdicts(arm.name) if verdict.loaded(arm.profile)[1]]
         again = f"{held_locks.command} --force"
         refuse_any(_otherwise_loaded(loaded, "compile key", key, lambda verdict: verdict.loaded(arm.profile)[0], again))
         compiled = (key, arm.artifact)
@@ -83,7 +83,7 @@ def _otherwise_loaded(
 ) -> list[Refusal]:
     """Return NV859 with CURE for each leg that LOADED something whose hash NAME, which OF returns, is not NOW."""
     return [
-        Refusal("NV859", f"arm {one.arm}, run {one.run}", f"the {name} {of(one)[:12]} of before", now[:12], cure)
-        for one in loaded
-        if of(one) != now
+        Refusal("NV859", f"arm {leg.arm}, run {leg.run}", f"the {name} {of(leg)[:12]} of before", now[:12], cure)
+        for leg in loaded
+        if of(leg) != now
     ]

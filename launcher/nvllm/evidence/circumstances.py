@@ -57,7 +57,7 @@ def manifest(
         image_id=built.image_id,
         build_hash=build.build_hash,
         patches=tuple(patch.id for patch in build.patches),
-        ablated=tuple(sorted({name for one in states for name in one.on})),
+        ablated=tuple(sorted({name for state in states for name in state.on})),
         arms=tuple(states),
         runs=runs,
         probe=probe,
@@ -91,7 +91,7 @@ def profile_arms(build: Build, profiles: Sequence[str]) -> list[ArmState]:
     for number, profile in enumerate(profiles):
         name = profile
         for again in itertools.count(2):
-            if name not in {*profiles[:number], *(one.name for one in states)}:
+            if name not in {*profiles[:number], *(state.name for state in states)}:
                 break
             name = f"{profile}-{again}"
         states.append(ArmState(name, profile, tuple(sorted(build.spec.profiles[profile].sentinels)), ()))
@@ -101,7 +101,7 @@ def profile_arms(build: Build, profiles: Sequence[str]) -> list[ArmState]:
 def swept_arms(build: Build, profiles: Sequence[str]) -> list[ArmState]:
     """Return the arms of a sweep of PROFILES: each, and the first one again, asked as its `evaluate-as:` says."""
     rules = {name: build.spec.profiles[name].campaign.evaluate_as or "" for name in profiles}
-    return [replace(one, evaluated=rules[one.profile]) for one in profile_arms(build, [*profiles, profiles[0]])]
+    return [replace(state, evaluated=rules[state.profile]) for state in profile_arms(build, [*profiles, profiles[0]])]
 
 
 def host_state(project: Project, places: Places, engine: Engine) -> HostState:

@@ -77,7 +77,7 @@ def compare(arms: Sequence[ArmLegs], margins: Margins = MARGINS, error_share: fl
     """
     usable = {frozenset(arm.on): arm for arm in arms if arm.outcome != "invalid"}
     factors = sorted({name for arm in arms for name in arm.on})
-    combined = [one for size in (1, 2) for one in itertools.combinations(factors, size)]
+    combined = [differing for size in (1, 2) for differing in itertools.combinations(factors, size)]
     contrasts = [(differing, groups) for differing in combined if (groups := _pairs(usable, differing))]
     single = [CORRECT, SPEED, LENGTH] if any(verdict.tokens for arm in arms for verdict, _ in arm.valid) else [CORRECT]
     measured = [
@@ -101,7 +101,9 @@ def compare(arms: Sequence[ArmLegs], margins: Margins = MARGINS, error_share: fl
         level=LEVEL,
         arms=tuple(summary(arm) for arm in arms),
         effects=tuple(effects),
-        findings=tuple(deciding.decide(name, [one for one in effects if one.factor == name]) for name in factors),
+        findings=tuple(
+            deciding.decide(name, [effect for effect in effects if effect.factor == name]) for name in factors
+        ),
         notes=(*notes(arms, len(measured)), *replicas(arms)),
         flipped=tuple(flips[:FLIPS]),
         unlisted=max(0, len(flips) - FLIPS),
@@ -111,9 +113,9 @@ def compare(arms: Sequence[ArmLegs], margins: Margins = MARGINS, error_share: fl
 def summary(arm: ArmLegs) -> ArmSummary:
     """Return what the legs of ARM show."""
     shares = [_shares([answers]) for _, answers in arm.sampled]
-    means = [statistics.fmean(one.values()) for one in shares if one]
+    means = [statistics.fmean(sample.values()) for sample in shares if sample]
     correct = statistics.fmean(means) if means else 0.0
-    questions = max((len(one) for one in shares), default=0)
+    questions = max((len(sample) for sample in shares), default=0)
     low, high = intervals.share(correct * questions, questions, LEVEL)
     tokens = sum(verdict.tokens for verdict, _ in arm.valid)
     seconds = sum(verdict.seconds for verdict, _ in arm.valid)
@@ -132,7 +134,7 @@ def summary(arm: ArmLegs) -> ArmSummary:
         seconds=seconds,
         figures=_figures(arm),
         asked=asked,
-        timeouts=sum(one.timed_out for _, answers in arm.valid for one in answers),
+        timeouts=sum(answer.timed_out for _, answers in arm.valid for answer in answers),
         memory=memoryseries.extremes(verdict.memory for verdict, _ in arm.legs),
     )
 
@@ -148,8 +150,8 @@ def correct(factor: str, first: ArmLegs, other: ArmLegs, level: float, margins: 
 def _figures(arm: ArmLegs) -> dict[str, float]:
     """Return the means of the figures that all valid legs of ARM have."""
     measured = [verdict.figures for verdict, _ in arm.valid]
-    names = [name for name in (measured[0] if measured else ()) if all(name in one for one in measured)]
-    return {name: statistics.fmean(one[name] for one in measured) for name in names}
+    names = [name for name in (measured[0] if measured else ()) if all(name in figures for figures in measured)]
+    return {name: statistics.fmean(figures[name] for figures in measured) for name in names}
 
 
 # Contrasts
@@ -220,7 +222,7 @@ def _by_question(
 ) -> dict[int, float]:
     """Return for each question that all arms of GROUPS were asked the mean effect on VALUE over GROUPS."""
     of = {arm.name: value([answers for _, answers in arm.sampled]) for group in groups for _, arm in group}
-    shared = sorted(set.intersection(*(set(one) for one in of.values())))
+    shared = sorted(set.intersection(*(set(values) for values in of.values())))
     return {
         question: statistics.fmean(sum(sign * of[arm.name][question] for sign, arm in group) for group in groups)
         for question in shared
@@ -280,9 +282,10 @@ def corrected_level(effects: int, error_share: float) -> float:
 
 def adjusted(effects: Sequence[Effect], error_share: float) -> list[Effect]:
     """Return EFFECTS with their p-values corrected for the number of them, and for ERROR_SHARE."""
-    corrected = iter(intervals.holm([one.p for one in effects if one.p is not None]))
+    corrected = iter(intervals.holm([effect.p for effect in effects if effect.p is not None]))
     return [
-        replace(one, adjusted=None if one.p is None else min(1.0, next(corrected) / error_share)) for one in effects
+        replace(effect, adjusted=None if effect.p is None else min(1.0, next(corrected) / error_share))
+        for effect in effects
     ]
 
 
@@ -335,7 +338,7 @@ def _answers_of(arm: ArmLegs) -> dict[int, list[Answered]]:
 
 def invalid_text(arm: ArmLegs) -> str:
     """Return that ARM is invalid, and why."""
-    wrong = harness.broken(one for verdict, _ in arm.legs for one in verdict.checks)
+    wrong = harness.broken(check for verdict, _ in arm.legs for check in verdict.checks)
     reasons = {verdict.reason for verdict, _ in arm.legs if verdict.outcome == "invalid" and verdict.reason}
     why = printable(wrong or "; ".join(sorted(reasons))) if arm.legs else "no run of it is complete"
     return f"{arm.name} is invalid, and left out of every effect: {why}"

@@ -44,7 +44,7 @@ def noted(
     effects, findings = list[Effect](), list[FactorFinding]()
     bad = set[str]()
     for arm in sorted(usable, key=lambda arm: statistics.fmean(_starts(arm) or [0.0])):
-        others = [one for one in usable if one.name not in {arm.name, *bad}]
+        others = [other for other in usable if other.name not in {arm.name, *bad}]
         if not others:
             continue
         effect = _effect(arm, others, margins, usable, error_share)
@@ -74,10 +74,10 @@ def _effect(
 
     Its interval joins that over questions with Student's over starts, whose noise is that within all of these.
     """
-    rest = ArmLegs("the others", (), tuple(leg for one in others for leg in one.legs))
+    rest = ArmLegs("the others", (), tuple(leg for other_arm in others for leg in other_arm.legs))
     margin = deciding.margin_of(CORRECT, margins)
     level = comparison.corrected_level(len(compared), error_share)
-    own, other = _starts(arm), [share for one in others for share in _starts(one)]
+    own, other = _starts(arm), [share for other_arm in others for share in _starts(other_arm)]
     differences = [*comparison.by_question(rest, arm).values()]
     over_questions = intervals.paired_shares(differences, level, margin)
     value, p = statistics.fmean(own) - statistics.fmean(other), intervals.rearranged(own, other)
@@ -113,7 +113,9 @@ def _within(arms: Sequence[ArmLegs]) -> float:
     """Return the standard deviation of the share of right answers from start to start within each of ARMS."""
     starts = [_starts(arm) for arm in arms]
     freedom = sum(map(len, starts)) - len(starts)
-    return math.sqrt(sum((share - statistics.fmean(one)) ** 2 for one in starts for share in one) / max(1, freedom))
+    return math.sqrt(
+        sum((share - statistics.fmean(shares)) ** 2 for shares in starts for share in shares) / max(1, freedom)
+    )
 
 
 def _starts(arm: ArmLegs) -> list[float]:
@@ -145,13 +147,13 @@ def _spread(arms: Sequence[ArmLegs]) -> ArtifactSpread | None:
     starts each has, and is at least 0.
     """
     starts = [_starts(arm) for arm in arms]
-    count = sum(len(one) for one in starts)
+    count = sum(len(shares) for shares in starts)
     if len(starts) < 2 or count <= len(starts):
         return None
-    middle = statistics.fmean(share for one in starts for share in one)
+    middle = statistics.fmean(share for shares in starts for share in shares)
     within = _within(arms)
-    between = sum(len(one) * (statistics.fmean(one) - middle) ** 2 for one in starts) / (len(starts) - 1)
-    typical = (count - sum(len(one) ** 2 for one in starts) / count) / (len(starts) - 1)
+    between = sum(len(shares) * (statistics.fmean(shares) - middle) ** 2 for shares in starts) / (len(starts) - 1)
+    typical = (count - sum(len(shares) ** 2 for shares in starts) / count) / (len(starts) - 1)
     return ArtifactSpread(math.sqrt(max(0.0, (between - within**2) / typical)), within)
 
 
@@ -172,9 +174,9 @@ def _notes(results: Sequence[ArtifactResult], spread: ArtifactSpread | None) -> 
 
 
 def _kept(results: Sequence[ArtifactResult]) -> Iterator[str]:
-    bad = [one for one in results if one.bad]
-    good = [one for one in results if one.tree and not one.bad]
+    bad = [result for result in results if result.bad]
+    good = [result for result in results if result.tree and not result.bad]
     if bad and good:
         best = max(good, key=lambda result: sum(result.right) / max(1, len(result.right)))
-        for word, result in [*(("bad", one) for one in bad), ("good", best)]:
+        for word, result in [*(("bad", result) for result in bad), ("good", best)]:
             yield f"kept in the run for study, {word}: {result.kept}"

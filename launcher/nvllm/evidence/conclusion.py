@@ -20,17 +20,22 @@ def of(manifest: RunManifest, arms: Sequence[ArmLegs], tables: Sequence[KernelTa
         findings = (*described.findings, *_floors(manifest, described))
         described = replace(described, findings=findings, notes=(*described.notes, *_looks_note(share)))
         described = grid.noted(drift.noted(described, arms, manifest.margins, share), arms)
-        if any(one.artifact for one in manifest.arms):
+        if any(arm.artifact for arm in manifest.arms):
             described = compiles.noted(described, arms, manifest.arms, manifest.margins, share)
-        drifting = {one.factor: arms[:1] for one in described.findings if one.factor not in manifest.ablated}
+        drifting = {
+            finding.factor: arms[:1] for finding in described.findings if finding.factor not in manifest.ablated
+        }
         return alike.noted(described, arms, drifting)
     measures = (*PRIMARY, CORRECT) if manifest.kind == "sweep" else tuple(PRIMARY)
     compared = sidebyside.compare(arms, manifest.margins, measures, share)
     notes = (*compared.notes, *_looks_note(share), *_noise(manifest, compared), *_traces(tables))
-    kernels, traced = [trace.together(one) for one in trace.by_arm(tables).values()], tuple(trace.per_token(tables))
+    kernels, traced = (
+        [trace.together(traces) for traces in trace.by_arm(tables).values()],
+        tuple(trace.per_token(tables)),
+    )
     compared = replace(compared, notes=notes, kernels=tuple(kernels), common=trace.compared(kernels), traced=traced)
     compared = grid.noted(compared, arms) if manifest.kind == "sweep" else compared
-    return alike.noted(compared, arms, {sidebyside.factor_of(arms[0].name, one.name): (arms[0], one) for one in arms})
+    return alike.noted(compared, arms, {sidebyside.factor_of(arms[0].name, arm.name): (arms[0], arm) for arm in arms})
 
 
 def _floors(manifest: RunManifest, described: Comparison) -> Iterator[FactorFinding]:
@@ -51,23 +56,23 @@ def _looks_note(share: float) -> Iterator[str]:
 
 def _traces(tables: Sequence[KernelTable]) -> Iterator[str]:
     """Yield what the TABLES of traces are not."""
-    if any(one.on == "cpu" for one in tables):
+    if any(table.on == "cpu" for table in tables):
         yield "the trace has operators of the processor, not kernels of a GPU: there is none here"
     if tables:
-        runs = max(len(one) for one in trace.by_arm(tables).values())
+        runs = max(len(traces) for traces in trace.by_arm(tables).values())
         legs = "one traced leg, and have no interval" if runs == 1 else f"{runs} traced legs"
         yield f"kernel times are of {legs}; each leg records {tables[0].steps} steps at most"
-        without = sorted({one.arm for one in tables if not one.tree})
+        without = sorted({table.arm for table in tables if not table.tree})
         if without:
             yield f"traces of {', '.join(without)} loaded no artifact: what such a leg compiles, it compiles for itself"
-    if tables and not all(one.tokens for one in tables):
+    if tables and not all(table.tokens for table in tables):
         yield "a trace whose tokens nobody knows has no ms a token: it has as many steps as --trace-steps lets it have"
 
 
 def _noise(manifest: RunManifest, compared: Comparison) -> Iterator[str]:
     """Yield what COMPARED, the comparison of the run, says of its noise: by a profile that was run twice."""
     first, *others = manifest.arms
-    findings = {one.factor: one.finding for one in compared.findings}
+    findings = {finding.factor: finding.finding for finding in compared.findings}
     for other in others:
         if other.profile == first.profile:
             yield f"{other.name} is {first.name} once more: any difference between them is noise"

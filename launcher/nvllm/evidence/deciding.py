@@ -38,25 +38,25 @@ def decide(factor: str, effects: Sequence[Effect]) -> FactorFinding:
     """Return what EFFECTS, all those of FACTOR, say of it. One that has another name is named."""
     if not effects:
         return FactorFinding(factor, "unknown", "nothing to compare: an arm is invalid, or no two differ in this alone")
-    differing = [one for one in effects if differs(one)]
-    signs = {_better(one) for one in differing if one.measure in MORE_IS_BETTER}
+    differing = [effect for effect in effects if differs(effect)]
+    signs = {_better(effect) for effect in differing if effect.measure in MORE_IS_BETTER}
     finding: Finding
     if signs:
         finding = "mixed" if len(signs) == 2 else "win" if True in signs else "loss"
     elif differing:
         finding = "longer generations" if differing[0].estimate > 0 else "shorter generations"
     else:
-        finding = "neutral" if all(within(one) for one in effects) else "unknown"
-    named = {one: "" if one.factor == factor else f"{one.factor}: " for one in effects}
-    parts, takes = [f"{named[one]}{_difference(one)}" for one in differing], ""
+        finding = "neutral" if all(within(effect) for effect in effects) else "unknown"
+    named = {effect: "" if effect.factor == factor else f"{effect.factor}: " for effect in effects}
+    parts, takes = [f"{named[effect]}{_difference(effect)}" for effect in differing], ""
     if finding == "neutral":
-        parts += [f"{named[one]}{_estimate_text(one)}, within {margin_text(one)}" for one in effects]
-    elif open_ones := [one for one in effects if one not in differing and not within(one)]:
-        seen = [f"{named[one]}{_estimate_text(one)}, margin {margin_text(one)}" for one in open_ones]
+        parts += [f"{named[effect]}{_estimate_text(effect)}, within {margin_text(effect)}" for effect in effects]
+    elif open_effects := [effect for effect in effects if effect not in differing and not within(effect)]:
+        seen = [f"{named[effect]}{_estimate_text(effect)}, margin {margin_text(effect)}" for effect in open_effects]
         more = f", and {len(seen) - _NAMED} more" if len(seen) > _NAMED else ""
-        takes = would_take(open_ones)
+        takes = would_take(open_effects)
         parts += [f"not known: {', '.join(seen[:_NAMED])}{more}", takes]
-    brief = ", ".join(dict.fromkeys(_kind(one) for one in differing))
+    brief = ", ".join(dict.fromkeys(_kind(effect) for effect in differing))
     return FactorFinding(factor, finding, "; ".join(parts), takes, brief=brief)
 
 
@@ -102,11 +102,11 @@ def would_take(effects: Sequence[Effect]) -> str:
             counts[effect.needed_unit] = max(counts.get(effect.needed_unit, 0), effect.needed)
     needs = [f"{count} {unit}s{' of each arm' if unit == 'run' else ''}" for unit, count in sorted(counts.items())]
     text = f"it would take about {' and '.join(needs)}, if more are like these" if needs else ""
-    open_ones = [effect for effect in effects if effect.needed is None]
-    if any(effect.low is None for effect in open_ones):
+    open_effects = [effect for effect in effects if effect.needed is None]
+    if any(effect.low is None for effect in open_effects):
         needs_noise = "at least 3 runs, which are not all the same, must show how much runs differ"
         return f"{text}; {needs_noise}" if text else needs_noise
-    if open_ones:
+    if open_effects:
         return (
             f"{text}; one figure is close, and some more would decide it" if text else "it is close: some more decide"
         )

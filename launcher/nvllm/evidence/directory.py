@@ -94,7 +94,7 @@ class EvidenceDirectory:
         anyway = f"{_OTHER}; or --anyway, which marks the run as mixed; or {force}"
         old, new = _identity(before), _identity(now)
         host = _host_identity(now.host)
-        known = any(_host_identity(one) == host for one in (before.host, *before.other_hosts))
+        known = any(_host_identity(state) == host for state in (before.host, *before.other_hosts))
         changed = {} if known else {name: (_host_identity(before.host)[name], host[name]) for name in host}
         changed |= {name: (old[name], new[name]) for name in old}
         for name, (first, second) in sorted(changed.items()):
@@ -115,9 +115,9 @@ class EvidenceDirectory:
         manifest = self._read(self.path / _MANIFEST, FORM_RUN)
         where, expected = f"{self.path / _MANIFEST}: .arms", "names of arms, which are names of directories"
         refuse_any(
-            Refusal("NV853", where, expected, ascii(one.name)[:200], CURE)
-            for one in manifest.arms
-            if "/" in one.name or one.name.startswith(".") or len(one.name.encode()) > _LONGEST
+            Refusal("NV853", where, expected, ascii(arm.name)[:200], CURE)
+            for arm in manifest.arms
+            if "/" in arm.name or arm.name.startswith(".") or len(arm.name.encode()) > _LONGEST
         )
         return manifest
 
@@ -132,7 +132,7 @@ class EvidenceDirectory:
     def verdicts(self, arm: str) -> list[LegVerdict]:
         """Return the verdicts of the legs of ARM that are complete. Raises Refused NV853 for another's file."""
         verdicts = (self.verdict(arm, run) for run in self._runs(arm, self.manifest().runs))
-        return [one for one in verdicts if one is not None]
+        return [verdict for verdict in verdicts if verdict is not None]
 
     def artifact(self, compile_key: str, number: int = 0) -> Path:
         """Return the directory of what was compiled for COMPILE_KEY, the compile NUMBER if there are several."""
@@ -189,9 +189,9 @@ class EvidenceDirectory:
 
     def _runs(self, arm: str, most: int) -> list[int]:
         """Return the numbers of the runs of ARM, at most MOST, that have a directory. A manifest may say any number."""
-        names = [one.name.removeprefix("run-") for one in reading.listed(self.path / "arms" / arm, "run-*")]
-        numbers = {int(one) for one in names if re.fullmatch("[1-9][0-9]{0,8}", one)}
-        return sorted(one for one in numbers if one <= most)
+        names = [path.name.removeprefix("run-") for path in reading.listed(self.path / "arms" / arm, "run-*")]
+        numbers = {int(name) for name in names if re.fullmatch("[1-9][0-9]{0,8}", name)}
+        return sorted(number for number in numbers if number <= most)
 
     def trace(self, arm: str, run: int = 1) -> Path:
         return self.path / "arms" / arm / ("trace" if run == 1 else f"trace-{run}")
@@ -200,8 +200,8 @@ class EvidenceDirectory:
         """Return what the traces of the arms add up to, of those that were taken."""
         manifest = self.manifest()
         runs = range(1, manifest.trace.runs + 1)
-        paths = [self.trace(one.name, run) / "kernels.json" for one in manifest.arms for run in runs]
-        return tuple(self._read(one, FORM_KERNELS) for one in paths if one.exists())
+        paths = [self.trace(arm.name, run) / "kernels.json" for arm in manifest.arms for run in runs]
+        return tuple(self._read(path, FORM_KERNELS) for path in paths if path.exists())
 
     def keep_trace(self, table: KernelTable, trace: bytes) -> None:
         """Write TRACE, if it is not empty, and then what it adds up to. Raises Refused NV920 if that fails."""

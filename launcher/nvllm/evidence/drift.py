@@ -37,12 +37,13 @@ def noted(compared: Comparison, arms: Sequence[ArmLegs], margins: Margins, error
     usable = [arm for arm in arms if arm.outcome != "invalid"]
     pairs = [pair for arm in usable for pair in _pairs(arm, f"{arm.name}, " if len(arms) > 1 else "")]
     level = comparison.corrected_level(len(pairs), error_share)
-    measured = [comparison.correct(one.factor, one.first, one.other, level, margins) for one in pairs]
+    measured = [comparison.correct(pair.factor, pair.first, pair.other, level, margins) for pair in pairs]
     effects = comparison.adjusted(
-        [replace(one, needed_unit="engine") if one.needed_unit == "run" else one for one in measured], error_share
+        [replace(effect, needed_unit="engine") if effect.needed_unit == "run" else effect for effect in measured],
+        error_share,
     )
     findings = []
-    for name in dict.fromkeys(one.finding for one in pairs):
+    for name in dict.fromkeys(pair.finding for pair in pairs):
         parts = [(pair, effect) for pair, effect in zip(pairs, effects, strict=True) if pair.finding == name]
         decided = deciding.decide(name, [effect for _, effect in parts])
         series = _series([parts[0][0].first, *(pair.other for pair, _ in parts)])
@@ -89,7 +90,7 @@ def _against_first(name: str, turns: Mapping[int, Sequence[Leg]]) -> Iterator[_P
     last = max(turns)
     for turn in sorted(turns.keys() - {1}):
         if 1 in turns:
-            first, other = (ArmLegs(f"run {one}", (), tuple(turns[one])) for one in (1, turn))
+            first, other = (ArmLegs(f"run {number}", (), tuple(turns[number])) for number in (1, turn))
             later = f"runs 2 to {last}" if last > 2 else "run 2"
             yield _Pair(f"{name}, {later} / run 1", f"{name}, run {turn} / run 1", first, other)
 
@@ -97,7 +98,7 @@ def _against_first(name: str, turns: Mapping[int, Sequence[Leg]]) -> Iterator[_P
 def _series(runs: Sequence[ArmLegs]) -> str:
     """Return how many answers were right in each of RUNS."""
     verdicts = [[verdict for verdict, _ in run.legs] for run in runs]
-    totals = [(sum(one.correct for one in legs), sum(one.asked for one in legs)) for legs in verdicts]
+    totals = [(sum(verdict.correct for verdict in legs), sum(verdict.asked for verdict in legs)) for legs in verdicts]
     asked = {each for _, each in totals}
     if len(asked) == 1:
         return f"{', '.join(str(right) for right, _ in totals)} of {max(asked)} right, run after run"

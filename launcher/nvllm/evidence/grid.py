@@ -29,8 +29,8 @@ def noted(compared: Comparison, arms: Sequence[ArmLegs]) -> Comparison:
     if not compared.engines:
         legs = [[*arm.legs] for arm in arms]
     in_order = [sorted(of_column, key=lambda leg: leg[0].run) for of_column in legs]
-    runs = [[{one.id: one for one in answers} for _, answers in column] for column in in_order]
-    expected = {one.id: one.expected for column in runs for answers in column for one in answers.values()}
+    runs = [[{answer.id: answer for answer in answers} for _, answers in column] for column in in_order]
+    expected = {answer.id: answer.expected for column in runs for answers in column for answer in answers.values()}
     if len(expected) < 2:
         return compared
     most = min(MOST_QUESTIONS, MOST_MARKS // max(1, sum(map(len, runs))))

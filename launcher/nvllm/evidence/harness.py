@@ -104,7 +104,7 @@ def _stays_off(name: str, log: SentinelLog) -> HarnessCheck:
 
 
 def _text(log: SentinelLog) -> str:
-    enabled = [f"enabled={str(one).lower()}" for one in sorted(log.enabled)] or ["no line about its switch"]
+    enabled = [f"enabled={str(value).lower()}" for value in sorted(log.enabled)] or ["no line about its switch"]
     return ", ".join([*enabled, "first_fire" if log.fired else "no first_fire"])
 
 
@@ -117,6 +117,6 @@ def _rest(seen: LegObserved) -> HarnessCheck:
 
 def _answered(answers: Sequence[Answered]) -> HarnessCheck:
     """A question that runs into its timeout is an answer, and a wrong one; a refused request is none."""
-    problems = [one for one in answers if one.problem and not one.timed_out]
+    problems = [answer for answer in answers if answer.problem and not answer.timed_out]
     counted = f"{len(problems)} of {len(answers)} were not: {problems[0].problem}" if problems else f"{len(answers)}"
     return HarnessCheck("answers", bool(answers) and not problems, "every question answered", counted)

@@ -54,7 +54,7 @@ def paired_shares(differences: Sequence[float], level: float, margin: float) -> 
     count = len(differences)
     if not count:
         return Estimate(0.0, None, None, None, 0)
-    better, worse = (sum(max(0.0, sign * one) for one in differences) for sign in (1, -1))
+    better, worse = (sum(max(0.0, sign * difference) for difference in differences) for sign in (1, -1))
     low, high = _paired(better, worse, count, level)
 
     def at(size: int) -> tuple[float, float]:
@@ -126,8 +126,8 @@ def over_runs(questions: Estimate, by_run: Sequence[float], level: float, margin
     low = max(-1.0, questions.value - math.hypot(questions.value - questions.low, width))
     high = min(1.0, questions.value + math.hypot(questions.high - questions.value, width))
     # A p of 0, which rounding makes, has no quantile.
-    scores = [-_NORMAL.inv_cdf(max(1e-300, one / 2)) for one in (questions.p, runs.p)]
-    p = 2 * _NORMAL.cdf(-1 / math.hypot(*(1 / one for one in scores))) if min(scores) > 0 else 1.0
+    scores = [-_NORMAL.inv_cdf(max(1e-300, p / 2)) for p in (questions.p, runs.p)]
+    p = 2 * _NORMAL.cdf(-1 / math.hypot(*(1 / score for score in scores))) if min(scores) > 0 else 1.0
     widened = replace(questions, low=low, high=high, p=p)
     if _decides(low, high, margin):
         return replace(widened, needed=None), False
@@ -145,7 +145,7 @@ def lengths(differences: Sequence[float], typical: float, level: float, margin: 
     if count < 2:
         return Estimate(differences[0] if differences else 0.0, None, None, None, count)
     middle = statistics.fmean(differences)
-    squares = sum((one - middle) ** 2 for one in differences)
+    squares = sum((difference - middle) ** 2 for difference in differences)
 
     def deviation(size: int) -> float:
         return math.sqrt((squares * size / count + 2 * typical**2) / (size + 1))
@@ -186,7 +186,7 @@ def ratio(logarithms: Sequence[float], level: float, margin: float) -> Estimate:
     MARGIN is a part of 1: 0.03 is a ratio from 1 / 1.03 to 1.03.
     """
     logarithm = mean(logarithms, level, math.log1p(margin))
-    low, high = (None if one is None else math.exp(one) for one in (logarithm.low, logarithm.high))
+    low, high = (None if limit is None else math.exp(limit) for limit in (logarithm.low, logarithm.high))
     return replace(logarithm, value=math.exp(logarithm.value), low=low, high=high)
 
 

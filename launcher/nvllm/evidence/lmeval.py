@@ -50,7 +50,7 @@ class LmEvalProbe:
 
     @property
     def state(self) -> ProbeState:
-        own: Json = {} if self.include is None else {str(one): text for one, text in _hashes(self.include)}
+        own: Json = {} if self.include is None else {str(path): text for path, text in _hashes(self.include)}
         about: Json = [version(), [*self.tasks], self.limit, self.seed, own]
         name = f"lm-eval {version()}, {', '.join(self.tasks)}" + (f", {self.limit} of each" if self.limit else "")
         digest = canonical.digest("nvllm.lm-eval/1", about)
@@ -161,5 +161,5 @@ def _first(value: object) -> str:
 
 def _hashes(directory: Path) -> Iterator[tuple[Path, str]]:
     """Yield each file below DIRECTORY with its sha256."""
-    for path in sorted(one for one in directory.rglob("*") if one.is_file()):
+    for path in sorted(entry for entry in directory.rglob("*") if entry.is_file()):
         yield path.relative_to(directory), hashlib.sha256(reading.content(path, reading.LOG)).hexdigest()

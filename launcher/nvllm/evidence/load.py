@@ -83,7 +83,7 @@ class LoadProbe:
     def command(self, plan: LaunchPlan, run: int) -> list[str]:
         """Return the command of RUN. Each run has other prompts, the same for all profiles."""
         # The command runs in the container, where vLLM listens on its own port unless the network is the host's.
-        port = plan.port if any(one.name == "host-network" for one in plan.waivers) else CONTAINER_PORT
+        port = plan.port if any(waiver.name == "host-network" for waiver in plan.waivers) else CONTAINER_PORT
         directory, _, name = _RESULT.rpartition("/")
         options = {
             "backend": "vllm",
@@ -148,7 +148,7 @@ class LoadThenQuestions:
     def ask(self, start: EngineStart, run: int, halfway: Callable[[], None]) -> Asked:
         measured = self.load.measure(start, run)
         halfway()
-        if any(one.problem for one in measured.answers):
+        if any(answer.problem for answer in measured.answers):
             return measured
         return replace(self.questions.ask(start, run, lambda: None), figures=measured.figures)
 

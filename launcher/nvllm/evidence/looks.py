@@ -41,5 +41,5 @@ def settled(comparison: Comparison) -> bool:
     if all(finding.finding != "unknown" for finding in comparison.findings):
         return True
     open_factors = {finding.factor for finding in comparison.findings if finding.finding == "unknown"}
-    open_effects = [one for one in comparison.effects if one.factor in open_factors and not within(one)]
-    return all(one.low is not None and one.needed_unit == "question" for one in open_effects)
+    open_effects = [effect for effect in comparison.effects if effect.factor in open_factors and not within(effect)]
+    return all(effect.low is not None and effect.needed_unit == "question" for effect in open_effects)

@@ -71,7 +71,7 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison,
     """
     legs = [verdict for arm in arms for verdict, _ in arm.legs]
     started = [
-        Start(f"{leg.arm}, {leg.run}", tuple((one.name, one.seconds, one.ended) for one in leg.phases))
+        Start(f"{leg.arm}, {leg.run}", tuple((phase.name, phase.seconds, phase.ended) for phase in leg.phases))
         for leg in legs
         if leg.turn == 1
     ]
@@ -87,8 +87,8 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison,
         engine_plot=_by_run(comparison) if comparison.engines else "",
         memory_plots=[*_memory(memory or {})],
         plots=[
-            (one.title, plots.intervals(f"Effects: {one.title}", one.rows, one.ticks, one.scale))
-            for one in effect_plots(comparison.effects)
+            (plot.title, plots.intervals(f"Effects: {plot.title}", plot.rows, plot.ticks, plot.scale))
+            for plot in effect_plots(comparison.effects)
         ],
         arms=[(arm.name, {verdict.run: verdict for verdict, _ in arm.legs}) for arm in arms],
         runs=range(1, min(manifest.runs, _COLUMNS) + 1),
@@ -106,8 +106,8 @@ def html(manifest: RunManifest, arms: Sequence[ArmLegs], comparison: Comparison,
 def _by_run(comparison: Comparison) -> str:
     """Return the plot of the right answers of each engine of COMPARISON, run after run."""
     rows = [
-        (f"{one.arm}, engine {one.engine}", [run.correct / max(1, run.asked) for run in one.runs])
-        for one in comparison.engines
+        (f"{engine.arm}, engine {engine.engine}", [run.correct / max(1, run.asked) for run in engine.runs])
+        for engine in comparison.engines
     ]
     return plots.curves("Right answers, run after run in one engine", rows, "run of the engine", "right", 1)
 
@@ -138,46 +138,50 @@ def _plot(title: str, effects: Sequence[Effect]) -> EffectPlot:
     def scaled(value: float) -> float:
         return value if differ else math.log(value)
 
-    values = [one for effect in effects for one in (effect.estimate, effect.low, effect.high) if one is not None]
-    reach = max(_LEAST.get(effects[0].measure, _LEAST_RATIO), *(abs(scaled(one)) for one in values))
-    ticks = [one if differ else math.exp(one) for one in (-reach, 0.0, reach)]
-    named = [one.factor for one in effects]
+    values = [value for effect in effects for value in (effect.estimate, effect.low, effect.high) if value is not None]
+    reach = max(_LEAST.get(effects[0].measure, _LEAST_RATIO), *(abs(scaled(value)) for value in values))
+    ticks = [tick if differ else math.exp(tick) for tick in (-reach, 0.0, reach)]
+    named = [effect.factor for effect in effects]
     return EffectPlot(
         title,
-        tuple((one, effect_text(effects[0], one)) for one in ticks),
+        tuple((tick, effect_text(effects[0], tick)) for tick in ticks),
         "linear" if differ else "log",
         tuple(
             Interval(
-                one.factor if differ else one.measure,
-                one.estimate,
-                one.low,
-                one.high,
-                f"{one.factor}: {one.measure}: {effect_text(one, one.estimate)}, {interval_text(one)}",
-                "" if differ or one.factor in named[:number] else one.factor,
+                effect.factor if differ else effect.measure,
+                effect.estimate,
+                effect.low,
+                effect.high,
+                f"{effect.factor}: {effect.measure}: {effect_text(effect, effect.estimate)}, {interval_text(effect)}",
+                "" if differ or effect.factor in named[:number] else effect.factor,
             )
-            for number, one in enumerate(effects)
+            for number, effect in enumerate(effects)
         ),
     )
 
 
 def _answers(arms: Sequence[ArmLegs]) -> PlottedTable | None:
-    times = {arm.name: sorted(one.seconds for _, answers in arm.valid for one in answers) for arm in arms}
+    times = {arm.name: sorted(answer.seconds for _, answers in arm.valid for answer in answers) for arm in arms}
     latencies = [(latency(arm, seconds), len(seconds)) for arm, seconds in times.items() if seconds]
     if not latencies:
         return None
     return PlottedTable(
-        plots.spreads("Seconds of an answer in each arm", [one for one, _ in latencies], "s"),
+        plots.spreads("Seconds of an answer in each arm", [spread for spread, _ in latencies], "s"),
         ("arm", "answers", "least, s", "p50, s", "p95, s", "p99, s", "most, s"),
         tuple(
-            (one.label, str(count), *(f"{value:.3f}" for value in (one.least, one.p50, one.p95, one.p99, one.most)))
-            for one, count in latencies
+            (
+                spread.label,
+                str(count),
+                *(f"{value:.3f}" for value in (spread.least, spread.p50, spread.p95, spread.p99, spread.most)),
+            )
+            for spread, count in latencies
         ),
     )
 
 
 def latency(arm: str, seconds: Sequence[float]) -> Spread:
     """Return how long the answers of ARM took: their percentiles, of SECONDS in ascending order."""
-    p50, p95, p99 = (percentile(seconds, one) for one in load.PERCENTILES)
+    p50, p95, p99 = (percentile(seconds, share) for share in load.PERCENTILES)
     return Spread(arm, p50, p95, p99, seconds[0], seconds[-1])
 
 
@@ -186,7 +190,7 @@ def loads(legs: Sequence[LegVerdict]) -> list[tuple[str, PlottedTable]]:
     tables = []
     for metric, what in load.METRICS.items():
         names = [load.figure(share, metric) for share in load.PERCENTILES]
-        measured = [(leg, [leg.figures[one] for one in names]) for leg in legs if leg.figures.keys() >= {*names}]
+        measured = [(leg, [leg.figures[name] for name in names]) for leg in legs if leg.figures.keys() >= {*names}]
         if measured:
             spreads = [Spread(f"{leg.arm}, {leg.run}", *values) for leg, values in measured]
             table = PlottedTable(

@@ -125,7 +125,7 @@ class Runner:
             if self.manifest.until_decided and number in ends and self._settled():
                 break
         if self.traced is not None:
-            taken = {(one.arm, one.run) for one in self.directory.kernels()}
+            taken = {(table.arm, table.run) for table in self.directory.kernels()}
             for index, run in arms.schedule(len(self.manifest.arms), self.manifest.trace.runs):
                 arm = self.manifest.arms[index]
                 if (arm.name, run) not in taken:
@@ -163,8 +163,10 @@ class Runner:
     def _complete(self, arm: ArmState, engine: int) -> list[LegVerdict]:
         """Return the verdicts of ENGINE of ARM; none if one is missing: another engine is not asked the rest."""
         runs = arms.runs_of(engine, self.manifest.per_engine)
-        verdicts = [one for one in (self.directory.verdict(arm.name, run) for run in runs) if one is not None]
-        whole = len(verdicts) == len(runs) and len({one.container for one in verdicts}) == 1
+        verdicts = [
+            verdict for verdict in (self.directory.verdict(arm.name, run) for run in runs) if verdict is not None
+        ]
+        whole = len(verdicts) == len(runs) and len({verdict.container for verdict in verdicts}) == 1
         return verdicts if whole else []
 
     def _is_blessed(self, arm: ArmState) -> bool:
@@ -199,7 +201,7 @@ class Runner:
         first, *others = self._parts(arm)
         results = self._results(first, runs)
         for part in others:
-            if not any(harness.broken(one.checks) for one in results):
+            if not any(harness.broken(result.checks) for result in results):
                 results = [_joined(*pair) for pair in zip(results, self._results(part, runs), strict=True)]
         return [
             self._finish(self._verdict(arm, run, started, result), result.asked.answers)
@@ -302,7 +304,7 @@ class Runner:
         self._snapshot(plan, leg, "after")
         listing, scratch, memory = self._container_state(start)
         artifact = None if self.manifest.cold else artifacts.check(of_leg, scratch)
-        names = None if listing is None else [PurePosixPath(one).name for one in listing]
+        names = None if listing is None else [PurePosixPath(path).name for path in listing]
         return asked, LegObserved("", names, before, rest, artifact), memory
 
     def _container_state(self, start: EngineStart) -> tuple[list[str] | None, list[str] | None, int | None]:
@@ -332,7 +334,7 @@ class Runner:
 
     def _verdict(self, arm: ArmState, run: int, started: str, result: LegResult) -> LegVerdict:
         start, answers = result.start, result.asked.answers
-        correct = sum(one.correct for one in answers)
+        correct = sum(answer.correct for answer in answers)
         outcome, reason = _outcome(result.checks, correct, len(answers), self.probe.state.floor)
         engine, earlier = divmod(run - 1, self.manifest.per_engine)
         return LegVerdict(
@@ -344,28 +346,30 @@ class Runner:
             checks=result.checks,
             correct=correct,
             asked=len(answers),
-            tokens=sum(one.tokens for one in answers),
-            seconds=round(sum(one.seconds for one in answers), 4),
+            tokens=sum(answer.tokens for answer in answers),
+            seconds=round(sum(answer.seconds for answer in answers), 4),
             output=probing.output_hash(answers),
             container=start.container,
             serve_hash=start.plan.serve_hash,
             dev=start.plan.dev,
             started=started,
-            phases=tuple(LegPhase(one.name, one.seconds, one.ended) for one in start.timeline.phases if not earlier),
+            phases=tuple(
+                LegPhase(phase.name, phase.seconds, phase.ended) for phase in start.timeline.phases if not earlier
+            ),
             kv_tokens=start.timeline.kv_tokens,
             peak_memory=result.peak_memory,
             figures=dict(result.asked.figures),
-            timeouts=sum(one.timed_out for one in answers),
+            timeouts=sum(answer.timed_out for answer in answers),
             compile_key=_loaded(start.plan)[0],
             tree=_loaded(start.plan)[1],
             engine=engine + 1 if self.manifest.per_engine > 1 else 0,
             turn=earlier + 1,
             kv_usage=result.kv_usage,
             memory=memoryseries.extremes(
-                one.bytes
+                sample.bytes
                 for engine_start in (start, result.evaluated)
                 if engine_start is not None
-                for one in self.directory.memory(engine_start.run.path)
+                for sample in self.directory.memory(engine_start.run.path)
             ),
             evaluation=None if result.evaluated is None else _evaluation(result.evaluated),
         )
@@ -373,7 +377,7 @@ class Runner:
     def _finish(self, verdict: LegVerdict, answers: Sequence[Answered]) -> LegVerdict:
         leg = self.directory.leg(verdict.arm, verdict.run)
         private_directory(leg)
-        phases: list[Json] = [asdict(one) for one in verdict.phases]
+        phases: list[Json] = [asdict(phase) for phase in verdict.phases]
         self.directory.keep(leg, "timeline.json", canonical.pretty(phases))
         self.directory.finish(verdict, answers)
         return verdict
@@ -381,15 +385,15 @@ class Runner:
 
 def _unstarted(start: EngineStart, refused: Refused) -> LegResult:
     """Return the result of a leg whose engine did not start, as REFUSED says."""
-    reason = "; ".join(f"{one.code} {one.title}: {one.found}" for one in refused.refusals)
+    reason = "; ".join(f"{refusal.code} {refusal.title}: {refusal.found}" for refusal in refused.refusals)
     failed = HarnessCheck("start", False, "an engine that answers", reason[:2000])  # noqa: FBT003 - a field
     return LegResult(Asked(()), (failed,), start, reason=reason.partition("\n")[0])
 
 
 def _joined(load: LegResult, questions: LegResult) -> LegResult:
     """Return the leg whose figures are those of LOAD, and whose answers are those of QUESTIONS, on another engine."""
-    peaks = [one for one in (load.peak_memory, questions.peak_memory) if one is not None]
-    checks = (replace(one, name=f"{EVALUATION}: {one.name}") for one in questions.checks)
+    peaks = [peak for peak in (load.peak_memory, questions.peak_memory) if peak is not None]
+    checks = (replace(check, name=f"{EVALUATION}: {check.name}") for check in questions.checks)
     return replace(
         load,
         asked=replace(questions.asked, figures=load.asked.figures),
@@ -414,7 +418,7 @@ def _evaluation(start: EngineStart) -> EvaluationEngine:
 def kv_usage(metrics: str) -> float | None:
     """Return the share of the KV cache in use by METRICS, over all engines; None if they do not say it."""
     engines = health.parse_metrics(metrics).values()
-    return sum(one.kv_usage for one in engines) if engines else None
+    return sum(engine.kv_usage for engine in engines) if engines else None
 
 
 def _at_rest(port: int, baseline: float | None) -> float | None:

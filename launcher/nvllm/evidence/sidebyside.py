@@ -54,7 +54,9 @@ def compare_pairs(
         level=LEVEL,
         arms=tuple(comparison.summary(arm) for arm in arms),
         effects=tuple(effects),
-        findings=tuple(deciding.decide(name, [one for one in effects if one.factor == name]) for name in factors),
+        findings=tuple(
+            deciding.decide(name, [effect for effect in effects if effect.factor == name]) for name in factors
+        ),
         notes=(*comparison.notes(arms, count), *(comparison.replicas(arms) if answered else ())),
         flipped=tuple(flips[: comparison.FLIPS]),
         unlisted=max(0, len(flips) - comparison.FLIPS),

@@ -33,7 +33,7 @@ class ReportTable(NamedTuple):
         """The table as Markdown."""
         lines = [self.columns, ("---",) * len(self.columns), *self.rows]
         # A | in a text would end its cell.
-        return "\n".join(f"| {' | '.join(one.replace('|', '/') for one in row)} |" for row in lines)
+        return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in lines)
 
 
 def markdown(manifest: RunManifest, comparison: Comparison) -> str:
@@ -72,7 +72,7 @@ def refusals(comparison: Comparison, directory: EvidenceDirectory) -> list[Refus
 def title(manifest: RunManifest) -> str:
     """Return the title of the run of MANIFEST."""
     names = {"ablate": "Ablation", "bench": "Bench", "eval": "Evaluation", "sweep": "Sweep"}
-    profiles = ", ".join(dict.fromkeys(one.profile for one in manifest.arms))
+    profiles = ", ".join(dict.fromkeys(arm.profile for arm in manifest.arms))
     return f"{names[manifest.kind]} of {manifest.image}, {profiles}"
 
 
@@ -129,7 +129,7 @@ def _runs(manifest: RunManifest) -> str:
 def _compiled(manifest: RunManifest) -> str:
     if manifest.cold:
         return "each leg compiles for itself, unless its profile is blessed"
-    count = max((one.artifact for one in manifest.arms), default=0)
+    count = max((arm.artifact for arm in manifest.arms), default=0)
     if count:
         return f"compiled {count} times under one key; each arm loads another one"
     return "compiled once for each compile key, and loaded by every leg that has it"
@@ -168,18 +168,18 @@ def arm_table(manifest: RunManifest, comparison: Comparison) -> ReportTable:
     columns = _ALWAYS if manifest.kind == "bench" else (*_ALWAYS, *answered)
     rows = [
         {
-            "arm": one.name,
-            "outcome": one.outcome,
-            "valid runs": f"{one.valid} of {one.runs}",
-            "samples": str(one.samples),
-            "correct, %": f"{100 * one.correct:.1f}",
-            "interval, %": f"{100 * one.low:.1f} to {100 * one.high:.1f}",
-            "timeouts": f"{one.timeouts} of {one.asked}",
-            "tokens/s": f"{one.tokens_per_second:.2f}",
-            "tokens an answer": f"{one.tokens_per_answer:.1f}",
-            **{name: f"{value:.2f}" for name, value in one.figures.items()},
+            "arm": arm.name,
+            "outcome": arm.outcome,
+            "valid runs": f"{arm.valid} of {arm.runs}",
+            "samples": str(arm.samples),
+            "correct, %": f"{100 * arm.correct:.1f}",
+            "interval, %": f"{100 * arm.low:.1f} to {100 * arm.high:.1f}",
+            "timeouts": f"{arm.timeouts} of {arm.asked}",
+            "tokens/s": f"{arm.tokens_per_second:.2f}",
+            "tokens an answer": f"{arm.tokens_per_answer:.1f}",
+            **{name: f"{value:.2f}" for name, value in arm.figures.items()},
         }
-        for one in comparison.arms
+        for arm in comparison.arms
     ]
     return ReportTable(columns, [tuple(row.get(name, "") for name in columns) for row in rows])
 
@@ -189,29 +189,29 @@ def effect_table(comparison: Comparison) -> ReportTable:
     columns = ("factor", "measure", "effect", "interval", "p", "p corrected", "observations", "margin", "would take")
     rows = [
         (
-            one.factor,
-            one.measure,
-            effect_text(one, one.estimate),
-            interval_text(one),
-            _p(one.p),
-            _p(one.adjusted),
-            f"{one.observations} {one.unit}{'' if one.observations == 1 else 's'}",
-            margin_text(one),
-            "" if one.needed is None else f"{one.needed} {one.needed_unit}s",
+            effect.factor,
+            effect.measure,
+            effect_text(effect, effect.estimate),
+            interval_text(effect),
+            _p(effect.p),
+            _p(effect.adjusted),
+            f"{effect.observations} {effect.unit}{'' if effect.observations == 1 else 's'}",
+            margin_text(effect),
+            "" if effect.needed is None else f"{effect.needed} {effect.needed_unit}s",
         )
-        for one in comparison.effects
+        for effect in comparison.effects
     ]
     return ReportTable(columns, rows)
 
 
 def figure_table(comparison: Comparison) -> ReportTable:
     """Return each figure of a load: its name, and its mean for each arm."""
-    names = dict.fromkeys(name for one in comparison.arms for name in one.figures)
+    names = dict.fromkeys(name for arm in comparison.arms for name in arm.figures)
     rows = [
-        (name, *(f"{one.figures[name]:.2f}" if name in one.figures else "" for one in comparison.arms))
+        (name, *(f"{arm.figures[name]:.2f}" if name in arm.figures else "" for arm in comparison.arms))
         for name in names
     ]
-    return ReportTable(("figure", *(one.name for one in comparison.arms)), rows)
+    return ReportTable(("figure", *(arm.name for arm in comparison.arms)), rows)
 
 
 _TEXT = 120
@@ -246,13 +246,13 @@ def compile_table(comparison: Comparison) -> ReportTable:
     """Return each artifact of one key, and what its starts show."""
     rows = [
         (
-            one.arm,
-            f"{', '.join(map(str, one.right))} of {one.asked}",
-            str(one.outputs),
-            "bad" if one.bad else "",
-            one.tree,
+            result.arm,
+            f"{', '.join(map(str, result.right))} of {result.asked}",
+            str(result.outputs),
+            "bad" if result.bad else "",
+            result.tree,
         )
-        for one in comparison.compiles
+        for result in comparison.compiles
     ]
     return ReportTable(("artifact", "right, start after start", "different outputs", "", "tree"), rows)
 
@@ -282,10 +282,12 @@ def question_table(comparison: Comparison) -> ReportTable:
 
     A column is an engine that was asked several runs, else an arm.
     """
-    arms_named = len({one.arm for one in comparison.engines}) > 1
-    names = [f"{f'{one.arm}, ' if arms_named else ''}engine {one.engine}" for one in comparison.engines]
-    columns = ("question", "expected", *(names or (one.name for one in comparison.arms)))
-    return ReportTable(columns, [(str(one.id), one.expected, *one.marks) for one in comparison.questions])
+    arms_named = len({engine.arm for engine in comparison.engines}) > 1
+    names = [f"{f'{engine.arm}, ' if arms_named else ''}engine {engine.engine}" for engine in comparison.engines]
+    columns = ("question", "expected", *(names or (arm.name for arm in comparison.arms)))
+    return ReportTable(
+        columns, [(str(question.id), question.expected, *question.marks) for question in comparison.questions]
+    )
 
 
 MARKS = "A mark for each run, in order: + right, x wrong, - ran into its timeout, . no answer."
@@ -299,9 +301,9 @@ _MEMORY = MappingProxyType(
 def memory_table(comparison: Comparison) -> ReportTable:
     """Return each arm whose memory was looked at."""
     rows = [
-        (one.name, *(f"{one.memory[name] / 2**30:.2f}" if name in one.memory else "" for name in _MEMORY))
-        for one in comparison.arms
-        if one.memory
+        (arm.name, *(f"{arm.memory[name] / 2**30:.2f}" if name in arm.memory else "" for name in _MEMORY))
+        for arm in comparison.arms
+        if arm.memory
     ]
     return ReportTable(("arm", *_MEMORY.values()), rows)
 
@@ -310,12 +312,12 @@ def traced_table(comparison: Comparison) -> ReportTable:
     """Return each arm with traces whose tokens were counted."""
     rows = [
         (
-            one.arm,
-            str(len(one.runs)),
-            f"{one.mean:.3f}",
-            "" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}",
+            arm.arm,
+            str(len(arm.runs)),
+            f"{arm.mean:.3f}",
+            "" if arm.low is None or arm.high is None else f"{arm.low:.3f} to {arm.high:.3f}",
         )
-        for one in comparison.traced
+        for arm in comparison.traced
     ]
     return ReportTable(("arm", "traces", "kernels, ms a token", "interval, ms"), rows)
 
@@ -333,13 +335,13 @@ def kernel_table(table: KernelTable) -> ReportTable:
     """Return each kernel of TABLE."""
     rows = [
         (
-            one.name,
-            str(one.calls),
-            f"{trace.mean(one):.2f}",
-            f"{one.microseconds / 1000:.3f}",
-            f"{100 * trace.share(one, table):.1f}",
+            kernel.name,
+            str(kernel.calls),
+            f"{trace.mean(kernel):.2f}",
+            f"{kernel.microseconds / 1000:.3f}",
+            f"{100 * trace.share(kernel, table):.1f}",
         )
-        for one in table.kernels
+        for kernel in table.kernels
     ]
     return ReportTable(("kernel", "calls", "mean, us", "ms", "share, %"), rows)
 
@@ -348,14 +350,14 @@ def common_table(comparison: Comparison) -> ReportTable:
     """Return each kernel that two arms have."""
     rows = [
         (
-            one.name,
-            f"{one.first}, {one.other}",
-            ", ".join(map(str, one.calls)),
-            ", ".join(f"{value / 1000:.3f}" for value in one.microseconds),
-            ", ".join(f"{100 * value:.1f}" for value in one.shares),
-            f"x{one.ratio:.3f}" if one.ratio is not None else "",
+            kernel.name,
+            f"{kernel.first}, {kernel.other}",
+            ", ".join(map(str, kernel.calls)),
+            ", ".join(f"{value / 1000:.3f}" for value in kernel.microseconds),
+            ", ".join(f"{100 * value:.1f}" for value in kernel.shares),
+            f"x{kernel.ratio:.3f}" if kernel.ratio is not None else "",
         )
-        for one in comparison.common
+        for kernel in comparison.common
     ]
     return ReportTable(("kernel", "arms", "calls", "ms", "share, %", "time"), rows)
 

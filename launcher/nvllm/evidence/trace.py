@@ -107,7 +107,7 @@ def read(text: str, taken: Taken) -> Traced:
     if not rows:
         raise ValueError("the trace has no kernel and no operator")
     trace = base64.b64decode(document["trace"], validate=True)
-    whole = round(sum(one.microseconds for one in rows), 3)
+    whole = round(sum(row.microseconds for row in rows), 3)
     on: Literal["gpu", "cpu"] = "gpu" if document["gpu"] else "cpu"
     others = max(0, len(rows) - _KEPT)
     kept, name = tuple(rows[:_KEPT]), TRACE if trace else ""
@@ -168,7 +168,7 @@ def together(tables: Sequence[KernelTable]) -> KernelTable:
 def per_token(tables: Sequence[KernelTable]) -> Iterator[TracedArm]:
     """Yield the time of the kernels for a token of each arm that has traces in TABLES whose tokens were counted."""
     for arm, traces in by_arm(tables).items():
-        runs = tuple(round(one.microseconds / one.tokens / 1000, 6) for one in traces if one.tokens)
+        runs = tuple(round(table.microseconds / table.tokens / 1000, 6) for table in traces if table.tokens)
         if runs:
             estimate = intervals.mean(runs, LEVEL, 0.0)
             yield TracedArm(arm, runs, round(estimate.value, 6), estimate.low, estimate.high)

@@ -63,7 +63,7 @@ def joined(first: Run, other: Run) -> tuple[Run, Comparison]:
     pairs = [(arms[f"A {name}"], arms[f"B {name}"]) for name in common]
     compared = sidebyside.compare_pairs([*arms.values()], pairs, first.manifest.margins, _measures(first, other))
     compared = alike.noted(
-        compared, [*arms.values()], {sidebyside.factor_of(one.name, other.name): (one, other) for one, other in pairs}
+        compared, [*arms.values()], {sidebyside.factor_of(arm.name, other.name): (arm, other) for arm, other in pairs}
     )
     notes = (*compared.notes, *_notes(first.manifest, other.manifest))
     question = f"How does the run B compare with the run A in {', '.join(common)}?"
