@@ -45,16 +45,16 @@ class Combinations:
         """Return CHOSEN without REMOVED and without everything in it that requires one of them."""
         gone = set(removed)
         while more := {
-            one
-            for one, needed in self.requires.items()
-            if not needed.isdisjoint(gone) and one in chosen and one not in gone
+            patch
+            for patch, needed in self.requires.items()
+            if not needed.isdisjoint(gone) and patch in chosen and patch not in gone
         }:
             gone |= more
         return chosen - gone
 
     def tops(self, chosen: PatchSet) -> tuple[str, ...]:
         """Return the patches of CHOSEN that no other of them requires: only these can be left out one at a time."""
-        needed = frozenset().union(*(self.requires.get(one, frozenset()) for one in chosen))
+        needed = frozenset().union(*(self.requires.get(patch, frozenset()) for patch in chosen))
         return self.ordered(chosen - needed)
 
     def valid(self, chosen: PatchSet) -> bool:
@@ -62,13 +62,13 @@ class Combinations:
         return (
             chosen <= set(self.order)
             and self.closed(chosen) == chosen
-            and not any(self.conflicts.get(one, frozenset()) & chosen for one in chosen)
+            and not any(self.conflicts.get(patch, frozenset()) & chosen for patch in chosen)
         )
 
     def ordered(self, chosen: Iterable[str]) -> tuple[str, ...]:
         """Return CHOSEN in the order in which it is applied."""
         members = frozenset(chosen)
-        return tuple(one for one in self.order if one in members)
+        return tuple(patch for patch in self.order if patch in members)
 
 
 def of_series(series: Series) -> Combinations:
@@ -93,7 +93,7 @@ def named(series: Series, text: str, enabled: Iterable[str], *, where: str) -> P
     WHERE is the option that messages name. Raises Refused NV108 for a text that names nothing, and NV106 and
     NV107 as `patchset.choose` does.
     """
-    if not any(one.strip() for one in text.split(",")):
+    if not any(item.strip() for item in text.split(",")):
         raise refuse("NV108", where, "all, none, spec, or ids of patches", repr(text), f"{where} none, for no patch")
     if text == "none":
         return frozenset()
@@ -102,7 +102,7 @@ def named(series: Series, text: str, enabled: Iterable[str], *, where: str) -> P
     elif text == "spec":
         ids = list(enabled)
     else:
-        ids = [one.strip() for one in text.split(",") if one.strip()]
+        ids = [item.strip() for item in text.split(",") if item.strip()]
     return frozenset(patch.id for patch in patchset.choose(series, ids, where=where))
 
 

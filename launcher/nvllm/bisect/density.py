@@ -84,7 +84,7 @@ def groups(total: int, needed: int, left: int) -> Groups:
         powers[needed + more] * (math.comb(left, more) / math.comb(total, needed + more)) if more >= least else 0.0
         for more in range(left + 1)
     ]
-    chances = [one / sum(raw) for one in raw]
+    chances = [weight / sum(raw) for weight in raw]
     clean, line = [0.0] * (left + 1), list[float]()
     for more, chance in enumerate(chances):
         if chance > _NEGLIGIBLE:

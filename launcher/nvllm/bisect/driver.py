@@ -222,14 +222,14 @@ class _Driver:
     def collect(self, ended: set[Future[Trial | Lost]]) -> None:
         """Record what the trials ENDED brought. Raises Refused with the refusals of all of them."""
         refusals: list[Refusal] = []
-        for future in [one for one in self.running if one in ended]:
+        for future in [future for future in self.running if future in ended]:
             asked, sent = self.running.pop(future)
             try:
                 result = future.result()
             except Refused as refused:
                 refusals += refused.refusals
                 if sent is not None:
-                    self.lose(sent, "it was refused: " + ", ".join(one.code for one in refused.refusals))
+                    self.lose(sent, "it was refused: " + ", ".join(refusal.code for refusal in refused.refusals))
                 continue
             if isinstance(result, Trial):
                 self.losses[asked.chosen] = 0
@@ -273,7 +273,9 @@ class _Driver:
         Several may have, because trials run at the same time. All are judged again when the failure turns out flaky.
         """
         evidence = self.state.evidence
-        if any(one.mixed for one in evidence.tallies.values()) and not any(one.mixed for one in self.known.values()):
+        if any(tally.mixed for tally in evidence.tallies.values()) and not any(
+            tally.mixed for tally in self.known.values()
+        ):
             self.known = {}
         for chosen in self.state.trials:
             counted = evidence.tally(chosen)

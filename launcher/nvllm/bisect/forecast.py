@@ -58,7 +58,7 @@ def forecast(
     """
     rng = random.Random(seed)  # noqa: S311 - a simulation
     bad, good = (evidence.tally(chosen) for chosen in (problem.ends["bad"], problem.ends["good"]))
-    flaky = problem.settings.flaky or any(one.mixed for one in evidence.tallies.values())
+    flaky = problem.settings.flaky or any(tally.mixed for tally in evidence.tallies.values())
     rate = failure_rate(bad).mean if flaky else 1.0
     stray = Beta(0.2, 9.8).plus(Count(good.bad, good.good)).mean if flaky else 0.0
     causes = _causes(problem, evidence, flaky=flaky)
@@ -67,7 +67,7 @@ def forecast(
         causes = causes[len(causes) // (2 * cases) :: max(1, len(causes) // cases)]
     causes = causes[:: math.ceil(len(causes) / _STEADY_CASES)]
     costs = [_cost(problem, evidence, cause, rate, stray, rng) for cause in causes]
-    mean_builds, mean_trials = (sum(one) / len(costs) for one in zip(*costs, strict=True))
+    mean_builds, mean_trials = (sum(column) / len(costs) for column in zip(*costs, strict=True))
     each_build, each_trial = _mean(builds), _mean(trials)
     minutes = None
     if each_trial is not None:
@@ -75,7 +75,7 @@ def forecast(
     hours = problem.settings.max_hours
     return Forecast(
         mean_builds,
-        max(one for one, _ in costs),
+        max(count for count, _ in costs),
         mean_trials,
         max(0, problem.most_trials - evidence.trials),
         minutes,

@@ -277,7 +277,7 @@ def _entry(number: int, text: bytes) -> JournalEntry:
         raise ValueError("a line that is not JSON") from error
     problems = schemas.validate(FORM, document)
     if problems:
-        raise ValueError("; ".join(f"{one.path}: {one.actual}, not {one.allowed}" for one in problems))
+        raise ValueError("; ".join(f"{problem.path}: {problem.actual}, not {problem.allowed}" for problem in problems))
     if document["n"] != number:
         raise ValueError(f"record {document['n']} in place of record {number}")
     if (document["record"] == "start") != (number == 0):
@@ -320,7 +320,7 @@ def _fit(start: JournalRecord, record: JournalRecord) -> None:
     order, low, high = problem.combinations.ordered, problem.low, problem.high
     if record is start:
         related = itertools.chain(start.requires.items(), start.conflicts.items())
-        named = {*start.low, *start.high, *(one for key, others in related for one in (key, *others))}
+        named = {*start.low, *start.high, *(patch for key, others in related for patch in (key, *others))}
         if unknown := named.difference(start.order):
             raise ValueError(f"patches that are not in its series: {', '.join(sorted(unknown))}")
         if not (low < high and problem.combinations.valid(low) and problem.combinations.valid(high)):

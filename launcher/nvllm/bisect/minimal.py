@@ -158,9 +158,13 @@ class SetSearch(Search):
     def _hidden(self) -> bool:
         """Return whether a set lacks the effect although a part of it shows it."""
         if self.flaky:
-            chances = {one: self._alone(one) for one, tally in self.evidence.tallies.items() if tally.conclusive}
+            chances = {
+                chosen: self._alone(chosen) for chosen, tally in self.evidence.tallies.items() if tally.conclusive
+            }
             sure = {
-                one: chance for one, chance in chances.items() if max(chance, 1 - chance) >= self.settings.confidence
+                chosen: chance
+                for chosen, chance in chances.items()
+                if max(chance, 1 - chance) >= self.settings.confidence
             }
             tried = {chosen: chance > 0.5 for chosen, chance in sure.items()}
             known: Mapping[PatchSet, bool] = {**tried, self.problem.high: True, self.problem.low: False}

@@ -46,23 +46,25 @@ def proofs(state: BisectState, done: Done | None) -> list[Proof]:
     rows = []
     lines = () if done is None else (*done.certificate, *([] if done.rest is None else [done.rest]))
     for line in lines:
-        output, counted = _said(state, line.chosen, line.verdict.outcome), str(line.verdict.tally)
+        output, counted = _last_output(state, line.chosen, line.verdict.outcome), str(line.verdict.tally)
         rows.append(Proof(line.role, line.chosen, str(line.verdict), counted, line.holds, output))
     if lines:
         return rows
     for name, chosen in state.problem.ends.items():
         verdict = concluded(state.problem, state.evidence, chosen)
-        output = _said(state, chosen, None if verdict is None else verdict.outcome)
+        output = _last_output(state, chosen, None if verdict is None else verdict.outcome)
         counted = str(state.evidence.tally(chosen))
         rows.append(Proof(f"the {name} end", chosen, str(verdict or "open"), counted, None, output))
     return rows
 
 
-def _said(state: BisectState, chosen: PatchSet, outcome: TrialOutcome | None) -> str:
+def _last_output(state: BisectState, chosen: PatchSet, outcome: TrialOutcome | None) -> str:
     """Return the last lines of the last trial of CHOSEN, or of a set with the same source, that had OUTCOME."""
-    trees = {one: built.tree for one, built in state.builds.items() if built.tree}
-    alike = [one for one, tree in trees.items() if tree == trees.get(chosen)] or [chosen]
-    tried = [trial for one in alike for trial in state.trials.get(one, ()) if outcome in (None, trial.outcome)]
+    trees = {patch_set: built.tree for patch_set, built in state.builds.items() if built.tree}
+    alike = [patch_set for patch_set, tree in trees.items() if tree == trees.get(chosen)] or [chosen]
+    tried = [
+        trial for patch_set in alike for trial in state.trials.get(patch_set, ()) if outcome in (None, trial.outcome)
+    ]
     return printable(tried[-1].said) if tried else ""
 
 
@@ -70,7 +72,7 @@ def facts(entries: Sequence[JournalEntry]) -> list[tuple[str, str]]:
     """Return what was searched, where, when and at what cost: names and texts. Times are those of the journal."""
     state = records.fold(entry.record for entry in entries)
     start, test = state.start, state.start.probe
-    words = [f"…/{shlex.quote(Path(one).name)}" if one.startswith("/") else shlex.quote(one) for one in test.command]
+    words = [f"…/{shlex.quote(Path(arg).name)}" if arg.startswith("/") else shlex.quote(arg) for arg in test.command]
     probe = [printable(" ".join(words)), f"sha256 {test.sha256[:12]}"]
     probe += [f"only {printable(test.regress)} is bad"] if test.regress else []
     probe += ["without an engine"] if test.build_only else []
@@ -156,7 +158,7 @@ def html(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | 
         report=report.data(state, done),
         facts=facts(entries),
         patches=patches(state, done),
-        proofs=[(one, _ids(state, one.chosen), set_hash(one.chosen)) for one in proofs(state, done)],
+        proofs=[(proof, _ids(state, proof.chosen), set_hash(proof.chosen)) for proof in proofs(state, done)],
         bigger_end=state.start.high,
         marks=report.MARKS,
         legend=report.LEGEND,
@@ -177,14 +179,14 @@ def html(entries: Sequence[JournalEntry], done: Done | None, refused: Refused | 
 def markdown(entries: Sequence[JournalEntry], done: Done) -> str:
     """Return the report of a finished search for an upstream issue: Markdown as GitHub reads it, and short enough."""
     state = records.fold(entry.record for entry in entries)
-    named = [one for one in patches(state, done) if one.part]
-    reference = {one.name: f"[{one.upstream}]({one.link})" if one.link else "" for one in named}
+    named = [row for row in patches(state, done) if row.part]
+    reference = {row.name: f"[{row.upstream}]({row.link})" if row.link else "" for row in named}
     parts = [f"**{_cell(report.conclusion(state.start, done))}**"]
     parts += [_table(["", ""], [(name, _cell(text)) for name, text in facts(entries)])]
     parts += [
         _table(
             ["patch", "part", "summary", "upstream"],
-            [(f"`{one.name}`", _cell(one.part), _cell(one.summary), reference[one.name]) for one in named],
+            [(f"`{row.name}`", _cell(row.part), _cell(row.summary), reference[row.name]) for row in named],
         )
     ]
     rested = proofs(state, done)
@@ -193,15 +195,21 @@ def markdown(entries: Sequence[JournalEntry], done: Done) -> str:
         _table(
             ["tried", "set", "verdict", "trials", "holds"],
             [
-                (_cell(one.role), f"`{set_hash(one.chosen)}`", _cell(one.verdict), _cell(one.trials), marks[one.holds])
-                for one in rested
+                (
+                    _cell(proof.role),
+                    f"`{set_hash(proof.chosen)}`",
+                    _cell(proof.verdict),
+                    _cell(proof.trials),
+                    marks[proof.holds],
+                )
+                for proof in rested
             ],
         )
     ]
     parts += [
-        "\n".join(f"- {_cell(one)}" for one in (*report.ends_text(state).splitlines(), *report.remarks(state, done)))
+        "\n".join(f"- {_cell(line)}" for line in (*report.ends_text(state).splitlines(), *report.remarks(state, done)))
     ]
-    outputs = [f"{_cell(one.role)}:\n\n{_fenced(one.output)}" for one in rested if one.output]
+    outputs = [f"{_cell(proof.role)}:\n\n{_fenced(proof.output)}" for proof in rested if proof.output]
     while sum(map(len, outputs)) > _MOST // 2:  # the other half is for the sets
         outputs.pop()
     if outputs:
@@ -210,7 +218,7 @@ def markdown(entries: Sequence[JournalEntry], done: Done) -> str:
         (f"`{set_hash(chosen)}`", _cell(_ids(state, chosen)), _cell(str(state.evidence.tally(chosen))))
         for chosen in state.trials
     ]
-    while len(rows) > 1 and sum(len(one) for row in rows for one in row) + sum(map(len, parts)) > _MOST:
+    while len(rows) > 1 and sum(len(cell) for row in rows for cell in row) + sum(map(len, parts)) > _MOST:
         rows.pop()
     left = len(state.trials) - len(rows)
     table = _table(["set", "patches", "trials"], rows) + (f"\n\n{left} further sets are not listed." if left else "")

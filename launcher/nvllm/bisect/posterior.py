@@ -179,7 +179,7 @@ def unknown(*, fix: bool = False, same_bytes: bool = False, several: bool = Fals
         triples = [*halved, *((*triple[:4], True) for triple in halved if triple[2])]
     holds, other, alike, logs, each = zip(*triples, strict=True)
     if fix:
-        holds, other = (tuple(1 - one for one in rates) for rates in (other, holds))
+        holds, other = (tuple(1 - rate for rate in rates) for rates in (other, holds))
     return Rates(Grid(holds, other, alike, each), logs)
 
 
@@ -197,7 +197,7 @@ def _of_set(rates: Sequence[float], grid: Grid, seen: Count) -> tuple[float, ...
         return likelihood(rates, grid.alike, seen)
     own = _added([likelihood(rates, grid.alike, artifact) for artifact in seen.apart])
     shared = likelihood(rates, grid.alike, seen)
-    return tuple(one if each else other for one, other, each in zip(own, shared, grid.each, strict=True))
+    return tuple(apart if each else other for apart, other, each in zip(own, shared, grid.each, strict=True))
 
 
 @functools.lru_cache(maxsize=16384)
@@ -213,7 +213,7 @@ def _if_other(grid: Grid, seen: Count) -> tuple[float, ...]:
 @functools.lru_cache(maxsize=16384)
 def _if_either(grid: Grid, seen: Count) -> tuple[float, ...]:
     both = zip(_if_holds(grid, seen), _if_other(grid, seen), strict=True)
-    return tuple(max(one, two) + math.log1p(math.exp(-abs(one - two))) - _LOG_2 for one, two in both)
+    return tuple(max(holds, other) + math.log1p(math.exp(-abs(holds - other))) - _LOG_2 for holds, other in both)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -261,7 +261,7 @@ def _likely_triples(rates: Rates) -> LikelyTriples:
 
 
 def _total(logs: Iterable[float], top: float) -> float:
-    return sum(map(math.exp, [one - top for one in logs]))
+    return sum(map(math.exp, [log - top for log in logs]))
 
 
 def shows(

@@ -191,7 +191,7 @@ class SearchEvidence:
 
     @property
     def trials(self) -> int:
-        return sum(one.trials for one in self.tallies.values()) if self.tried is None else self.tried
+        return sum(tally.trials for tally in self.tallies.values()) if self.tried is None else self.tried
 
     def tally(self, chosen: PatchSet) -> Tally:
         return self.tallies.get(chosen, Tally())
@@ -199,7 +199,7 @@ class SearchEvidence:
     def within(self, upper: PatchSet) -> SearchEvidence:
         """Return the evidence on UPPER and its parts alone."""
         tallies = {chosen: tally for chosen, tally in self.tallies.items() if chosen <= upper}
-        return replace(self, tallies=tallies, history=tuple(one for one in self.history if one[0] <= upper))
+        return replace(self, tallies=tallies, history=tuple(entry for entry in self.history if entry[0] <= upper))
 
     def after(self, chosen: PatchSet, trial: Trial) -> SearchEvidence:
         """Return the evidence as if CHOSEN had been built, and tried once more as TRIAL."""

@@ -102,8 +102,8 @@ class BisectStart:
 
     @property
     def problem(self) -> Problem:
-        requires = {one: frozenset(others) for one, others in self.requires.items()}
-        conflicts = {one: frozenset(others) for one, others in self.conflicts.items()}
+        requires = {patch: frozenset(others) for patch, others in self.requires.items()}
+        conflicts = {patch: frozenset(others) for patch, others in self.conflicts.items()}
         return Problem(
             Combinations(self.order, requires, conflicts),
             frozenset(self.low),
@@ -304,8 +304,8 @@ class BisectState:
     @property
     def forecast(self) -> Forecast:
         """What the search still costs."""
-        builds = [one.seconds for one in self.builds.values()]
-        trials = [one.seconds for tried in self.trials.values() for one in tried if not one.recalled]
+        builds = [built.seconds for built in self.builds.values()]
+        trials = [trial.seconds for tried in self.trials.values() for trial in tried if not trial.recalled]
         return forecast(self.problem, self.evidence, builds, trials)
 
     def replicas(self, chosen: PatchSet) -> int:
@@ -315,7 +315,9 @@ class BisectState:
         wrote nothing are not counted.
         """
         left = Counter(
-            (one.outcome, one.evidence) for one in self.trials.get(chosen, ()) if one.evidence not in _NOTHING_LEFT
+            (trial.outcome, trial.evidence)
+            for trial in self.trials.get(chosen, ())
+            if trial.evidence not in _NOTHING_LEFT
         )
         most = max(left.values(), default=0)
         return most if most > 1 else 0
@@ -386,7 +388,7 @@ class BisectState:
 
     def _without(self, chosen: PatchSet, what: Withdrawn) -> BisectState:
         left = self._only_without({chosen: self._named(chosen, what)})
-        judged = {one: verdict for one, verdict in left.judged.items() if one != chosen}
+        judged = {other: verdict for other, verdict in left.judged.items() if other != chosen}
         skipped = self.skipped - {chosen} if what in ("all", "skip") else self.skipped
         return replace(left, judged=judged, skipped=skipped)
 
@@ -402,8 +404,8 @@ class BisectState:
         return {
             chosen: [
                 number
-                for number, one in enumerate(tried)
-                if not one.by_hand and one.stage in (None, "harness") and kept not in ("all", one.outcome)
+                for number, trial in enumerate(tried)
+                if not trial.by_hand and trial.stage in (None, "harness") and kept not in ("all", trial.outcome)
             ]
             for chosen, tried in self.trials.items()
         }
@@ -429,7 +431,9 @@ class BisectState:
             if any(flags)
         }
         changed = {chosen for chosen, flags in stays.items() if not all(flags)}
-        counted = {chosen: tally(one.trial for one in tried) for chosen, tried in trials.items() if chosen in changed}
+        counted = {
+            chosen: tally(record.trial for record in tried) for chosen, tried in trials.items() if chosen in changed
+        }
         return replace(
             self,
             trials=trials,
@@ -442,7 +446,7 @@ class BisectState:
 
 
 def _without(mapping: Mapping[K, V], key: K) -> Mapping[K, V]:
-    return {one: value for one, value in mapping.items() if one != key}
+    return {other: value for other, value in mapping.items() if other != key}
 
 
 def fold(records: Iterable[JournalRecord]) -> BisectState:

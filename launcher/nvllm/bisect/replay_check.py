@@ -42,8 +42,8 @@ def repeat(entries: Sequence[JournalEntry], where: str) -> NextTrial | Done | Re
     """
     cure = "copy the journal again from where it was written, or use the version of nvllm which wrote it"
     refuse_any(
-        Refusal("NV804", f"{where}:{number + 1}", expected, found, cure)
-        for number, expected, found in _differing(entries)
+        Refusal("NV804", f"{where}:{number + 1}", expected, actual, cure)
+        for number, expected, actual in _differing(entries)
     )
     return answer(records.fold(entry.record for entry in entries))
 

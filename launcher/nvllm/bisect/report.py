@@ -67,7 +67,7 @@ _SHOWN = 0.0005
 def verdicts(state: BisectState) -> tuple[TrialOutcome | None, ...]:
     """Return the verdict of each set that was tried, in order; None where it is open."""
     concluded = [search.concluded(state.problem, state.evidence, chosen) for chosen in state.trials]
-    return tuple(None if one is None else one.outcome for one in concluded)
+    return tuple(None if verdict is None else verdict.outcome for verdict in concluded)
 
 
 def matrix(state: BisectState) -> list[tuple[str, ...]]:
@@ -78,9 +78,9 @@ def matrix(state: BisectState) -> list[tuple[str, ...]]:
     """
     rows: list[tuple[str, ...]] = [("patch", *map(set_hash, state.trials))]
     rows += [(patch, *("●" if patch in chosen else "·" for chosen in state.trials)) for patch in state.start.high]
-    marks = ["".join(MARKS[one.outcome] for one in tried) for tried in state.trials.values()]
+    marks = ["".join(MARKS[trial.outcome] for trial in tried) for tried in state.trials.values()]
     for first in range(0, max(map(len, marks), default=1), _WIDE):
-        rows.append(("" if first else "trials", *(one[first : first + _WIDE] for one in marks)))
+        rows.append(("" if first else "trials", *(line[first : first + _WIDE] for line in marks)))
     return rows
 
 
@@ -100,7 +100,9 @@ def matrix_text(state: BisectState, *, color: bool, width: int | None = None) ->
             line = label.ljust(label_width)
             for column, outcome in list(zip(columns, outcomes, strict=True))[first : first + at_once]:
                 cell, trials = column[number], number > len(state.start.high)
-                painted = "".join(_painted(one, _OUTCOMES[one]) for one in cell) if trials else _painted(cell, outcome)
+                painted = (
+                    "".join(_painted(mark, _OUTCOMES[mark]) for mark in cell) if trials else _painted(cell, outcome)
+                )
                 line += "  " + (painted if color else cell) + " " * (_WIDE - len(cell))
             lines.append(line.rstrip())
         blocks.append("\n".join(lines))
@@ -222,7 +224,9 @@ def _rest(start: BisectStart, done: Done, without: str) -> list[str]:
     most = f"in at most {_most_percent(start, tally)} % of boots, 95 % ({tally})"
     if done.further:
         left = f"is still {kept}" if shows else f"{verb} too, {most}"
-        others = [f"{', '.join(one.culprits)}{'' if one.certified else ' (not certified)'}" for one in done.further]
+        others = [
+            f"{', '.join(cause.culprits)}{'' if cause.certified else ' (not certified)'}" for cause in done.further
+        ]
         return [
             f"{everything} {left}. Further causes: {'; '.join(others)}.",
             *_rest(start, done.further[-1], "any of these causes"),
@@ -292,8 +296,8 @@ def replicas_text(state: BisectState, chosen: PatchSet) -> str:
 def corrections_text(state: BisectState) -> str:
     """Return what was said when the probe was corrected; empty if it never was."""
     lines = [
-        f"the probe was corrected; verdicts of the one before that still hold: {_KEPT[one.kept]}"
-        for one in state.corrections
+        f"the probe was corrected; verdicts of the one before that still hold: {_KEPT[correction.kept]}"
+        for correction in state.corrections
     ]
     return "\n".join(lines)
 
@@ -362,7 +366,7 @@ def data(state: BisectState, done: Done | None) -> dict[str, Json]:
             "comes_along": [{"patch": name, "required_by": list(by)} for name, by in done.along],
             "first": done.first,
             "rest": None if done.rest is None else _line_data(state, done.rest),
-            "further": [list(one.culprits) for one in done.further],
+            "further": [list(cause.culprits) for cause in done.further],
             "stopped": done.stopped,
             "builds": _spread_data(done),
             "assumptions": assumptions(done),
@@ -373,7 +377,7 @@ def data(state: BisectState, done: Done | None) -> dict[str, Json]:
         "find": state.start.find,
         "mode": state.start.mode,
         "ends": [_end_data(state, name, chosen) for name, chosen in state.problem.ends.items()],
-        "corrections": [one.kept for one in state.corrections],
+        "corrections": [correction.kept for correction in state.corrections],
         "sets": [_set_data(state, chosen) for chosen in state.trials],
         "posterior": dict(known(state, done)),
         "found": answer,
@@ -417,7 +421,7 @@ def _end_data(state: BisectState, name: str, chosen: PatchSet) -> Json:
 def _set_data(state: BisectState, chosen: PatchSet) -> Json:
     evidence, built = state.evidence, state.builds.get(chosen)
     verdict = search.concluded(state.problem, evidence, chosen)
-    tried: list[Json] = [_without_set(one) for one in state.trials[chosen]]
+    tried: list[Json] = [_without_set(trial) for trial in state.trials[chosen]]
     loaded: list[Json] = [
         {"tree": tree, "bad": counted.bad, "good": counted.good}
         for tree, counted in state.tallies[chosen].artifacts.items()

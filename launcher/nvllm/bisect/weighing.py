@@ -155,18 +155,18 @@ class Search(ABC):
         for part in parts:
             bad, good = (whole, part) if self.problem.find == "break" else (part, whole)
             ends: dict[PatchSet | str, EndName] = {self._source(bad): "bad", self._source(good): "good"}
-            turns = judge.in_turn([(ends.get(self._source(one)), mark) for one, mark in self.evidence.history])
+            turns = judge.in_turn([(ends.get(self._source(chosen)), mark) for chosen, mark in self.evidence.history])
             odds = judge.difference(turns.bad, turns.good, enough, 1)
             if odds.pairs is not None:
                 continue
-            blocked = len(ends) < 2 or any(self.evidence.tally(one).blocked for one in (whole, part))
+            blocked = len(ends) < 2 or any(self.evidence.tally(chosen).blocked for chosen in (whole, part))
             if blocked or len(turns.bad) >= self.settings.patience:
                 proved = False
                 continue
             after_whole = ends[self._source(part)] == turns.waiting
             asked[part if after_whole else whole] = f"{odds.value:.3g} of {enough:.3g}"
         if asked:
-            chosen = next((one for one in asked if one != whole), whole)
+            chosen = next((part for part in asked if part != whole), whole)
             yield from self.want(chosen, f"in turn with the other sets: evidence {asked[chosen]}", "certificate")
         if not proved:
             self.notes.append(_NOT_IN_TURN)
@@ -175,7 +175,9 @@ class Search(ABC):
     def spread(self, culprits: Iterable[str]) -> BuildSpread:
         """Return how much builds differ, if CULPRITS are the answer."""
         cause = self.combinations.closed(culprits)
-        counts = {self._source(one): (one, self.problem.count(tally)) for one, tally in self.evidence.tallies.items()}
+        counts = {
+            self._source(chosen): (chosen, self.problem.count(tally)) for chosen, tally in self.evidence.tallies.items()
+        }
         tried = [(chosen, count) for chosen, count in counts.values() if count.hits + count.misses]
         return homogeneity.spread(
             self._before,
@@ -203,8 +205,12 @@ class Search(ABC):
         else:
             lacking = [*self._nearly(self.combinations.without(self.problem.high, done.culprits) | self.problem.low)]
         whole = self.combinations.closed(done.culprits)
-        affected = [one for one, tally in self.evidence.tallies.items() if self.problem.count(tally).hits]
-        lacking += [one for one in affected if not whole <= one != self.problem.low and self._alone(one) > LOOSE_DOUBT]
+        affected = [chosen for chosen, tally in self.evidence.tallies.items() if self.problem.count(tally).hits]
+        lacking += [
+            chosen
+            for chosen in affected
+            if not whole <= chosen != self.problem.low and self._alone(chosen) > LOOSE_DOUBT
+        ]
         expected = dict.fromkeys(self.with_others(done.certificate[0].chosen), True)
         for chosen, shows in (expected | dict.fromkeys(lacking, False)).items():
             for doubt in (LOOSE_DOUBT, self._refuting):  # the second only where the first contradicts
@@ -224,8 +230,8 @@ class Search(ABC):
         if self.settings.same_bytes:
             return ()
         smaller = [self.combinations.without(whole, [patch]) for patch in self.combinations.ordered(whole)]
-        dropped = {one: sum(self.weights.get(patch, 0.0) for patch in whole - one) for one in smaller}
-        sets = sorted((one for one in smaller if self.problem.low < one), key=dropped.__getitem__)
+        dropped = {part: sum(self.weights.get(patch, 0.0) for patch in whole - part) for part in smaller}
+        sets = sorted((part for part in smaller if self.problem.low < part), key=dropped.__getitem__)
         return tuple(dict.fromkeys(sets))[:_NEARLY]
 
     def still_shows(self, rest: Line) -> Asking[bool]:
@@ -239,7 +245,7 @@ class Search(ABC):
     def compare_builds(self) -> Asking[None]:
         """Ask for another trial of the build that has the fewest, unless each has enough to show that it differs."""
         tallies = self.evidence.tallies
-        few = [one for one, tally in tallies.items() if not tally.blocked and tally.conclusive < _EACH]
+        few = [chosen for chosen, tally in tallies.items() if not tally.blocked and tally.conclusive < _EACH]
         if few:
             yield from self.want(self._fewest(few), "whether builds differ", "certificate")
 
@@ -422,7 +428,7 @@ class Search(ABC):
         items = self.combinations.ordered(upper - lower)
         ends = (self.problem.low, self.problem.high)
         sets = [first, *itertools.islice(halves(self.combinations, lower, upper, items), _ARTIFACTS)]
-        return tuple(dict.fromkeys(one for one in sets if one not in ends))[: _ARTIFACTS - 1]
+        return tuple(dict.fromkeys(chosen for chosen in sets if chosen not in ends))[: _ARTIFACTS - 1]
 
     def certified(self, lines: Sequence[Line]) -> bool:
         """Return whether LINES prove the result, and note what they lack."""
@@ -481,7 +487,7 @@ class Search(ABC):
         index_of = {m: index + 1 for index, m in enumerate(open_to)}
         seen = {index_of[m]: self.problem.count(tallies[m]) for m in open_to if tallies[m].conclusive}
         ends = (self.problem.low, self.problem.high)
-        others = self._by_source(one for one in self.evidence.tallies if one not in (*ends, *sets.values()))
+        others = self._by_source(chosen for chosen in self.evidence.tallies if chosen not in (*ends, *sets.values()))
         lower, upper = ([all_sets[max(cell[end], 0)] for cell in cells] for end in (0, 1))
         compared = [
             Compared(
