@@ -116,7 +116,7 @@ def _table_row(table: Table, name: str) -> Iterator[_TableRow]:
     try:
         yield row
     except Refused as refused:
-        row.note(f"rejected: {', '.join(sorted({one.code for one in refused.refusals}))}")
+        row.note(f"rejected: {', '.join(sorted({refusal.code for refusal in refused.refusals}))}")
         raise
     except KeyboardInterrupt:
         row.note("interrupted")
@@ -244,7 +244,7 @@ class Bless:
                 expected = "an engine that saves what it compiled"
                 raise Refused([self._rejected("bootstrap", expected, "no such line in its log")])
             if base is not None:
-                refuse_any(self._rejected("bootstrap", *one) for one in _not_extended(timeline, covered))
+                refuse_any(self._rejected("bootstrap", *problem) for problem in _not_extended(timeline, covered))
             tree = self.store.adopt(bench, self.cure, owner=_uid(self.plan), keep=self.pin.keep)
         if base is not None:  # its graphs were compiled by the bootstrap of BASE, at that cost
             cold = replace(base.cold, kernels=base.cold.kernels + len(timeline.missed))
@@ -325,7 +325,7 @@ class Bless:
         again = slow_start.compiled_again(warm, made.cold)
         problems += [again] if again is not None else []
         touched = self._touched(tree, copy)
-        failures = [self._rejected(f"trial {number}", *one) for one in problems]
+        failures = [self._rejected(f"trial {number}", *problem) for problem in problems]
         if evaluated is not None and not evaluated.passed:
             failures.append(self._wrong_answers(evaluated, run))
         refuse_any([*failures, *touched])
@@ -427,7 +427,7 @@ def new_manifest(
         expected = f"an end after {clock.stamp(now)}, when the trials were over"
         raise refuse("NV905", "--expires", expected, clock.stamp(ends), cure)
     typical = sorted(trials, key=_took)[len(trials) // 2]
-    least = [one.kv_tokens for one in trials if one.kv_tokens is not None]
+    least = [trial.kv_tokens for trial in trials if trial.kv_tokens is not None]
     return Manifest(
         schema=manifest.SCHEMA,
         label=f"{plan.image}-{plan.profile}",
@@ -485,4 +485,4 @@ def _text(tokens: Tokens) -> str:
 
 
 def _distinct(answers: tuple[Tokens, ...]) -> str:
-    return f"{len(set(answers))} different answers: " + "; ".join(sorted(_text(one) for one in set(answers)))
+    return f"{len(set(answers))} different answers: " + "; ".join(sorted(_text(answer) for answer in set(answers)))

@@ -52,8 +52,8 @@ class Asker:
             length=state.length,
             floor=self.rules.floor,
             asked=len(answered),
-            correct=sum(one.correct for one in answered),
-            timeouts=sum(one.timed_out for one in answered),
+            correct=sum(answer.correct for answer in answered),
+            timeouts=sum(answer.timed_out for answer in answered),
             answers=hashlib.sha256(written).hexdigest(),
         )
 

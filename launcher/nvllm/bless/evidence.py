@@ -24,7 +24,7 @@ def begin(instance: Path) -> Path:
     """Create and return a directory for the next bless below INSTANCE. Raises Refused NV911 if it cannot."""
     with durable.writing(instance):
         ensure(instance)
-        number = max((int(one.name) for one in _numbered(instance)), default=0)
+        number = max((int(path.name) for path in _numbered(instance)), default=0)
         durable.reached("counted")
         while True:
             number += 1
@@ -43,9 +43,9 @@ def newest(instance: Path) -> Path | None:
 
 def needed(bless: Path, logs: Set[str]) -> bool:
     """Return whether the directory of a BLESS holds a log whose sha256 is one of LOGS."""
-    boots = [RunDirectory(one).log for one in bless.glob("*")]
+    boots = [RunDirectory(path).log for path in bless.glob("*")]
     return any(canonical.sha256_file(log) in logs for log in boots if log.is_file())
 
 
 def _numbered(instance: Path) -> list[Path]:
-    return [one for one in instance.glob("*") if one.name.isascii() and one.name.isdigit()]
+    return [path for path in instance.glob("*") if path.name.isascii() and path.name.isdigit()]

@@ -15,18 +15,21 @@ CHECKS = ("repeats agree", "prompts apart", "loaded", "nothing saved", "tree kep
 
 def html(manifest: Manifest, state: str) -> str:
     """Return the blessing of MANIFEST, which is in STATE, as one HTML page without external resources."""
-    boots = [("bootstrap", manifest.cold.phases), *((f"trial {one.number}", one.phases) for one in manifest.trials)]
+    boots = [
+        ("bootstrap", manifest.cold.phases),
+        *((f"trial {trial.number}", trial.phases) for trial in manifest.trials),
+    ]
     started = [
-        plots.Start(name, tuple((one.name, one.seconds, end) for one, end in zip(phases, ends, strict=True)))
+        plots.Start(name, tuple((phase.name, phase.seconds, end) for phase, end in zip(phases, ends, strict=True)))
         for name, phases in boots
-        for ends in [[*accumulate(one.seconds for one in phases)]]
+        for ends in [[*accumulate(phase.seconds for phase in phases)]]
     ]
     return rendered(
         Path(__file__).with_name("page.html.jinja"),
         title=f"Blessing of {manifest.image}, {manifest.profile}",
         conclusion=_conclusion(manifest),
         facts=[*_facts(manifest, state)],
-        columns=("check", *(str(one.number) for one in manifest.trials)),
+        columns=("check", *(str(trial.number) for trial in manifest.trials)),
         checks=[
             (name, [checked[index] for checked in map(_checks, manifest.trials)]) for index, name in enumerate(CHECKS)
         ],
@@ -34,7 +37,7 @@ def html(manifest: Manifest, state: str) -> str:
         started=started,
         phases=plots.phase_names(started),
         timelines=plots.timelines("Phases of every start", started),
-        processor=[manifest.cold.processor, *(one.processor for one in manifest.trials)],
+        processor=[manifest.cold.processor, *(trial.processor for trial in manifest.trials)],
         coverage=manifest.coverage,
     )
 
@@ -45,7 +48,7 @@ def _checks(trial: TrialRecord) -> tuple[bool, ...]:
 
 
 def _conclusion(manifest: Manifest) -> str:
-    good = len({one.boot for one in manifest.trials if one.good})
+    good = len({trial.boot for trial in manifest.trials if trial.good})
     claim = manifest.claim
     text = f"{good} of {claim.boots} fresh boots were good: at least {int(claim.bound * 100)} % of boots are"
     return f"{text}, at 95 % confidence.{' UNSAFE: no production profile serves it.' if manifest.unsafe else ''}"
@@ -63,6 +66,6 @@ def _facts(manifest: Manifest, state: str) -> Iterator[tuple[str, str]]:
         "answers",
         f"{manifest.claim.replays} to {manifest.claim.prompts} prompts; repeats in a boot add nothing to the claim",
     )
-    yield from (("evaluation", one.summary) for one in manifest.evaluations)
+    yield from (("evaluation", evaluation.summary) for evaluation in manifest.evaluations)
     yield "bootstrap", f"{cold.saved} saved; {cold.compiles} compiles in its log, {cold.kernels} kernels in no cache"
     yield "KV tokens", str(manifest.kv_tokens or "unknown")

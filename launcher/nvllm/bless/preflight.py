@@ -87,7 +87,7 @@ def preflight(
         cure = f"nvllm bless {plan.image} --profile {plan.profile}"
         refusals.append(Refusal("NV108", "--extend", "a blessing of this serve hash, to extend", "none", cure))
     if len(existing) > 1 or (existing and not (request.replace or request.extend)):
-        names = ", ".join(one.path.name for one in existing)
+        names = ", ".join(blessing.path.name for blessing in existing)
         cure = f"nvllm bless {plan.image} --profile {plan.profile} --rebless"
         if len(existing) > 1:
             cure = f"remove all but one of {names} with `git rm`"

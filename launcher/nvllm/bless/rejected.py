@@ -46,7 +46,7 @@ def keep(bless: Path, tree_hash: str, days: int, refused: Refused, now: float) -
     if not all(refusal.blame in OF_THE_COMPILE for refusal in refused.refusals):
         return None
     # Cut: a refusal may quote the last lines of a log.
-    reasons = tuple(f"{one.code} {one.where}: {one.found}"[:500] for one in refused.refusals)
+    reasons = tuple(f"{refusal.code} {refusal.where}: {refusal.found}"[:500] for refusal in refused.refusals)
     record = RejectedTree(SCHEMA, tree_hash, clock.stamp(now + days * DAY), reasons)
     durable.replace(bless / _NAME, documents.encode(FORM, record), 0o600)
     return record

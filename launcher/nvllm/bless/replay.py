@@ -53,7 +53,7 @@ def replays(ask: Ask, prompt: str) -> Replays:
     other = OTHER if prompt != OTHER else f"{OTHER} five"
     alone = tuple(ask(prompt) for _ in range(REPEATS // 2))
     turns = [(ask(other), ask(prompt)) for _ in range(REPEATS - REPEATS // 2)]
-    return Replays(alone, tuple(one for one, _ in turns), tuple(two for _, two in turns))
+    return Replays(alone, tuple(between for between, _ in turns), tuple(after for _, after in turns))
 
 
 def greedy(plan: LaunchPlan, prompt: str, timeout: float) -> Tokens:
@@ -69,4 +69,4 @@ def greedy(plan: LaunchPlan, prompt: str, timeout: float) -> Tokens:
 
 
 def _token_ids(body: Any) -> Tokens:
-    return tuple(int(one) for one in body["choices"][0]["token_ids"])
+    return tuple(int(token) for token in body["choices"][0]["token_ids"])
