@@ -63,5 +63,5 @@ FORM_ANSWER = Form(
 
 def lines(answers: Iterable[Answered]) -> bytes:
     """Return ANSWERS as a file has them, one a line."""
-    documents_of = (documents.unstructure(FORM_ANSWER, one) for one in answers)
+    documents_of = (documents.unstructure(FORM_ANSWER, answer) for answer in answers)
     return b"".join(canonical.encode(document) + b"\n" for document in documents_of)

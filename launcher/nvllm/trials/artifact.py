@@ -70,7 +70,7 @@ class LoadingStart:
             return []
         self.start.read_log()
         signs = [sign for _, sign in staged_cache.reuse(self.start.timeline, list(scratch or ()), tree)]
-        signs += [f"{one.where}: {one.found}" for one in staging.recheck(self.copy, "")]
+        signs += [f"{refusal.where}: {refusal.found}" for refusal in staging.recheck(self.copy, "")]
         return signs + (["no listing of what it wrote"] if scratch is None else [])
 
 

@@ -302,7 +302,7 @@ def with_own_sentinels(build: Build, name: str, series: Series) -> Build:
 def blamed(refused: Refused, seconds: float) -> TrialResult:
     """Return the untestable trial of a set that caused REFUSED. Raises REFUSED if the set did not cause all of it."""
     stages = {_STAGE_OF.get(refusal.blame) for refusal in refused.refusals}
-    stage = next((one for one in ("apply", "build", "boot") if one in stages), None)
+    stage = next((stage for stage in ("apply", "build", "boot") if stage in stages), None)
     if None in stages or stage is None:
         raise refused
     kind = " ".join(sorted({refusal.code for refusal in refused.refusals}))
@@ -313,7 +313,7 @@ def blamed(refused: Refused, seconds: float) -> TrialResult:
 def last_lines(text: str) -> str:
     """Return the last lines of TEXT that a person needs to see why a trial ended as it did."""
     kept = "\n".join(text.strip().splitlines()[-_KEPT_LINES:])
-    return "".join(one if one.isprintable() or one == "\n" else "?" for one in kept[-_KEPT_CHARACTERS:])
+    return "".join(char if char.isprintable() or char == "\n" else "?" for char in kept[-_KEPT_CHARACTERS:])
 
 
 def _last_lines(written: bytes) -> str:
@@ -331,7 +331,7 @@ def run_probe(
     try:
         done = programs.run(test.command, env=proc.environment(environment, ENGINE_VARIABLES), timeout=_PROBE_TIMEOUT)
     except subprocess.TimeoutExpired as error:
-        written = b"".join(one for one in (error.stdout, error.stderr) if one is not None)
+        written = b"".join(output for output in (error.stdout, error.stderr) if output is not None)
         seconds, lines = time.monotonic() - began, _last_lines(written)
         return TrialResult(Trial("untestable", "timeout", "harness", seconds=seconds, said=lines))
     except OSError as error:

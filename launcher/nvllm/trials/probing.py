@@ -246,5 +246,7 @@ _FIELDS: Mapping[str, tuple[Json, str, Callable[[Json], bool]]] = MappingProxyTy
 
 def output_hash(answers: Sequence[Answered]) -> str:
     """Return the sha256 of what ANSWERS say, without how long they took."""
-    rows: Json = [[one.id, one.correct, one.found, one.tokens, one.text, one.problem] for one in answers]
+    rows: Json = [
+        [answer.id, answer.correct, answer.found, answer.tokens, answer.text, answer.problem] for answer in answers
+    ]
     return hashlib.sha256(canonical.encode(rows)).hexdigest()

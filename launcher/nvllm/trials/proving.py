@@ -76,7 +76,7 @@ def sets(series: Series, enabled: Sequence[str], patch: Patch) -> Sets:
     """
     required = [other.id for other in patchcheck.requirements(series, patch)]
     whole = patchset.choose(series, [*enabled, *required, patch.id], where=f"the set to prove {patch.id} in")
-    ids = tuple(one.id for one in whole)
+    ids = tuple(member.id for member in whole)
     return Sets(patch, without(series, ids, [patch.id]), ids)
 
 
@@ -244,9 +244,9 @@ class ProofBench:
 
     def _sentinels(self, patch_id: str) -> frozenset[str]:
         """Return the sentinels that are on for a patch: those of the profile, of the patch and of what it requires."""
-        (patch,) = [one for one in self.series.patches if one.id == patch_id]
+        (patch,) = [patch for patch in self.series.patches if patch.id == patch_id]
         needed = (patch, *patchcheck.requirements(self.series, patch))
-        own = {one.sentinel.name for one in needed if one.sentinel is not None}
+        own = {patch.sentinel.name for patch in needed if patch.sentinel is not None}
         return frozenset(own | {*self.spec.profiles[self.bench.profile].sentinels})
 
 

@@ -108,5 +108,5 @@ def drawn(questions: Sequence[Question], count: int | None, seed: int) -> tuple[
 
 def prompts_hash(questions: Sequence[Question], asking: Asking) -> str:
     """Return the hash of what is asked, how, and of what counts as correct."""
-    rows: Json = [[one.id, asking.prompt_of(one), one.number] for one in questions]
+    rows: Json = [[question.id, asking.prompt_of(question), question.number] for question in questions]
     return canonical.digest("nvllm.questions/2", [rows, [*asking.stop], asking.extraction])
