@@ -118,7 +118,7 @@ class Blessings:
         One that is damaged or revoked is left out: it can neither be tried nor served.
         """
         every = _below(self.waiting, trusted.state(self.memory.parent, "NV908"))
-        return tuple(one for path, one in whole(every) if not self.revocations.against(path, one))
+        return tuple(candidate for path, candidate in whole(every) if not self.revocations.against(path, candidate))
 
     @property
     def waiting(self) -> Path:
@@ -130,10 +130,10 @@ class Blessings:
 
         Raises Refused NV107 with CURE if there is none, or more than one.
         """
-        known = [one for one in self.candidates() if one.serve_hash == serve_hash]
-        matching = [one for one in known if _begins(one, name)]
+        known = [candidate for candidate in self.candidates() if candidate.serve_hash == serve_hash]
+        matching = [candidate for candidate in known if _begins(candidate, name)]
         if len(matching) != 1:
-            names = ", ".join(one.tree_hash[:12] for one in known) or "none is here"
+            names = ", ".join(candidate.tree_hash[:12] for candidate in known) or "none is here"
             expected = f"a candidate of serve hash {serve_hash[:12]}: {names}"
             raise refuse("NV107", "--candidate", expected, ascii(name[:80]), cure)
         return matching[0]
@@ -156,9 +156,9 @@ class Blessings:
         there is more than one, and NV908 if its manifest is damaged.
         """
         matching = self._matching(name)
-        refuse_any(refusal for one in matching for refusal in one.refusals)
-        hashes = {one.tree_hash for _, one in whole(matching)}
-        hashes = hashes or {one.tree_hash for one in self.candidates() if _begins(one, name)}
+        refuse_any(refusal for blessing in matching for refusal in blessing.refusals)
+        hashes = {blessed.tree_hash for _, blessed in whole(matching)}
+        hashes = hashes or {candidate.tree_hash for candidate in self.candidates() if _begins(candidate, name)}
         if not hashes and _WHOLE.fullmatch(name):
             return name
         if len(hashes) != 1:
@@ -168,21 +168,23 @@ class Blessings:
     def naming(self, tree_hash: str) -> tuple[str, ...]:
         """Return the file names of all manifests, also archived ones, that name the tree of TREE_HASH."""
         every = (*self.all(), *self.archived())
-        return tuple(path.name for path, one in whole(every) if one.tree_hash == tree_hash)
+        return tuple(path.name for path, blessed in whole(every) if blessed.tree_hash == tree_hash)
 
     def _matching(self, name: str) -> list[Blessing]:
         """Return the blessings called NAME: by file name, else by label or hash; those in force come first."""
         in_force, archived = self.all(), self.archived()
-        files = [one for one in (*in_force, *archived) if one.path.stem == name.removesuffix(".json")]
+        files = [blessing for blessing in (*in_force, *archived) if blessing.path.stem == name.removesuffix(".json")]
         return (
-            files or [one for one in in_force if _called(one, name)] or [one for one in archived if _called(one, name)]
+            files
+            or [blessing for blessing in in_force if _called(blessing, name)]
+            or [blessing for blessing in archived if _called(blessing, name)]
         )
 
     def _unnamed(self, name: str, matching: Sequence[Blessing]) -> Refusal:
-        known = ", ".join(one.path.stem for one in (*self.all(), *self.archived()))
+        known = ", ".join(blessing.path.stem for blessing in (*self.all(), *self.archived()))
         expected = f"one of {known}" if known else "a blessing; there is none"
         matches = (
-            f"{len(matching)} called {name}: {', '.join(one.path.stem for one in matching)}"
+            f"{len(matching)} called {name}: {', '.join(blessing.path.stem for blessing in matching)}"
             if matching
             else ascii(name)
         )
@@ -191,9 +193,13 @@ class Blessings:
     def of(self, serve_hash: str) -> tuple[Blessing, ...]:
         """Return the blessings of SERVE_HASH, and the damaged ones that may be of it."""
         return tuple(
-            one
-            for one in self.all()
-            if (_may_be(one.path, serve_hash) if one.manifest is None else one.manifest.serve_hash == serve_hash)
+            blessing
+            for blessing in self.all()
+            if (
+                _may_be(blessing.path, serve_hash)
+                if blessing.manifest is None
+                else blessing.manifest.serve_hash == serve_hash
+            )
         )
 
     def trees(self) -> frozenset[str]:
@@ -202,9 +208,9 @@ class Blessings:
         Raises Refused NV908 if a manifest is damaged, because the tree that it names is not known.
         """
         every = self.all()
-        refuse_any(refusal for one in every for refusal in one.refusals)
-        in_force = {one.tree_hash for _, one in whole(every)}
-        return frozenset(in_force | {one.tree_hash for one in self.candidates()})
+        refuse_any(refusal for blessing in every for refusal in blessing.refusals)
+        in_force = {blessed.tree_hash for _, blessed in whole(every)}
+        return frozenset(in_force | {candidate.tree_hash for candidate in self.candidates()})
 
     def restorable(self) -> frozenset[str]:
         """Return the hashes of the trees that `nvllm manifest restore` can bring back, which stay in the tree store.
@@ -212,14 +218,14 @@ class Blessings:
         Of each serve hash with a manifest in force that is the tree of the newest archived one that has another tree
         and is not revoked. All before it go: each rebless would leave one more for ever.
         """
-        in_force = {one.serve_hash: one.tree_hash for _, one in whole(self.all())}
+        in_force = {blessed.serve_hash: blessed.tree_hash for _, blessed in whole(self.all())}
         newest: dict[str, Manifest] = {}
         for path, earlier in whole(self.archived()):
             known, now = newest.get(earlier.serve_hash), in_force.get(earlier.serve_hash, earlier.tree_hash)
             newer = known is None or earlier.version > known.version
             if newer and earlier.tree_hash != now and not self.revocations.against(path, earlier):
                 newest[earlier.serve_hash] = earlier
-        return frozenset(one.tree_hash for one in newest.values())
+        return frozenset(blessed.tree_hash for blessed in newest.values())
 
     def logs(self) -> frozenset[str]:
         """Return the sha256 of every log that a manifest names, in force or archived.
@@ -227,7 +233,7 @@ class Blessings:
         A damaged manifest may name any hash that its text holds. Raises Refused NV908 for one that cannot be read.
         """
         every = (*self.all(), *self.archived())
-        digests = {trial.log for _, one in whole(every) for trial in one.trials}
+        digests = {trial.log for _, blessed in whole(every) for trial in blessed.trials}
         refusals: list[Refusal] = []
         for blessing in every:
             if blessing.manifest is None:
@@ -250,10 +256,12 @@ class Blessings:
         another image, NV919 without the evaluation that is demanded.
         """
         blessings = self.of(query.serve_hash)
-        refusals = [refusal for one in blessings for refusal in one.refusals]
+        refusals = [refusal for blessing in blessings for refusal in blessing.refusals]
         matching = whole(blessings)
         if not blessings:
-            candidates = [one.tree_hash for one in self.candidates() if one.serve_hash == query.serve_hash]
+            candidates = [
+                candidate.tree_hash for candidate in self.candidates() if candidate.serve_hash == query.serve_hash
+            ]
             raise Refused(_none(query, self.directory, whole(self.all()), candidates))
         if len(matching) > 1:
             names = ", ".join(path.name for path, _ in matching)
@@ -285,8 +293,8 @@ class Blessings:
         """Return every reason not to serve QUERY by the manifest BLESSED at PATH."""
         refusals = self.reasons_against(path, blessed, query.now)
         if query.dev:  # a `dev` profile may be served by a bless with fewer trials (docs/bless.md)
-            refusals = [one for one in refusals if one.blame != "few trials"]
-        if not any(one.blame == "age" for one in refusals):  # the manifest may be older than valid-days
+            refusals = [refusal for refusal in refusals if refusal.blame != "few trials"]
+        if not any(refusal.blame == "age" for refusal in refusals):  # the manifest may be older than valid-days
             refusals += _too_old(path, blessed, query)
         if blessed.image_id is not None and query.image_id and blessed.image_id != query.image_id:
             cure = f"{query.cure} --rebless"
@@ -335,7 +343,7 @@ class Blessings:
 
 def whole(blessings: Iterable[Blessing]) -> list[tuple[Path, Manifest]]:
     """Return path and manifest of each of BLESSINGS that is not damaged."""
-    return [(one.path, one.manifest) for one in blessings if one.manifest is not None]
+    return [(blessing.path, blessing.manifest) for blessing in blessings if blessing.manifest is not None]
 
 
 def _begins(candidate: Manifest, name: str) -> bool:
@@ -406,9 +414,9 @@ def _none(
         ]
     nearest = min(
         (
-            (explain.differences(one.factors, query.factors), path, one)
-            for path, one in known
-            if (one.image, one.profile) == (query.image, query.profile)
+            (explain.differences(blessed.factors, query.factors), path, blessed)
+            for path, blessed in known
+            if (blessed.image, blessed.profile) == (query.image, query.profile)
         ),
         key=lambda entry: (len(entry[0]), entry[1]),
         default=None,
@@ -419,6 +427,12 @@ def _none(
     differing, path, _ = nearest
     missing = "nothing"
     return [
-        Refusal("NV910", f"{path}: .factors{one.path}", one.before or missing, one.after or missing, query.cure)
-        for one in differing
+        Refusal(
+            "NV910",
+            f"{path}: .factors{difference.path}",
+            difference.before or missing,
+            difference.after or missing,
+            query.cure,
+        )
+        for difference in differing
     ]

@@ -94,24 +94,28 @@ class Tree:
     @property
     def lock_directories(self) -> tuple[str, ...]:
         """Paths of the directories of a sealed tree that the engine writes lock files into, outside of the `seeds`."""
-        locks = [one.path for one in self.directories if _named(one.path, {LOCKS})]
+        locks = [directory.path for directory in self.directories if _named(directory.path, {LOCKS})]
         return tuple(path for path in locks if not any(path.startswith(f"{seed}/") for seed in self.seeds))
 
     @property
     def seeds(self) -> tuple[str, ...]:
         """Paths of the directories of a sealed tree that the engine gets as a writable copy."""
-        return tuple(one.path for one in self.directories if _named(one.path, {INDUCTOR}) and one.mode == _MOUNT_POINT)
+        return tuple(
+            directory.path
+            for directory in self.directories
+            if _named(directory.path, {INDUCTOR}) and directory.mode == _MOUNT_POINT
+        )
 
     def below(self, directory: str) -> tuple[TreeFile, ...]:
         """Return the files below DIRECTORY, with paths relative to it."""
         start = f"{directory}/"
-        files = [one for one in self.files if one.path.startswith(start)]
-        return tuple(replace(one, path=one.path.removeprefix(start)) for one in files)
+        files = [file for file in self.files if file.path.startswith(start)]
+        return tuple(replace(file, path=file.path.removeprefix(start)) for file in files)
 
     @property
     def written(self) -> Set[str]:
         """Names of the directories of a sealed tree that the engine writes into."""
-        return {PurePosixPath(one.path).name for one in self.directories if one.mode == _MOUNT_POINT}
+        return {PurePosixPath(directory.path).name for directory in self.directories if directory.mode == _MOUNT_POINT}
 
     @property
     def is_sealed(self) -> bool:
@@ -124,8 +128,11 @@ class Tree:
         Only directories with one of the names WRITTEN stay writable for their owner: a tmpfs is mounted on them.
         """
         return of(
-            [replace(one, mode=sealed_mode(one.mode)) for one in self.files],
-            [replace(one, mode=_MOUNT_POINT if _named(one.path, written) else _EXECUTABLE) for one in self.directories],
+            [replace(file, mode=sealed_mode(file.mode)) for file in self.files],
+            [
+                replace(directory, mode=_MOUNT_POINT if _named(directory.path, written) else _EXECUTABLE)
+                for directory in self.directories
+            ],
         )
 
 
@@ -148,8 +155,8 @@ def sealed_mode(mode: str) -> str:
 
 def problems(tree: Tree) -> Iterator[tuple[str, str]]:
     """Yield path and problem of each reason why no directory can have TREE, which comes from a file."""
-    directories = {one.path for one in tree.directories}
-    paths = [*(one.path for one in tree.files), *(one.path for one in tree.directories)]
+    directories = {directory.path for directory in tree.directories}
+    paths = [*(file.path for file in tree.files), *(directory.path for directory in tree.directories)]
     if TOP not in directories:
         yield TOP, "not among the directories"
     for path in sorted({path for path in paths if paths.count(path) > 1}):
@@ -170,7 +177,7 @@ class Unfit(Exception):  # noqa: N818 - what was found, not an error of the prog
 
     def __init__(self, problem: str, expected: str = "a regular file of its owner alone, with one name") -> None:
         super().__init__(problem)
-        self.found = problem
+        self.problem = problem
         self.expected = expected
 
 
@@ -231,9 +238,9 @@ def differences(expected: Tree, actual: Tree, top: Path, cure: str) -> list[Refu
             for before, seen in _pairs(recorded.get(path), there.get(path), kind):
                 refusals.append(Refusal("NV907", _shown(top, path), before, seen, cure))
 
-    compare({one.path: one for one in expected.files}, {one.path: one for one in actual.files}, "file")
-    directories = {one.path: one for one in actual.directories}
-    compare({one.path: one for one in expected.directories}, directories, "directory")
+    compare({file.path: file for file in expected.files}, {file.path: file for file in actual.files}, "file")
+    directories = {directory.path: directory for directory in actual.directories}
+    compare({directory.path: directory for directory in expected.directories}, directories, "directory")
     return refusals
 
 
@@ -279,7 +286,7 @@ class _Walker:
         try:
             visit()
         except Unfit as unfit:
-            self.refuse(path, unfit.expected, unfit.found)
+            self.refuse(path, unfit.expected, unfit.problem)
         except FileNotFoundError:
             self.refuse(path, "a file that is there until it is read", "it was removed")
         except OSError as error:

@@ -200,7 +200,7 @@ class Manifest:
     @property
     def evaluations(self) -> list[EvaluationRecord]:
         """What its trials were asked besides the probe, and how it came out."""
-        return [one.evaluation for one in self.trials if one.evaluation is not None]
+        return [trial.evaluation for trial in self.trials if trial.evaluation is not None]
 
     @property
     def cure(self) -> str:
@@ -252,9 +252,11 @@ def expiry(created: float, expires: int | None, valid_days: int | None) -> int |
 
 def claimed(trials: tuple[TrialRecord, ...], asked: float | None) -> Claim:
     """Return what TRIALS show. Two trials in one container count as one."""
-    boots = {one.boot for one in trials}
-    bound = confidence.lower_bound(len(boots)) if all(one.good for one in trials) else 0.0
-    return Claim(asked, len(boots), bound, sum(one.prompts for one in trials), sum(one.replays for one in trials))
+    boots = {trial.boot for trial in trials}
+    bound = confidence.lower_bound(len(boots)) if all(trial.good for trial in trials) else 0.0
+    return Claim(
+        asked, len(boots), bound, sum(trial.prompts for trial in trials), sum(trial.replays for trial in trials)
+    )
 
 
 def encode(manifest: Manifest) -> bytes:

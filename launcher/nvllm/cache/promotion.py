@@ -22,7 +22,7 @@ from nvllm.core.refusal import Refusal, refuse_any
 def next_version(blessings: Blessings, serve_hash: str) -> int:
     """Return the version of the next blessing of SERVE_HASH: above every version that is known on this host."""
     every = whole((*blessings.all(), *blessings.archived()))  # a damaged one is never served
-    known = [one.version for _, one in every if one.serve_hash == serve_hash]
+    known = [blessed.version for _, blessed in every if blessed.serve_hash == serve_hash]
     seen = blessings.versions.newest(serve_hash)
     return max([*known, seen[0] if seen is not None else 0]) + 1
 
@@ -102,11 +102,13 @@ def _archived(old: Blessing, data: bytes) -> str:
 def _in_the_way(blessings: Blessings, new: Manifest, old: Blessing | None) -> list[Refusal]:
     """Return NV902 unless exactly OLD is in force for the serve hash of NEW, under the file name of NEW."""
     path = blessings.directory / new.filename
-    in_force = [one for one in blessings.all() if one.path == path or one in blessings.of(new.serve_hash)]
+    in_force = [
+        blessing for blessing in blessings.all() if blessing.path == path or blessing in blessings.of(new.serve_hash)
+    ]
     if in_force == ([] if old is None else [old]) and (old is None or old.path == path):
         return []
     expected = f"{path.name}, as it was read" if old is not None else "no blessing of this serve hash, nor of this name"
-    names = ", ".join(one.path.name for one in in_force) or "none"
+    names = ", ".join(blessing.path.name for blessing in in_force) or "none"
     return [Refusal("NV902", str(path), expected, names, new.cure)]
 
 

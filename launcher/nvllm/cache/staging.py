@@ -110,7 +110,7 @@ def _exact(source: Path, expected: Tree, cure: str, consume: Consumer) -> None:
         refuse_any(refusals)
     refused = {refusal.where for refusal in refusals}
     wrong = cachetree.differences(expected, actual, source, cure)
-    refuse_any([*refusals, *(one for one in wrong if one.where not in refused)])
+    refuse_any([*refusals, *(refusal for refusal in wrong if refusal.where not in refused)])
 
 
 def copy(source: Path, target: Path, cure: str, *, owner: int | None, written: Set[str] = cachetree.WRITTEN) -> Tree:
