@@ -72,16 +72,19 @@ def of_build(blessings: Blessings, image: str, profile: str, build_hash: str, no
     Raises Refused NV901 if there is none, and every reason not to serve one of them at NOW.
     """
     matching = [
-        one
-        for one in blessings.all()
-        if one.manifest is not None
-        and (one.manifest.image, one.manifest.profile, one.manifest.build_hash) == (image, profile, build_hash)
+        blessing
+        for blessing in blessings.all()
+        if blessing.manifest is not None
+        and (blessing.manifest.image, blessing.manifest.profile, blessing.manifest.build_hash)
+        == (image, profile, build_hash)
     ]
     cure = f"nvllm bless {image} --profile {profile}"
     if not matching:
         expected = f"a blessing of {profile} of image {image}, build hash {build_hash[:12]}"
         raise refuse("NV901", str(blessings.directory), expected, "none", cure)
-    refuse_any(reason for path, one in whole(matching) for reason in blessings.reasons_against(path, one, now))
+    refuse_any(
+        reason for path, manifest in whole(matching) for reason in blessings.reasons_against(path, manifest, now)
+    )
     return matching
 
 
@@ -142,7 +145,10 @@ def packed(
 
 def _layer(directory: Path, tree: Tree, path: Path, progress: Progress) -> Layer:
     """Write TREE, which is at DIRECTORY, as the layer at PATH, with its modes."""
-    entries = [TarEntry(one.path, "directory", 0o755 if one.mode == "0755" else 0o555) for one in tree.directories]
+    entries = [
+        TarEntry(tree_directory.path, "directory", 0o755 if tree_directory.mode == "0755" else 0o555)
+        for tree_directory in tree.directories
+    ]
     for file in tree.files:
         content = tarlayer.stored(directory / file.path)
         entries.append(TarEntry(file.path, "file", 0o555 if file.mode == "0555" else 0o444, file.size, content=content))
@@ -221,9 +227,13 @@ def pull_blessing(
     manifest, signed = _chosen(repository, sha256(image), serve_hash, signers, where)
     there = blessings.of(serve_hash)
     refuse_any(blessings.revocations.against(blessings.directory / manifest.filename, manifest))
-    same = [one for one in there if one.manifest is not None and one.manifest.tree_hash == manifest.tree_hash]
+    same = [
+        blessing
+        for blessing in there
+        if blessing.manifest is not None and blessing.manifest.tree_hash == manifest.tree_hash
+    ]
     # In force already: it came by git, an nvllm that believed every registry has pulled it, or it was tried here.
-    in_force = [one for one in same if one.manifest == manifest or signers is None]
+    in_force = [blessing for blessing in same if blessing.manifest == manifest or signers is None]
     if signers is not None and not in_force:
         _require_reachable(manifest, blessings, where)
     layer = only_layer(image, where, repository)
@@ -374,10 +384,12 @@ def unpack(path: Path, tree: Tree, target: Path, cure: str) -> None:
     Raises Refused NV907 with CURE for every file that is missing, extra, or not the one in TREE, and NV306 for a torn
     archive.
     """
-    missing = {one.path: one for one in tree.files}
+    missing = {file.path: file for file in tree.files}
     name = ArchiveName(path.name, "the layer of a blessed cache", cure)
     target.mkdir(mode=0o700)
-    for directory in sorted((one.path for one in tree.directories if one.path != TOP), key=str.encode):
+    for directory in sorted(
+        (tree_directory.path for tree_directory in tree.directories if tree_directory.path != TOP), key=str.encode
+    ):
         (target / directory).mkdir(mode=0o700, parents=True, exist_ok=True)
     refusals: list[Refusal] = []
     # Beside its content a member takes a header and padding of 512 bytes each: 16 MiB are enough for 16,000 files.
@@ -390,7 +402,9 @@ def unpack(path: Path, tree: Tree, target: Path, cure: str) -> None:
             if problem is not None:
                 needed = f"sha256 {expected.sha256}, {expected.size} bytes" if expected is not None else "no such file"
                 refusals.append(Refusal("NV907", f"{name.label}: {member.name[:200]}", needed, problem, cure))
-    refusals += [Refusal("NV907", f"{name.label}: {one}", "a file", "no such file", cure) for one in missing]
+    refusals += [
+        Refusal("NV907", f"{name.label}: {missing_path}", "a file", "no such file", cure) for missing_path in missing
+    ]
     refuse_any(refusals)
 
 

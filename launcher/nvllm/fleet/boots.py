@@ -104,7 +104,7 @@ class BootMachines:
             answered = self.pool.ask_any(tasks.task_line(task), before)
             record = answered if isinstance(answered, str) else self._believed(task, *answered)
         except Refused as refused:
-            codes = ", ".join(sorted({one.code for one in refused.refusals}))
+            codes = ", ".join(sorted({refusal.code for refusal in refused.refusals}))
             self._write(replace(sent, end="refused", why=codes))
             raise
         if isinstance(record, str):
@@ -186,7 +186,7 @@ def _ready(pool: MachinePool, served: ServedProfile, machine: ClusterNode) -> Re
 
 def plan_text(machines: Sequence[ClusterNode], boots: int) -> str:
     """Return where BOOTS trials of a bless would run: the first one here, the others on MACHINES as they are free."""
-    names = ", ".join(_name(one) for one in machines)
+    names = ", ".join(_name(machine) for machine in machines)
     return f"the compile and trial 1 here; trials 2 to {boots} on {names}" if boots > 1 and names else "everything here"
 
 

@@ -73,17 +73,17 @@ class RayCluster:
 
     def machines(self) -> Sequence[ClusterNode]:
         try:
-            nodes = [one for one in ray.nodes() if one["Alive"]]
+            nodes = [node for node in ray.nodes() if node["Alive"]]
         except (RayError, ConnectionError) as error:
             raise _unreachable(self.address, "a cluster that answers", str(error)) from error
         return [
             ClusterNode(
-                one["NodeID"],
-                str(one["NodeName"]),
-                str(one["Labels"].get(LABEL, "")),
-                int(one["Resources"].get("object_store_memory", 0)),
+                node["NodeID"],
+                str(node["NodeName"]),
+                str(node["Labels"].get(LABEL, "")),
+                int(node["Resources"].get("object_store_memory", 0)),
             )
-            for one in nodes
+            for node in nodes
         ]
 
     def carry(self, machine: ClusterNode, line: bytes) -> bytes:
@@ -146,7 +146,7 @@ def _connect(named: str, address: str) -> None:
         except (RayError, ConnectionError, ValueError, RuntimeError) as error:
             # The head forks a process for each driver while other threads of it use gRPC, and the child may die of it:
             # on two busy cores in 3 connections of 27, and in none of 40 with GRPC_ENABLE_FORK_SUPPORT=0 there.
-            if attempt == _ATTEMPTS or not any(one in str(error) for one in _BROKEN):
+            if attempt == _ATTEMPTS or not any(message in str(error) for message in _BROKEN):
                 raise _unreachable(address, "a cluster that takes this token", str(error)) from error
             ray.shutdown()
         else:

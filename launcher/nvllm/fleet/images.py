@@ -60,11 +60,11 @@ def tag_of(build: Build) -> str:
 
 def lacking(image: Image, repository: Repository) -> int:
     """Return how many bytes of IMAGE REPOSITORY lacks."""
-    return sum(one.size for one in repository.lacking(_blobs(image)))
+    return sum(blob.size for blob in repository.lacking(_blobs(image)))
 
 
 def _blobs(image: Image) -> list[Blob]:
-    return [*(Blob(one.diff_id, one.size, one.path) for one in image.layers), Blob.of(image.config)]
+    return [*(Blob(layer.diff_id, layer.size, layer.path) for layer in image.layers), Blob.of(image.config)]
 
 
 def push_image(image: Image, tag: str, repository: Repository) -> Pushed:
@@ -79,7 +79,7 @@ def push_image(image: Image, tag: str, repository: Repository) -> Pushed:
     blobs = _blobs(image)
     sent = repository.push_blobs(blobs)
     digest = repository.push_manifest(tag, manifest).digest
-    return Pushed(tag, digest, sum(one.size for one in blobs), sent)
+    return Pushed(tag, digest, sum(blob.size for blob in blobs), sent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +198,14 @@ def compared(repository: Repository, digest: str | None, build: Build, builder: 
     _, deviations = compare(made, recording.of_record(_record(offered, build, None)))
     cure = f"nvllm build {build.spec.name}"
     refuse_any(
-        Refusal("NV308", f"{repository.name.where}: {one.what}", one.recorded or "none", one.built or "none", cure)
-        for one in deviations
+        Refusal(
+            "NV308",
+            f"{repository.name.where}: {deviation.what}",
+            deviation.recorded or "none",
+            deviation.built or "none",
+            cure,
+        )
+        for deviation in deviations
     )
     return sha256(offered.manifest)
 
@@ -212,7 +218,7 @@ def _offer(repository: Repository, digest: str | None, build: Build, project: Pr
 
 
 def _record(offered: _Offered, build: Build, proof: Proof | None) -> Record:
-    layers = tuple(RecordedLayer(one.name, one.diff_id, one.size) for one in offered.layers)
+    layers = tuple(RecordedLayer(layer.name, layer.diff_id, layer.size) for layer in offered.layers)
     config, manifest = sha256(offered.config), sha256(offered.manifest)
     return Record(build.spec.name, build.build_hash, config, layers, manifest, proof)
 
@@ -226,21 +232,21 @@ def _offered(data: bytes, repository: Repository) -> _Offered:
     """Return what DATA, a manifest, and its configuration say. Raises Refused NV332 if nvllm did not write them."""
     try:
         manifest = canonical.mapping(canonical.decode(data))
-        layers = [described(one) for one in _sequence(manifest.get("layers"))]
+        layers = [described(descriptor) for descriptor in _sequence(manifest.get("layers"))]
         config = repository.document(described(manifest.get("config")))
         document = canonical.mapping(canonical.decode(config))
         labels = canonical.mapping(canonical.mapping(document.get("config")).get("Labels"))
-        kinds = [str(canonical.mapping(one).get("created_by")) for one in _sequence(document.get("history"))]
-        diff_ids = [str(one) for one in _sequence(canonical.mapping(document.get("rootfs")).get("diff_ids"))]
+        kinds = [str(canonical.mapping(entry).get("created_by")) for entry in _sequence(document.get("history"))]
+        diff_ids = [str(diff_id) for diff_id in _sequence(canonical.mapping(document.get("rootfs")).get("diff_ids"))]
         name, build_hash = _identity(labels["nvllm.image"], labels["nvllm.build-hash"])
         platform = f"{document['os']}/{document['architecture']}"
     except (ValueError, KeyError) as error:
         raise _other(repository, "an image that nvllm pushed", str(error)[:200]) from error
-    named = [one.digest for one in layers]
-    if named != diff_ids or len(kinds) != len(named) or any(one.media_type != oci.LAYER for one in layers):
+    named = [layer.digest for layer in layers]
+    if named != diff_ids or len(kinds) != len(named) or any(layer.media_type != oci.LAYER for layer in layers):
         raise _other(repository, "layers as nvllm pushes them, not compressed", "others")
     pairs = zip(kinds, layers, strict=True)
-    digests = tuple(LayerDigest(oci.kind_in(kind) or kind, one.digest, one.size) for kind, one in pairs)
+    digests = tuple(LayerDigest(oci.kind_in(kind) or kind, layer.digest, layer.size) for kind, layer in pairs)
     return _Offered(name, build_hash, platform, config, data, digests)
 
 
@@ -276,12 +282,17 @@ def _against(offered: _Offered, build: Build, project: Project, repository: Repo
 def _fetched(offered: _Offered, places: Places, repository: Repository, progress: Progress) -> tuple[Layer, ...]:
     """Return the layers of OFFERED on this host, from the layer cache, the store or REPOSITORY."""
     cache, store = LayerCache(places.layers), Store(places.store)
-    cached = {one.diff_id: cache.holding(one.diff_id) for one in offered.layers}
-    missing = [_file(one) for one in offered.layers if cached[one.diff_id] is None]
+    cached = {layer.diff_id: cache.holding(layer.diff_id) for layer in offered.layers}
+    missing = [_file(layer) for layer in offered.layers if cached[layer.diff_id] is None]
     fetch.fetch(missing, store, BlobSource(repository), progress, offline=False)
     return tuple(
-        Layer(one.name, one.diff_id, one.size, cached[one.diff_id] or store.path(one.diff_id.removeprefix("sha256:")))
-        for one in offered.layers
+        Layer(
+            layer.name,
+            layer.diff_id,
+            layer.size,
+            cached[layer.diff_id] or store.path(layer.diff_id.removeprefix("sha256:")),
+        )
+        for layer in offered.layers
     )
 
 

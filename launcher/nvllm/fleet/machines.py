@@ -117,9 +117,9 @@ def _status(carrier: Carrier, machine: ClusterNode, line: bytes) -> StatusAnswer
     except NotCarriedError as error:
         return str(error)
     except Refused as refused:
-        return "; ".join(one.found for one in refused.refusals)
+        return "; ".join(refusal.found for refusal in refused.refusals)
     if isinstance(answer, RefusedAnswer):
-        return "; ".join(f"{one.code}: {one.found}" for one in answer.refusals)
+        return "; ".join(f"{refusal.code}: {refusal.found}" for refusal in answer.refusals)
     return answer if isinstance(answer, StatusAnswer) else "an answer to another question"
 
 
@@ -147,9 +147,12 @@ class MachinePool:
     def fitting(self) -> list[ClusterNode]:
         """Return the machines of the class. Raises Refused NV343 if there is none."""
         machines = sorted(self.carrier.machines(), key=_by_name)
-        fitting = [one for one in machines if self._class(one) == self.host]
+        fitting = [machine for machine in machines if self._class(machine) == self.host]
         if not fitting:
-            known = ", ".join(f"{one.name}: {self._class(one) or 'unknown'}" for one in machines) or "no machine"
+            known = (
+                ", ".join(f"{machine.name}: {self._class(machine) or 'unknown'}" for machine in machines)
+                or "no machine"
+            )
             raise refuse("NV343", "the cluster", f"a machine of class {self.host}", known, self.cure)
         return fitting
 
@@ -164,7 +167,7 @@ class MachinePool:
     def awake(self) -> list[ClusterNode]:
         """Return the machines of the class that lost nothing lately."""
         now = time.monotonic()
-        return [one for one in self.fitting() if self._rests.get(one.id, now) <= now]
+        return [machine for machine in self.fitting() if self._rests.get(machine.id, now) <= now]
 
     def ask_any(self, line: bytes, before: Callable[[ClusterNode], None]) -> tuple[ClusterNode, Answer] | str:
         """Have a free machine carry LINE. Return it with its answer, or the reason why there is none.
@@ -193,7 +196,7 @@ class MachinePool:
         answer = tasks.answer(self.carrier.carry(machine, line), machine.name)
         if not isinstance(answer, RefusedAnswer):
             return answer
-        if {one.code for one in answer.refusals} != {_ANOTHER_CLASS}:
+        if {refusal.code for refusal in answer.refusals} != {_ANOTHER_CLASS}:
             raise tasks.refusals(answer, machine.name)
         self._wrong[machine.id] = answer.host
         self.progress.note(f"{machine.name} is of class {answer.host}, and its label is wrong")
@@ -203,7 +206,7 @@ class MachinePool:
         """Return a free machine of the class, once there is one; None if `clear` was called meanwhile."""
         with self._free:
             while not self._ended:
-                machine = next((one for one in self.awake() if one.id not in self._busy), None)
+                machine = next((machine for machine in self.awake() if machine.id not in self._busy), None)
                 if machine is not None:
                     self._busy.add(machine.id)
                     return machine

@@ -27,7 +27,7 @@ def memory_monitor(environment: Mapping[str, str]) -> MemoryMonitor:
 
 def against(environment: Mapping[str, str], gpus: Collection[Gpu]) -> list[Refusal]:
     """Return why a host with GPUS tries nothing for the Ray that gave this process its ENVIRONMENT."""
-    if memory_monitor(environment) != "on" or not any(one.unified for one in gpus):
+    if memory_monitor(environment) != "on" or not any(gpu.unified for gpu in gpus):
         return []
     setting = environment.get(_MONITOR, "")
     cure = f"ray stop && {_MONITOR}=0 ray start --address=HEAD:6379 --object-store-memory=100000000"

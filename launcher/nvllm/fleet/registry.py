@@ -254,7 +254,9 @@ class Repository:
             index = self.find_manifest(digest.replace(":", "-"))
         listed = _objects_in(index or b"{}", "manifests")
         try:
-            return _descriptors([one for one in listed if one.get("artifactType", artifact_type) == artifact_type])
+            return _descriptors(
+                [entry for entry in listed if entry.get("artifactType", artifact_type) == artifact_type]
+            )
         except ValueError as error:
             raise self._refused("descriptors of what refers to it", str(error), self._look) from error
 
@@ -262,8 +264,8 @@ class Repository:
 
     def lacking(self, blobs: Sequence[Blob]) -> list[Blob]:
         """Return those of BLOBS that the registry lacks, each once."""
-        different = {one.digest: one for one in blobs}
-        return [one for digest, one in different.items() if not self._tried(functools.partial(self._has, digest))]
+        different = {blob.digest: blob for blob in blobs}
+        return [blob for digest, blob in different.items() if not self._tried(functools.partial(self._has, digest))]
 
     def push_blobs(self, blobs: Sequence[Blob]) -> int:
         """Send those of BLOBS that the registry lacks, several at a time; return how many bytes that were.
@@ -274,15 +276,15 @@ class Repository:
         lacking = self.lacking(blobs)
         refusals: list[Refusal] = []
         if lacking:
-            with self.progress.task(f"push to {self.name}", sum(one.size for one in lacking), "B") as task:
+            with self.progress.task(f"push to {self.name}", sum(blob.size for blob in lacking), "B") as task:
                 counted, stop = Serial(task), threading.Event()
                 with ThreadPoolExecutor(_AT_ONCE, "push") as pool:
-                    for sent in [pool.submit(self._push_unless, stop, one, counted) for one in lacking]:
+                    for sent in [pool.submit(self._push_unless, stop, blob, counted) for blob in lacking]:
                         with collected(refusals):
                             sent.result()
-        by_answer = {one.found: one for one in reversed(refusals)}  # one cause is one refusal
+        by_answer = {refusal.found: refusal for refusal in reversed(refusals)}  # one cause is one refusal
         refuse_any(by_answer.values())
-        return sum(one.size for one in lacking)
+        return sum(blob.size for blob in lacking)
 
     def push_manifest(self, reference: str, data: bytes) -> Descriptor:
         """Send the manifest DATA as REFERENCE, a tag or its digest, and return what names it.
@@ -302,7 +304,7 @@ class Repository:
         tag = subject.replace(":", "-")
         before = self.find_manifest(tag)
         own: Json = {**Descriptor(MANIFEST, sha256(data), len(data)).document(), "artifactType": artifact_type}
-        others = [one for one in _objects_in(before or b"{}", "manifests") if one.get("digest") != sha256(data)]
+        others = [entry for entry in _objects_in(before or b"{}", "manifests") if entry.get("digest") != sha256(data)]
         index: Json = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [*others, own]}
         self._put(tag, canonical.encode(index), INDEX)
 
@@ -538,7 +540,7 @@ def _descriptors(listed: Sequence[object]) -> tuple[Descriptor, ...]:
     """Return the descriptors LISTED. Raises ValueError for more than `ENTRIES`, and for what is none."""
     if len(listed) > ENTRIES:
         raise ValueError(f"{len(listed)} descriptors, more than {ENTRIES}")
-    return tuple(described(one) for one in listed)
+    return tuple(described(entry) for entry in listed)
 
 
 def _objects_in(document: bytes, name: str) -> Sequence[Mapping[str, Any]]:
@@ -548,10 +550,10 @@ def _objects_in(document: bytes, name: str) -> Sequence[Mapping[str, Any]]:
     except ValueError:
         return ()
     listed = value.get(name) if isinstance(value, dict) else None
-    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else ()
+    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else ()
 
 
 def _words(body: bytes) -> str:
     """Return what a registry says in BODY, the answer to a request that it does not do."""
-    messages = [str(one.get("message") or one.get("code")) for one in _objects_in(body, "errors")]
+    messages = [str(error.get("message") or error.get("code")) for error in _objects_in(body, "errors")]
     return "; ".join(messages)[:300] or body.decode(errors="replace").strip()[:200]

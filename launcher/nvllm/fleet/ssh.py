@@ -119,7 +119,7 @@ class SshMachines:
         ]
 
     def carry(self, machine: ClusterNode, line: bytes) -> bytes:
-        named = next(one for one in self.hosts if one.address == machine.id)
+        named = next(ssh_host for ssh_host in self.hosts if ssh_host.address == machine.id)
         with self._greeted(named) as talk:
             talk.send(line)
             return talk.line("an answer", None) + b"\n"

@@ -352,11 +352,12 @@ def _decoded(text: str, code: str, where: str, cure: str) -> bytes:
 
 def refused_answer(task: str, host: str, refused: Refused) -> RefusedAnswer:
     """Return the answer that TASK was REFUSED on a host of the class HOST."""
-    return RefusedAnswer(task, host, tuple(AnsweredRefusal(**asdict(one)) for one in refused.refusals))
+    return RefusedAnswer(task, host, tuple(AnsweredRefusal(**asdict(refusal)) for refusal in refused.refusals))
 
 
 def refusals(answer: RefusedAnswer, where: str) -> Refused:
     """Return the refusals of ANSWER, which came from the machine WHERE."""
     return Refused(
-        Refusal(one.code, f"{where}: {one.where}", one.expected, one.found, one.cure) for one in answer.refusals
+        Refusal(refusal.code, f"{where}: {refusal.where}", refusal.expected, refusal.found, refusal.cure)
+        for refusal in answer.refusals
     )
