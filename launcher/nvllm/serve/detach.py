@@ -51,7 +51,7 @@ def detached(
         )
     names = ("code", "where", "expected", "found", "cure")
     listed = cast("list[dict[str, str]]", document["refusals"])
-    raise Refused(Refusal(**{name: one[name] for name in names}) for one in listed)
+    raise Refused(Refusal(**{name: refusal[name] for name in names}) for refusal in listed)
 
 
 def followed(argv: Sequence[str], log: Path, progress: Progress) -> tuple[dict[str, Json], subprocess.Popen[bytes]]:

@@ -293,7 +293,7 @@ def after_orphan(places: Places, examination: Examination) -> Examination:
         else outcome
         for outcome in examination.outcomes
     ]
-    refusals = tuple(one for one in examination.refusals if not orphan.explains(one, examination.plan))
+    refusals = tuple(refusal for refusal in examination.refusals if not orphan.explains(refusal, examination.plan))
     return replace(examination, outcomes=tuple(outcomes), refusals=refusals, orphan=orphan)
 
 

@@ -42,61 +42,64 @@ def text(exposed: Exposed) -> str:
 
 def _gauges(exposed: Exposed) -> Iterator[tuple[str, str, list[Sample]]]:
     """Yield the name, the help and the samples of each gauge."""
-    every, known = exposed.instances, [(one, one.state) for one in exposed.instances if one.state is not None]
+    every, known = (
+        exposed.instances,
+        [(instance, instance.state) for instance in exposed.instances if instance.state is not None],
+    )
     yield (
         "nvllm_instance_info",
         "An instance that nvllm started, its stage and what it is.",
-        [({**_labels(one), "stage": one.stage, **_identity(one.state)}, 1) for one in every],
+        [({**_labels(instance), "stage": instance.stage, **_identity(instance.state)}, 1) for instance in every],
     )
     yield (
         "nvllm_instance_up",
         "Whether the engine of an instance has been ready and its container runs.",
-        [(_labels(one), one.running) for one in every],
+        [(_labels(instance), instance.running) for instance in every],
     )
     yield (
         "nvllm_instance_supervised",
         "Whether a supervisor looks after an instance.",
-        [(_labels(one), one.supervised) for one in every],
+        [(_labels(instance), instance.supervised) for instance in every],
     )
     yield (
         "nvllm_instance_kv_cache_usage_ratio",
         "Share of the KV cache in use by the engine's own metrics, from 0 to 1.",
         [
-            ({**_labels(one), "engine": engine}, usage)
-            for one in every
-            for engine, usage in exposed.usage.get(one.name, {}).items()
+            ({**_labels(instance), "engine": engine}, usage)
+            for instance in every
+            for engine, usage in exposed.usage.get(instance.name, {}).items()
         ],
     )
     yield (
         "nvllm_instance_start_timestamp_seconds",
         "When the container of an instance was started, in seconds since 1970.",
-        [(_labels(one), state.started) for one, state in known],
+        [(_labels(instance), state.started) for instance, state in known],
     )
     yield (
         "nvllm_instance_start_phase_seconds",
         "How long each phase of the start took.",
-        [({**_labels(one), "phase": name}, took) for one, state in known for name, took in state.phases],
+        [({**_labels(instance), "phase": name}, took) for instance, state in known for name, took in state.phases],
     )
     yield (
         "nvllm_instance_kernels_missed",
         "Kernels that a blessed cache lacked, so that requests waited for a compilation.",
-        [(_labels(one), len(state.kernels)) for one, state in known if state.blessed],
+        [(_labels(instance), len(state.kernels)) for instance, state in known if state.blessed],
     )
     yield (
         "nvllm_instance_kv_cache_tokens",
         "Tokens that the KV cache of an instance holds.",
-        [(_labels(one), state.kv_tokens) for one, state in known if state.kv_tokens is not None],
+        [(_labels(instance), state.kv_tokens) for instance, state in known if state.kv_tokens is not None],
     )
-    newest = {one.gate: one for one in exposed.filed}  # they are sorted by their time
+    newest = {filed.gate: filed for filed in exposed.filed}  # they are sorted by their time
     yield (
         "nvllm_hardware_gate_timestamp_seconds",
         "When a hardware gate was last run here, in seconds since 1970.",
-        [({"gate": gate}, one.record.when) for gate, one in newest.items() if one.record is not None],
+        [({"gate": gate}, filed.record.when) for gate, filed in newest.items() if filed.record is not None],
     )
     yield (
         "nvllm_hardware_gate_passed",
         "Whether the last run of a hardware gate passed, on this machine and with a record that is not damaged.",
-        [({"gate": gate}, gates.passed_here(one, exposed.here)) for gate, one in newest.items()],
+        [({"gate": gate}, gates.passed_here(filed, exposed.here)) for gate, filed in newest.items()],
     )
 
 

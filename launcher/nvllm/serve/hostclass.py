@@ -19,8 +19,8 @@ _DIGITS = 12
 
 def factors(facts: HostFacts) -> dict[str, Json]:
     """Return what decides the class of the host of FACTS. Equal GPUs count once: a profile says how many it takes."""
-    gpus = [servehash.gpu(PlannedGpu(one.uuid, one.name, one.capability, one.driver)) for one in facts.gpus]
-    kinds = {canonical.encode(one): one for one in gpus}
+    gpus = [servehash.gpu(PlannedGpu(gpu.uuid, gpu.name, gpu.capability, gpu.driver)) for gpu in facts.gpus]
+    kinds = {canonical.encode(gpu): gpu for gpu in gpus}
     cpu = planner.planned_cpu(facts.cpu, threads=not gpus)
     return {"cpu": servehash.cpu(cpu), "gpus": [kinds[key] for key in sorted(kinds)]}
 

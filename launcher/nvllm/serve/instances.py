@@ -34,8 +34,8 @@ class SeenInstance:
 
 def seen(engine: Engine, places: Places) -> tuple[SeenInstance, ...]:
     """Return the instances that PLACES or ENGINE know, those with a state first."""
-    containers = {one.name: one for one in engine.containers() if one.by_nvllm}
-    locked = {one.holder.instance for one in locks.status(places.locks) if one.holder is not None}
+    containers = {container.name: container for container in engine.containers() if container.by_nvllm}
+    locked = {lock.holder.instance for lock in locks.status(places.locks) if lock.holder is not None}
     states = [state for run in all_below(places.runs) if (state := run.read_state()) is not None]
     instances = []
     for state in states:

@@ -36,8 +36,8 @@ class KernelReports:
 
     def add(self, serve_hash: str, kernels: Iterable[MissingKernel]) -> None:
         """Add KERNELS to the report of SERVE_HASH. Raises Refused NV920 if it cannot be written."""
-        known = {one.key: one for one in (*self.read(serve_hash), *kernels)}
-        document = [asdict(one) for _, one in sorted(known.items())]
+        known = {kernel.key: kernel for kernel in (*self.read(serve_hash), *kernels)}
+        document = [asdict(kernel) for _, kernel in sorted(known.items())]
         durable.keep(self._path(serve_hash), canonical.pretty(document).encode())
 
     def settle(self, serve_hash: str, tree: Tree) -> tuple[MissingKernel, ...]:
@@ -45,7 +45,7 @@ class KernelReports:
         reported = self.read(serve_hash)
         paths = [PurePosixPath(file.path) for file in tree.files]
         keys = {path.parent.name for path in paths} | {path.stem for path in paths if path.suffix == ".py"}
-        left = tuple(one for one in reported if one.key not in keys)
+        left = tuple(kernel for kernel in reported if kernel.key not in keys)
         self.clear(serve_hash)
         if left:
             self.add(serve_hash, left)

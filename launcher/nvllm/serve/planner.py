@@ -247,7 +247,9 @@ def loading(plan: LaunchPlan, tree: Tree, missing: Missing = "report") -> Launch
     """
     environment = {**plan.environment, **BLESSED_ENVIRONMENT}
     locks = [Scratch(f"{CACHE}/{path}", _LOCKS_SIZE) for path in tree.lock_directories]
-    copies = [Scratch(f"{CACHE}/{path}", sum(one.size for one in tree.below(path)) + _HOME_SIZE) for path in tree.seeds]
+    copies = [
+        Scratch(f"{CACHE}/{path}", sum(file.size for file in tree.below(path)) + _HOME_SIZE) for path in tree.seeds
+    ]
     return replace(
         plan,
         environment=dict(sorted(environment.items())),
@@ -332,7 +334,7 @@ def _own_files(plan: LaunchPlan) -> list[Json]:
 
 
 def _directory(path: str, files: Iterable[ModelFile | TreeFile]) -> Json:
-    return {"path": path, "files": [{"path": one.path, "size": one.size, "sha256": one.sha256} for one in files]}
+    return {"path": path, "files": [{"path": file.path, "size": file.size, "sha256": file.sha256} for file in files]}
 
 
 def _cache(plan: LaunchPlan, tree: Tree | None) -> Json:
@@ -350,7 +352,11 @@ def _cache(plan: LaunchPlan, tree: Tree | None) -> Json:
             for file in tree.files
             if mounted(file.path)
         ],
-        "directories": [{"path": one.path, "mode": one.mode} for one in tree.directories if mounted(one.path)],
+        "directories": [
+            {"path": directory.path, "mode": directory.mode}
+            for directory in tree.directories
+            if mounted(directory.path)
+        ],
         "locks": [*tree.lock_directories, *seeds],
         "seeds": [{"from": f"{SEEDS}/{path}", "to": f"{target}/{path}"} for path in seeds],
         "missing": plan.cache.missing,

@@ -84,7 +84,7 @@ def factors(plan: LaunchPlan) -> dict[str, Json]:
         "command": command,
         "environment": {name: text for name, text in environment.items() if name not in EXCLUDED_ENVIRONMENT},
         "sentinels": sorted(plan.sentinels),
-        "gpus": [gpu(one) for one in plan.gpus],
+        "gpus": [gpu(planned) for planned in plan.gpus],
         "cpu": cpu(plan.cpu),
         "waivers": sorted(waiver.name for waiver in plan.waivers),
         "limits": {name: size for name, size in asdict(plan.limits).items() if name not in EXCLUDED_LIMITS},

@@ -160,8 +160,10 @@ def _one_engine(
             if not restartable or any(refusal.blame not in _DEATHS for refusal in refused.refusals):
                 raise
             lines = tuple(line[:_LINE] for line in running.tail)
-            reasons = [f"{one.code} {one.title}: {one.found.splitlines()[0]}" for one in refused.refusals]
-            return Death(time.time(), "; ".join(one.removesuffix(startup.LAST_LINES) for one in reasons), lines)
+            reasons = [
+                f"{refusal.code} {refusal.title}: {refusal.found.splitlines()[0]}" for refusal in refused.refusals
+            ]
+            return Death(time.time(), "; ".join(reason.removesuffix(startup.LAST_LINES) for reason in reasons), lines)
     return None
 
 
@@ -188,7 +190,7 @@ def _paused(service: ServiceRequest, examination: Examination, deaths: tuple[Dea
     plan, run = examination.plan, RunDirectory(service.places.run(examination.plan.instance))
     rules = examination.profile.restart or RestartRules()
     last = deaths[-1]
-    recent = tuple(one for one in deaths if one.when > last.when - rules.within)
+    recent = tuple(death for death in deaths if death.when > last.when - rules.within)
     run.say(last.when, "death", {"instance": plan.instance, "reason": last.reason, "lines": list(last.lines)})
     state = run.read_state()
     if state is not None:
@@ -214,7 +216,7 @@ def _given_up(
 ) -> Refusal:
     """Return NV706 for RECENT, the deaths that are more than RULES allow."""
     run = RunDirectory(service.places.run(examination.plan.instance))
-    listed = [f"{time.strftime('%H:%M:%S', time.gmtime(one.when))} {one.reason}" for one in recent]
+    listed = [f"{time.strftime('%H:%M:%S', time.gmtime(death.when))} {death.reason}" for death in recent]
     return Refusal(
         "NV706",
         f"instance {examination.plan.instance}",

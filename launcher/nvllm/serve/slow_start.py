@@ -58,7 +58,7 @@ class SlowPhase:
 
 def times(phases: Iterable[manifest.PhaseTime | timeline.Phase]) -> Times:
     """Return the seconds of PHASES by name."""
-    return {one.name: one.seconds for one in phases}
+    return {phase.name: phase.seconds for phase in phases}
 
 
 def slowest(boots: Sequence[Times]) -> Times:
@@ -94,7 +94,7 @@ def compiled_again(trial: StartCost, cold: StartCost) -> tuple[str, str] | None:
 
     How much of the bootstrap was spent on compiling is not known then, so processor time and clock must agree.
     """
-    took, compiling = (times(one.phases).get(_COMPILE, 0.0) for one in (trial, cold))
+    took, compiling = (times(cost.phases).get(_COMPILE, 0.0) for cost in (trial, cold))
     if compiling < APART or took < COLD * compiling or trial.processor < ALIKE * cold.processor:
         return None
     expected = "a start that loads the cache, in a fraction of the time of compiling"

@@ -280,7 +280,9 @@ class EngineStart:
         This process holds the lock of the serve hash, so no other one has a container with these labels.
         """
         own_labels = labels(self.plan, self.run.path).items()
-        return next((one.id for one in self.engine.containers() if own_labels <= one.labels.items()), "")
+        return next(
+            (container.id for container in self.engine.containers() if own_labels <= container.labels.items()), ""
+        )
 
     def _wait(self) -> health.Generation:
         deadline = time.monotonic() + self.plan.limits.start_timeout

@@ -51,8 +51,12 @@ def orphan(engine: Engine, places: Places, instance: str) -> Orphan | None:
     supervisor would hold its locks there.
     """
     run = RunDirectory(places.run(instance))
-    of_run = [one for one in engine.containers() if one.by_nvllm and one.labels.get(RUN_LABEL) == str(run.path)]
-    running = next((one for one in of_run if one.name == instance and one.running), None)
+    of_run = [
+        container
+        for container in engine.containers()
+        if container.by_nvllm and container.labels.get(RUN_LABEL) == str(run.path)
+    ]
+    running = next((container for container in of_run if container.name == instance and container.running), None)
     if running is None or holder_of(places, instance) is not None:
         return None
     return Orphan(running.id, run.read_state())
@@ -73,16 +77,18 @@ def stop(engine: Engine, places: Places, instance: str) -> str:
     Raises Refused NV107 if nothing of that name is there to be stopped, NV921 if it is another home's, NV521 if its
     supervisor does not end, and NV920 if its state cannot be written.
     """
-    by_nvllm = [one for one in engine.containers() if one.by_nvllm]
-    containers = {one.name: one for one in by_nvllm if not one.of_another(places.id)}
+    by_nvllm = [container for container in engine.containers() if container.by_nvllm]
+    containers = {container.name: container for container in by_nvllm if not container.of_another(places.id)}
     run = RunDirectory(places.run(instance))
     state = run.read_state()
     holder = holder_of(places, instance)
     if instance not in containers and holder is None and (state is None or state.stage not in _UNENDED):
         refuse_any(
-            Refusal("NV921", instance, f"an instance of the home of {places.state}", "one of another home", one.stop)
-            for one in by_nvllm
-            if one.name == instance and one.of_another(places.id)
+            Refusal(
+                "NV921", instance, f"an instance of the home of {places.state}", "one of another home", container.stop
+            )
+            for container in by_nvllm
+            if container.name == instance and container.of_another(places.id)
         )
         listed = ", ".join(sorted({*containers, *unended(engine, places)})) or "nothing is being served"
         raise refuse("NV107", "docker engine", f"an instance: {listed}", instance, "nvllm status")
@@ -138,8 +144,8 @@ def _record(run: RunDirectory, reason: str) -> None:
 
 def holder_of(places: Places, instance: str) -> Holder | None:
     """Return the process that holds a lock for INSTANCE, None if there is none."""
-    holders = (one.holder for one in locks.status(places.locks) if one.holder is not None)
-    return next((one for one in holders if one.instance == instance), None)
+    holders = (lock.holder for lock in locks.status(places.locks) if lock.holder is not None)
+    return next((holder for holder in holders if holder.instance == instance), None)
 
 
 def _wait_for_supervisor(places: Places, instance: str) -> None:

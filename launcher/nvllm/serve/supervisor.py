@@ -66,7 +66,9 @@ def hold_locks(examination: Examination, places: Places, command: str) -> Iterat
         if isinstance(refused, LocksLost) and port_key(examination.plan) in refused.keys:
             explained.add("NV507")
         held_elsewhere = _stoppable(refused.refusals, places, examination.plan.instance)
-        raise Refused([*(one for one in refusals if one.code not in explained), *held_elsewhere]) from refused
+        raise Refused(
+            [*(refusal for refusal in refusals if refusal.code not in explained), *held_elsewhere]
+        ) from refused
     with held_locks:
         refuse_any(refusals)
         yield held_locks
@@ -281,7 +283,7 @@ def _covered(coverage: Coverage | None) -> CoveredKernels | None:
 def ended_by(error: BaseException) -> tuple[Stage, str]:
     """Return the final stage of an instance that ERROR ended, and the reason."""
     if isinstance(error, Refused):
-        return "failed", "; ".join(one.found for one in error.refusals)
+        return "failed", "; ".join(refusal.found for refusal in error.refusals)
     if isinstance(error, KeyboardInterrupt):
         return "stopped", "interrupted"
     if isinstance(error, BrokenPipeError):

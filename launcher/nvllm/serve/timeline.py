@@ -192,8 +192,8 @@ def _findings(document: str) -> list[dict[str, str]]:
     names = ("where", "expected", "found")
     try:
         entries = canonical.mapping(canonical.decode(document.encode()))["findings"]
-        listed = [canonical.mapping(one) for one in entries] if isinstance(entries, list) else []
-        findings = [{name: str(one[name]) for name in names} for one in listed]
+        listed = [canonical.mapping(entry) for entry in entries] if isinstance(entries, list) else []
+        findings = [{name: str(entry[name]) for name in names} for entry in listed]
     except (ValueError, KeyError):
         findings = []
     unreadable = ("the gate's report", "findings that can be read", document[:300])
