@@ -64,7 +64,7 @@ def environment(context: Path, root: Path) -> None:
     wheels = hashes((context / "requirements.txt").read_text())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         omitted = about["omitted"]
-        for done in [pool.submit(_install, files[one], omitted.get(one, ()), scheme, root) for one in wheels]:
+        for done in [pool.submit(_install, files[sha256], omitted.get(sha256, ()), scheme, root) for sha256 in wheels]:
             done.result()
     for entry in wheel.environment(scheme, f"/usr/bin/python{scheme.python}"):
         write(entry, root)

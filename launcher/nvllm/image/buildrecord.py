@@ -65,7 +65,7 @@ class Record:
 
     def is_of(self, image: ImageFacts) -> bool:
         """Return whether IMAGE, an image of an engine, has the recorded id and layers."""
-        own = tuple(one.diff_id for one in self.layers)
+        own = tuple(layer.diff_id for layer in self.layers)
         return image.id in self.ids and image.diff_ids[max(0, len(image.diff_ids) - len(own)) :] == own
 
 
@@ -79,7 +79,7 @@ def read(directory: Path, build_hash: str) -> Record | None:
         return None
     try:
         document: Any = canonical.decode(data)
-        layers = tuple(RecordedLayer(one["kind"], one["diff_id"], one["size"]) for one in document["layers"])
+        layers = tuple(RecordedLayer(layer["kind"], layer["diff_id"], layer["size"]) for layer in document["layers"])
         proof = document.get("proof")
         proof = proof if proof in get_args(Proof) else None
         tags = document.get("tags")
@@ -126,7 +126,7 @@ def own_tags(tags: Iterable[str], where: Places, engine: Engine) -> tuple[str, .
     own = []
     for tag in tags:
         image = engine.image(tag)
-        free = image is None or any(image.id in one.ids and one.named(tag) for one in records(where.builds))
+        free = image is None or any(image.id in record.ids and record.named(tag) for record in records(where.builds))
         own.append(tag if free else f"{tag}-{where.id[:7]}")
     return tuple(own)
 
@@ -143,7 +143,7 @@ def tagged(record: Record, tags: Sequence[str], where: Places) -> Record:
 
 def of_image(image: Image, name: str, build_hash: str, proof: Proof | None) -> Record:
     """Return the record of IMAGE, that of NAME with BUILD_HASH by PROOF."""
-    layers = tuple(RecordedLayer(one.kind, one.diff_id, one.size) for one in image.layers)
+    layers = tuple(RecordedLayer(layer.kind, layer.diff_id, layer.size) for layer in image.layers)
     return Record(name, build_hash, image.id, layers, next(iter(image.ids[1:]), None), proof)
 
 
@@ -163,5 +163,5 @@ def load(
 
 def in_engine(record: Record, engine: Engine) -> ImageFacts | None:
     """Return the recorded image if ENGINE holds it under either of its ids, else None."""
-    named = (engine.image(one) for one in record.ids)
-    return next((found for found in named if found is not None and record.is_of(found)), None)
+    named = (engine.image(image_id) for image_id in record.ids)
+    return next((image for image in named if image is not None and record.is_of(image)), None)

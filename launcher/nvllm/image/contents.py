@@ -112,7 +112,9 @@ def stored(reference: str, scratch: Path) -> Contents | None:
 
 def of_layers(label: str, layers: Sequence[Layer]) -> Contents:
     """Return LAYERS, just made or in the layer cache, without an image around them."""
-    return Contents(label, None, tuple(StoredLayer(one.kind, one.diff_id, partial(_file, one.path)) for one in layers))
+    return Contents(
+        label, None, tuple(StoredLayer(layer.kind, layer.diff_id, partial(_file, layer.path)) for layer in layers)
+    )
 
 
 def of_image(label: str, image: oci.Image) -> Contents:
@@ -150,7 +152,7 @@ def of_engine(reference: str, engine: Engine, cache: LayerCache, scratch: Path) 
 
     diff_ids = config["rootfs"]["diff_ids"]
     names = _names(config, len(diff_ids))
-    layers = (StoredLayer(name, one, partial(tar, one)) for name, one in zip(names, diff_ids, strict=True))
+    layers = (StoredLayer(name, diff_id, partial(tar, diff_id)) for name, diff_id in zip(names, diff_ids, strict=True))
     return Contents(reference, _configuration(config), tuple(layers))
 
 
@@ -158,7 +160,7 @@ def _directory(path: Path, scratch: Path) -> Contents:
     if not (path / "layers.json").exists():
         return _image(str(path), lambda name: _file(path / name), scratch)
     listed = _file(path / "layers.json").document()["layers"]
-    files = ((one["kind"], one["diff_id"], path / oci.blob(one["diff_id"])) for one in listed)
+    files = ((layer["kind"], layer["diff_id"], path / oci.blob(layer["diff_id"])) for layer in listed)
     return Contents(
         str(path), None, tuple(StoredLayer(kind, digest, partial(_file, file)) for kind, digest, file in files)
     )
@@ -203,14 +205,14 @@ def _oci(label: str, blobs: Blobs) -> tuple[dict[str, Any], list[str]]:
     manifests = blobs("index.json").document()["manifests"]
     while True:
         # An index of attestations beside the image: BuildKit calls their platform unknown.
-        images = [one for one in manifests if one.get("platform", {}).get("os") != "unknown"]
+        images = [descriptor for descriptor in manifests if descriptor.get("platform", {}).get("os") != "unknown"]
         _single(label, len(images))
         manifest = blobs(oci.blob(images[0]["digest"])).document()
         if "manifests" not in manifest:
             break
         manifests = manifest["manifests"]
     config = blobs(oci.blob(manifest["config"]["digest"])).document()
-    return config, [oci.blob(one["digest"]) for one in manifest["layers"]]
+    return config, [oci.blob(layer["digest"]) for layer in manifest["layers"]]
 
 
 def _single(label: str, number: int) -> None:
@@ -221,7 +223,7 @@ def _single(label: str, number: int) -> None:
 
 def _names(config: Mapping[str, Any], number: int) -> list[str]:
     """Return the names of the NUMBER layers of the image CONFIG: those that nvllm gave them, else numbers."""
-    made = [one.get("created_by", "") for one in config.get("history") or () if not one.get("empty_layer")]
+    made = [entry.get("created_by", "") for entry in config.get("history") or () if not entry.get("empty_layer")]
     names: list[str] = []
     for position in range(number):
         kind = oci.kind_in(made[position]) if len(made) == number else None

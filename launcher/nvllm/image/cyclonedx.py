@@ -102,8 +102,12 @@ def _source(build: Build) -> Component:
         bom_ref="source-vllm",
         purl=PackageURL.from_string(purl.of_source(pin, build.spec.vllm)),
         hashes=[_sha256(pin.source.sha256)],
-        pedigree=Pedigree(commits=[Commit(uid=pin.commit)], patches=[_patch(one, directory) for one in build.patches]),
-        properties=[Property(name=f"nvllm:patch:{one.id}", value=f"sha256:{one.sha256}") for one in build.patches],
+        pedigree=Pedigree(
+            commits=[Commit(uid=pin.commit)], patches=[_patch(patch, directory) for patch in build.patches]
+        ),
+        properties=[
+            Property(name=f"nvllm:patch:{patch.id}", value=f"sha256:{patch.sha256}") for patch in build.patches
+        ],
     )
 
 
@@ -135,7 +139,7 @@ def _wheel(wheel: LockedWheel, metadata: WheelMetadata | None) -> Component:
         purl=PackageURL.from_string(purl.of_wheel(wheel)),
         hashes=[_sha256(wheel.file.sha256)],
         licenses=_licenses(metadata) if metadata is not None else (),
-        components=[_part(one, reference) for one in metadata.parts] if metadata is not None else (),
+        components=[_part(part, reference) for part in metadata.parts] if metadata is not None else (),
         properties=[
             *(Property(name="nvllm:omitted", value=path) for path in wheel.omitted),
             *(Property(name="nvllm:sbom-unreadable", value=path) for path in (metadata.unreadable if metadata else ())),

@@ -101,10 +101,10 @@ def read(layout: Path) -> Image:
     index = _document(reading.content(layout / "index.json", reading.MANIFEST))
     manifest = _document(reading.content(blob(index["manifests"][0]["digest"]), reading.MANIFEST))
     config = reading.content(blob(manifest["config"]["digest"]), reading.MANIFEST)
-    kinds = [kind_in(one["created_by"]) or one["created_by"] for one in _document(config)["history"]]
+    kinds = [kind_in(entry["created_by"]) or entry["created_by"] for entry in _document(config)["history"]]
     layers = [
-        Layer(kind, one["digest"], one["size"], blob(one["digest"]).resolve())
-        for kind, one in zip(kinds, manifest["layers"], strict=True)
+        Layer(kind, descriptor["digest"], descriptor["size"], blob(descriptor["digest"]).resolve())
+        for kind, descriptor in zip(kinds, manifest["layers"], strict=True)
     ]
     return Image(config, tuple(layers))
 

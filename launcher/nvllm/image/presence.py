@@ -58,8 +58,14 @@ def deviating(project: Project, image: str, deviations: Iterable[Deviation]) -> 
     """Return NV308 for each of DEVIATIONS of IMAGE from what PROJECT has recorded."""
     where, cure = project.show(project.digests(image)), f"nvllm build {image}"
     return [
-        Refusal("NV308", f"{where}: {one.what}", one.recorded or "no such layer", one.built or "no such layer", cure)
-        for one in deviations
+        Refusal(
+            "NV308",
+            f"{where}: {deviation.what}",
+            deviation.recorded or "no such layer",
+            deviation.built or "no such layer",
+            cure,
+        )
+        for deviation in deviations
     ]
 
 

@@ -105,7 +105,7 @@ def compare(first: Contents, layout: Path, kept: Path) -> list[ImageDifference]:
         second = contents.stored(str(layout), Path(scratch))
         assert second is not None  # the build ended well
         differing = list(difference.images(first, second))
-        names = {one.layer for one in differing}
+        names = {image_difference.layer for image_difference in differing}
         if differing:
             recording.keep(kept, {"first": _layers(first, names), "second": _layers(second, names)})
     return differing

@@ -33,7 +33,7 @@ from nvllm.layers.tarlayer import Layer
 
 def of_layers(build: Build, layers: Sequence[Layer]) -> BuildDigests:
     """Return the digests of LAYERS, those of the patch set of BUILD."""
-    return BuildDigests(build.build_hash, tuple(LayerDigest(one.kind, one.diff_id, one.size) for one in layers))
+    return BuildDigests(build.build_hash, tuple(LayerDigest(layer.kind, layer.diff_id, layer.size) for layer in layers))
 
 
 def of_image(build: Build, image: Image) -> BuildDigests:
@@ -44,7 +44,7 @@ def of_image(build: Build, image: Image) -> BuildDigests:
 
 def of_record(record: Record) -> BuildDigests:
     """Return the digests in RECORD, the record of a build on this host."""
-    layers = tuple(LayerDigest(one.kind, one.diff_id, one.size) for one in record.layers)
+    layers = tuple(LayerDigest(layer.kind, layer.diff_id, layer.size) for layer in record.layers)
     return BuildDigests(record.build_hash, layers, record.image_id, record.manifest_id)
 
 
@@ -92,7 +92,7 @@ def keep(directory: Path, sides: Mapping[str, Sequence[Layer]]) -> Path:
     with durable.writing(directory, "NV920"):
         paths.ensure(directory)
     for side, layers in sides.items():
-        listed: Json = [{"kind": one.kind, "diff_id": one.diff_id, "size": one.size} for one in layers]
+        listed: Json = [{"kind": layer.kind, "diff_id": layer.diff_id, "size": layer.size} for layer in layers]
         oci.write_layers(layers, {"layers": listed}, directory / side)
     return directory
 
@@ -163,7 +163,7 @@ class Witness:
         sketches = {layer.name: layer.sketch for layer in record.layers} if record is not None else {}
         for layer in own:
             text = sketches.get(layer.kind)
-            if text is not None and layer.kind not in {one.kind for one in there}:
+            if text is not None and layer.kind not in {other.kind for other in there}:
                 rows = sketch.rows(FileRange(layer.path, 0, layer.size))
                 named = list(sketch.differences(layer.kind, text, rows))
                 yield from difference.refusals(named, "NV308", label, _elsewhere(image, kept))

@@ -40,7 +40,7 @@ def layers(
     cure = f"docker rmi {pinned} && docker pull --platform {platform} {pinned}"
     if pulled.platform != platform:
         raise refuse("NV307", f"docker engine: {pinned}", f"an image for {platform}", pulled.platform, cure)
-    if not any(one.endswith("@" + digest) for one in pulled.digests):
+    if not any(repo_digest.endswith("@" + digest) for repo_digest in pulled.digests):
         names = ", ".join(pulled.digests) or "no digest"
         raise refuse("NV307", f"docker engine: {pinned}", digest, names, cure)
     return engine.layers(pinned, pulled)
