@@ -156,7 +156,7 @@ def _decided(places: Places, build_hash: str, referred: References) -> bool:
 
 def _used(containers: Iterable[ContainerFact]) -> frozenset[str]:
     """Return the build hashes that have a container, which inherits the labels of its image."""
-    return frozenset(one.labels.get("nvllm.build-hash", "") for one in containers)
+    return frozenset(container.labels.get("nvllm.build-hash", "") for container in containers)
 
 
 def files(places: Places, referred: References, containers: Sequence[ContainerFact], oldest: float) -> Iterator[Piece]:
@@ -164,9 +164,9 @@ def files(places: Places, referred: References, containers: Sequence[ContainerFa
 
     Raises Refused NV109 if the records of hardware gates cannot be listed.
     """
-    running = {one.name for one in containers if one.by_nvllm}
-    mounted = {one.labels[TREE_LABEL] for one in containers if TREE_LABEL in one.labels}
-    outdated = {one.path for one in gates.outdated(gate_records.filed(places.gates), referred.gate_days, oldest)}
+    running = {container.name for container in containers if container.by_nvllm}
+    mounted = {container.labels[TREE_LABEL] for container in containers if TREE_LABEL in container.labels}
+    outdated = {record.path for record in gates.outdated(gate_records.filed(places.gates), referred.gate_days, oldest)}
     builds = referred.builds | _used(containers)  # nvllm removes no image without a record
     pinned, studied = referred.pinned, {record.tree for _, record in referred.rejected}
     candidates: list[tuple[Kind, Iterable[Path], Callable[[Path], bool]]] = [
@@ -272,37 +272,38 @@ def referred(
             each.append(references_of(project, places))
             known.update([project.id] if references_of is _references_of else [])  # else its builds were not looked at
         except Refused as refused:
-            unknown.extend(replace(one, where=f"{project.root}: {one.where}") for one in refused.refusals)
+            unknown.extend(replace(refusal, where=f"{project.root}: {refusal.where}") for refusal in refused.refusals)
         except OSError as error:  # a directory that cannot be listed
             unknown.extend(reading.refused(str(error.filename), error).refusals)
-    builds = {build_hash for one in each for build_hash in one.builds}
+    builds = {build_hash for references in each for build_hash in references.builds}
     for path in _bisects(places, forgotten):
         try:
             state = journal.read(path / "journal.jsonl").state
         except Refused as refused:
-            unknown.extend(one for one in refused.refusals if one.code != "NV107")  # none was ever written there
+            # NV107: none was ever written there
+            unknown.extend(refusal for refusal in refused.refusals if refusal.code != "NV107")
         else:
             builds.update(built.build_hash for built in state.builds.values() if state.end is None)
     diff_ids: set[str] = set()
     for build_hash in builds:
         record = buildrecord.read(places.builds, build_hash)
         diff_ids.update(layer.diff_id for layer in (record.layers if record is not None else ()))
-    holders = [one.holder for one in locks.status(places.locks) if one.holder is not None]
+    holders = [lock.holder for lock in locks.status(places.locks) if lock.holder is not None]
     with Pins(places.pins).still() as pinned:
         return References(
             frozenset(builds),
-            frozenset().union(*(one.files for one in each)),
+            frozenset().union(*(references.files for references in each)),
             frozenset(diff_ids),
-            frozenset().union(*(one.trees for one in each)),
-            frozenset().union(*(one.blessed for one in each)),
-            frozenset(one.instance for one in holders if one.instance is not None),
-            frozenset().union(*(one.logs for one in each)),
-            frozenset().union(*(one.archived for one in each)),
-            frozenset().union(*(one.gate_days for one in each)),
+            frozenset().union(*(references.trees for references in each)),
+            frozenset().union(*(references.blessed for references in each)),
+            frozenset(holder.instance for holder in holders if holder.instance is not None),
+            frozenset().union(*(references.logs for references in each)),
+            frozenset().union(*(references.archived for references in each)),
+            frozenset().union(*(references.gate_days for references in each)),
             pinned,
             frozenset(known),
             tuple(unknown),
-            frozenset().union(*(one.restorable for one in each)),
+            frozenset().union(*(references.restorable for references in each)),
             tuple(rejected.kept(places.blessing, time.time())),
         )
 
@@ -322,7 +323,7 @@ def _references_of(project: Project, places: Places) -> References:
         native = dockerfiles.native_wheels(
             reading.text(requirements, reading.CONFIGURATION), project.show(requirements)
         )
-        files.update(one.file.sha256 for one in native)
+        files.update(wheel.file.sha256 for wheel in native)
     names = project.image_names()
     read = [
         lockdoc.read(path, project.show(path)) for path in reading.listed(project.root / "manifests", "*.lock.json")
@@ -349,7 +350,7 @@ def _blessed_and_required(project: Project, places: Places) -> References:
     return References(
         blessed=in_force | restorable,
         logs=blessings.logs(),
-        archived=frozenset(one.tree_hash for _, one in whole(blessings.archived())),
+        archived=frozenset(manifest.tree_hash for _, manifest in whole(blessings.archived())),
         gate_days=frozenset((need.gate, need.days) for need in needs),
         restorable=restorable - in_force,
     )
