@@ -76,8 +76,8 @@ def cubin_target(data: bytes) -> str | None:
         number, specific = flags >> 8 & 0xFF, flags & 0x8
     else:
         number, specific = flags & 0xFF, flags & 0x800
-    told = _TOLD.search(data)
-    specific = specific or (told is not None and told[1].decode() == f"sm_{number}a")
+    note = _TOLD.search(data)
+    specific = specific or (note is not None and note[1].decode() == f"sm_{number}a")
     return f"sm_{number}{'a' if specific else ''}"
 
 

@@ -115,12 +115,13 @@ def cached_libraries(wheel: Path, filename: str, sha256: str, cache: Path) -> tu
 def _encode(libraries: Sequence[Library]) -> Json:
     return [
         {
-            "path": one.path,
+            "path": library.path,
             "modules": [
-                [count, [[code.kind, code.architecture] for code in module]] for module, count in one.modules.items()
+                [count, [[code.kind, code.architecture] for code in module]]
+                for module, count in library.modules.items()
             ],
         }
-        for one in libraries
+        for library in libraries
     ]
 
 
@@ -129,13 +130,13 @@ def _decode(
 ) -> tuple[Library, ...]:
     return tuple(
         Library(
-            str(one["path"]),
+            str(library["path"]),
             {
                 tuple(Code(kind, architecture) for kind, architecture in module): count
-                for count, module in one["modules"]
+                for count, module in library["modules"]
             },
         )
-        for one in document
+        for library in document
     )
 
 

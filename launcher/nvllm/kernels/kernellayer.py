@@ -91,7 +91,9 @@ def declared(files: Mapping[str, bytes | None]) -> tuple[str, ...]:
 
 def _has_kernel(data: bytes) -> bool:
     functions = (node for node in ast.walk(ast.parse(data)) if isinstance(node, ast.FunctionDef))
-    return any(ast.unparse(one).split("(")[0] == "triton.jit" for node in functions for one in node.decorator_list)
+    return any(
+        ast.unparse(decorator).split("(")[0] == "triton.jit" for node in functions for decorator in node.decorator_list
+    )
 
 
 def sources(files: Mapping[str, bytes | None]) -> dict[str, bytes]:
@@ -237,7 +239,10 @@ class KernelCompiler:
             message = done.stderr.decode("utf-8", "replace").strip()[-600:]
             raise refuse("NV313", "triton", "kernels that compile", message, cure)
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        refuse_any(Refusal("NV313", one["where"], one["expected"], one["found"], cure) for one in answer["problems"])
+        refuse_any(
+            Refusal("NV313", problem["where"], problem["expected"], problem["found"], cure)
+            for problem in answer["problems"]
+        )
         return answer
 
     def entries(self, sources: KernelSources) -> Iterator[TarEntry]:
@@ -315,7 +320,10 @@ def _sha256(archive: zipfile.ZipFile, name: str) -> str:
 
 def _disagreements(host: zipfile.ZipFile, image: zipfile.ZipFile, wheel: str) -> Iterator[Refusal]:
     """Yield NV312 for each file that is part of the keys and differs between the two wheels of Triton."""
-    sides = [{one.filename: one for one in side.infolist() if _KEYED.search(one.filename)} for side in (host, image)]
+    sides = [
+        {member.filename: member for member in side.infolist() if _KEYED.search(member.filename)}
+        for side in (host, image)
+    ]
     for name in sorted(sides[0].keys() | sides[1].keys()):
         digests = [
             _sha256(side, name) if name in names else "no such file"

@@ -48,14 +48,16 @@ _RELEASES = (
 
 def known(version: str) -> TritonRelease | None:
     """Return the release that Triton's VERSION (``3.6.0``) belongs to, None if it is not in the table."""
-    return next((one for one in _RELEASES if f"{version}.".startswith(f"{one.version}.")), None)
+    return next((release for release in _RELEASES if f"{version}.".startswith(f"{release.version}.")), None)
 
 
 def of(version: str) -> TritonRelease:
     """Return what `known` does. Raises Refused NV313 for a release that is not in the table."""
     release = known(version)
     if release is None:
-        expected = f"a release whose kernels nvllm compiles ahead: {', '.join(one.version for one in _RELEASES)}"
+        expected = (
+            f"a release whose kernels nvllm compiles ahead: {', '.join(release.version for release in _RELEASES)}"
+        )
         cure = "enable no patch with a kernel, or add the release to kernels/releases.py (docs/kernels.md)"
         raise refuse("NV313", "triton", expected, version, cure)
     return release

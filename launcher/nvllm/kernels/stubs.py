@@ -80,7 +80,7 @@ class CCompiler:
         work = self.scratch / hashlib.sha256(source.encode()).hexdigest()[:16]
         work.mkdir(parents=True)
         names = sorted(set(_DRIVER.findall(source)))
-        (work / "names.c").write_text("".join(f"void {one}(void) {{}}\n" for one in names))
+        (work / "names.c").write_text("".join(f"void {function}(void) {{}}\n" for function in names))
         self._run(work, "names.c", ["-Wl,-soname," + _LIBRARY, "-o", _LIBRARY, "names.c"])
         (work / f"{name}.c").write_text(source)
         headers = [word for directory in self.include for word in ("-I", str(directory))]

@@ -43,13 +43,14 @@ def resolve(
     tools: list[LockedWheel] = []
     for name, version in ((TRITON, triton.version), (ZIG, ZIG_VERSION)):
         hosts = [(python, machine) for python in _PYTHONS for machine in _MACHINES]
-        usable = [one for one in offered(name, version) if any(_fits(one.filename, *host) for host in hosts)]
+        usable = [file for file in offered(name, version) if any(_fits(file.filename, *host) for host in hosts)]
         if not usable:
             expected = f"wheels of {name} {version} for Python 3.11 and later on Linux"
             cure = f"configure an index that offers them: pip index versions {name}"
             raise refuse("NV311", f"index: {name}", expected, "none", cure)
         tools += [
-            LockedWheel(name, version, LockedFile(one.filename, one.sha256, size(one.url), "pypi")) for one in usable
+            LockedWheel(name, version, LockedFile(file.filename, file.sha256, size(file.url), "pypi"))
+            for file in usable
         ]
     return tuple(sorted(tools, key=lambda wheel: wheel.file.filename))
 
