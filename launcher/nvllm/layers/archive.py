@@ -73,7 +73,9 @@ def stream(image: Image, tag: str, skip: int) -> Iterator[bytes]:
         yield from _file("index.json", image.index(manifest, {"io.containerd.image.name": f"{HUB}{tag}"}))
         yield from _file(blob(sha256(manifest)), manifest)
     yield from _file(blob(image.id), image.config)
-    docker: Json = [{"Config": blob(image.id), "RepoTags": [tag], "Layers": [blob(one) for one in image.diff_ids]}]
+    docker: Json = [
+        {"Config": blob(image.id), "RepoTags": [tag], "Layers": [blob(diff_id) for diff_id in image.diff_ids]}
+    ]
     yield from _file("manifest.json", canonical.encode(docker))
     for layer in sent(image, skip):
         yield from entry(blob(layer.diff_id), _chunks(layer.path), layer.size)

@@ -93,12 +93,12 @@ class Image:
 
     @property
     def diff_ids(self) -> tuple[str, ...]:
-        return (*(one.diff_id for one in self.below), *(one.diff_id for one in self.layers))
+        return (*(layer.diff_id for layer in self.below), *(layer.diff_id for layer in self.layers))
 
     @property
     def manifest(self) -> bytes | None:
         """The OCI manifest (canonical JSON); None if the blob of a base layer is unknown."""
-        known = [one.blob for one in self.below if one.blob is not None]
+        known = [layer.blob for layer in self.below if layer.blob is not None]
         if len(known) < len(self.below):
             return None
         own = [Descriptor(LAYER, layer.diff_id, layer.size) for layer in self.layers]
@@ -107,7 +107,7 @@ class Image:
                 "schemaVersion": 2,
                 "mediaType": MANIFEST,
                 "config": Descriptor(CONFIG, self.id, len(self.config)).document(),
-                "layers": [one.document() for one in (*known, *own)],
+                "layers": [descriptor.document() for descriptor in (*known, *own)],
             }
         )
 
@@ -168,7 +168,7 @@ def assemble(
     created = clock.stamp(epoch)
     kinds = [*("base" for _ in below), *(layer.kind for layer in layers)]
     history = [{"created": created, "created_by": f"{_HISTORY}{kind}"} for kind in kinds]
-    diff_ids = [*(one.diff_id for one in below), *(one.diff_id for one in layers)]
+    diff_ids = [*(layer.diff_id for layer in below), *(layer.diff_id for layer in layers)]
     config: Json = {
         "architecture": architecture,
         "os": system,

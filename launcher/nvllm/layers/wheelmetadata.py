@@ -79,8 +79,8 @@ def _licenses(archive: zipfile.ZipFile, names: list[str]) -> tuple[str | None, t
     short = (raw.get("license") or "").strip()
     if short and short != "UNKNOWN" and "\n" not in short and len(short) <= _LICENSE_NAME:
         return short, ()
-    classified = (one for one in raw.get("classifiers", []) if one.startswith("License ::"))
-    return None, tuple(sorted({one.rsplit(" :: ", 1)[-1] for one in classified}))
+    classified = (classifier for classifier in raw.get("classifiers", []) if classifier.startswith("License ::"))
+    return None, tuple(sorted({classifier.rsplit(" :: ", 1)[-1] for classifier in classified}))
 
 
 def _parts(document: Any) -> Iterator[BundledPart]:
