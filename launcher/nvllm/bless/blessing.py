@@ -263,7 +263,9 @@ class Bless:
         try:
             return coverage.until_quiet(start, self._rounds(start), first, progress)
         except NotReady as error:
-            raise Refused([self._rejected("bootstrap", "rounds of requests that are answered", error.found)]) from error
+            raise Refused(
+                [self._rejected("bootstrap", "rounds of requests that are answered", error.problem)]
+            ) from error
 
     def _rounds(self, start: EngineStart) -> Rounds:
         return coverage.rounds(start, self.profile.arguments, self.profile.kernels.quiet_rounds)
@@ -373,7 +375,7 @@ class Bless:
             coverage.again(start, self._rounds(start), len(asked.new))
         except NotReady as error:
             what = start.run.path.name
-            raise Refused([self._rejected(what, "rounds of requests that are answered", error.found)]) from error
+            raise Refused([self._rejected(what, "rounds of requests that are answered", error.problem)]) from error
 
     def _touched(self, tree: Tree, copy: Staged) -> list[Refusal]:
         """Return what a trial changed in COPY: by the status of its files, and by every byte of them."""
@@ -393,7 +395,7 @@ class Bless:
         try:
             return replay.greedy(start.plan, prompt, _ANSWER)
         except NotReady as error:
-            raise Refused([self._rejected(start.run.path.name, "an answer", error.found)]) from error
+            raise Refused([self._rejected(start.run.path.name, "an answer", error.problem)]) from error
 
     def _wrong_answers(self, record: EvaluationRecord, run: RunDirectory) -> Refusal:
         """Return that too few of the answers of the evaluation of RECORD, in RUN, are correct."""

@@ -68,7 +68,7 @@ class LmEvalProbe:
             except (OSError, subprocess.TimeoutExpired) as error:
                 return Asked((unanswered(run, f"lm-eval: {error}"),))
             except NotReady as error:
-                return Asked((unanswered(run, error.found),))
+                return Asked((unanswered(run, error.problem),))
         halfway()
         if done.returncode != 0:
             text = (done.stdout + done.stderr).decode("utf-8", "replace")

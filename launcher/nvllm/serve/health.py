@@ -60,7 +60,7 @@ class NotReady(Exception):  # noqa: N818 - an answer, not an error of the progra
 
     def __init__(self, problem: str, *, final: bool) -> None:
         super().__init__(problem)
-        self.found = problem
+        self.problem = problem
         self.final = final
 
 

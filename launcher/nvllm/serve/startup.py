@@ -328,7 +328,7 @@ class EngineStart:
             except health.NotReady as error:
                 self.read_log()
                 if error.final or time.monotonic() > deadline:
-                    raise Refused([self._not_ready(error.found)]) from error
+                    raise Refused([self._not_ready(error.problem)]) from error
                 self._check_failed()
                 time.sleep(POLL)
                 continue

@@ -360,7 +360,7 @@ def ask(test: BisectProbe, plan: LaunchPlan, began: float) -> TrialResult:
             expected, answer = first, generated(plan.probe.prompt)
             kind = "another text at the second time"
     except health.NotReady as error:
-        expected, answer, kind = None, error.found, "no generation"
+        expected, answer, kind = None, error.problem, "no generation"
     seconds = time.monotonic() - began
     if expected == answer:
         trial = Trial("good", seconds=seconds, said=last_lines(answer))

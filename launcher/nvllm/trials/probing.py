@@ -118,7 +118,7 @@ class QuestionProbe:
             else:
                 problem = f"HTTP {status}: {body[:200]}"
         except NotReady as error:
-            problem, timed_out = error.found, isinstance(error, NotInTime)
+            problem, timed_out = error.problem, isinstance(error, NotInTime)
         number = grading.extracted(text, self.asking.extraction)
         seconds = round(time.monotonic() - began, 4)
         correct = grading.same(number, question.number)

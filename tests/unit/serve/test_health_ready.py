@@ -92,7 +92,7 @@ def test_the_question_is_the_probe_at_the_served_settings(front: FrontEnd) -> No
 def test_too_few_tokens_are_final(front: FrontEnd) -> None:
     front.body = b'{"choices": [{"text": ""}], "usage": {"completion_tokens": 1}}'
     found = not_ready(front.port)
-    assert (found.found, found.final) == ("1 tokens of 16", True)
+    assert (found.problem, found.final) == ("1 tokens of 16", True)
 
 
 def test_a_server_error_is_final_and_quoted(front: FrontEnd) -> None:
@@ -101,15 +101,15 @@ def test_a_server_error_is_final_and_quoted(front: FrontEnd) -> None:
     front.body = b'{"error": {"message": "EngineCore encountered an issue. See stack trace (above)."}}' + b" " * 500
     found = not_ready(front.port)
     assert found.final is True
-    assert found.found.startswith('HTTP 500: {"error": {"message": "EngineCore encountered an issue.')
-    assert len(found.found) < 250
+    assert found.problem.startswith('HTTP 500: {"error": {"message": "EngineCore encountered an issue.')
+    assert len(found.problem) < 250
 
 
 def test_an_answer_that_does_not_come_is_final(front: FrontEnd) -> None:
     front.pause = 30
     started = time.monotonic()
     found = not_ready(front.port, 0.6)
-    assert (found.found, found.final) == ("no generation within 1 s", True)
+    assert (found.problem, found.final) == ("no generation within 1 s", True)
     assert time.monotonic() - started < 5
 
 
@@ -133,13 +133,13 @@ def test_an_answer_that_is_no_completion_is_final(front: FrontEnd, body: bytes) 
     front.body = body
     found = not_ready(front.port)
     assert found.final is True
-    assert found.found.startswith("no completion: ")
+    assert found.problem.startswith("no completion: ")
 
 
 def test_a_connection_that_is_refused_may_still_come(closed: int) -> None:
     found = not_ready(closed)
     assert found.final is False
-    assert found.found
+    assert found.problem
 
 
 def test_a_connection_that_breaks_may_still_come() -> None:
@@ -242,7 +242,7 @@ def pouring(head: bytes, chunk: bytes, pause: float) -> Iterator[int]:
 def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "MOST", 1 << 16)
     with pouring(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 8192, 0) as port:
-        assert "more than 65536 bytes" in not_ready(port, 30.0).found
+        assert "more than 65536 bytes" in not_ready(port, 30.0).problem
     with pouring(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 8192, 0) as port:
         assert health.read_metrics(port) == {}
 
@@ -250,10 +250,10 @@ def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.Monkey
 def test_an_answer_that_drips_takes_no_longer_than_it_may() -> None:
     started = time.monotonic()
     with pouring(b"HTTP/1.1 200 OK\r\n\r\n", b" ", 0.05) as port:
-        assert not_ready(port, 0.6).found == "no generation within 1 s"
+        assert not_ready(port, 0.6).problem == "no generation within 1 s"
     assert time.monotonic() - started < 5
 
 
 def test_a_content_coding_is_not_undone(front: FrontEnd) -> None:
     with pouring(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", b"", 0.1) as port:
-        assert not_ready(port).found == "no completion: {}"
+        assert not_ready(port).problem == "no completion: {}"
