@@ -254,6 +254,35 @@ def shadows_in_a_comprehension(file: str, tree: ast.Module) -> Iterator[str]:
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
+
+def names_that_say_nothing(file: str, tree: ast.Module) -> Iterator[str]:
+    """Find variables, parameters and functions whose name would fit any other one.
+
+    Fields of a class are names of a format. The programs are part of images, whose bytes would change with a name.
+    """
+    if file.startswith(PROGRAMS):
+        return
+    fields = {
+        id(line.target)
+        for node in nodes(tree)
+        if isinstance(node, ast.ClassDef)
+        for line in node.body
+        if isinstance(line, ast.AnnAssign)
+    }
+    for node in nodes(tree):
+        name = ""
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in fields:
+            name = node.id
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.FunctionDef):
+            name = node.name
+        if name in _NAMELESS:
+            yield f"{file}:{node.lineno}: `{name}` does not say what it is"
+
+
+_NAMELESS = frozenset({"one", "found", "said", "told", "shown", "held", "wanted", "ours", "theirs"})
+
 RULES: list[Rule] = [
     foreign_imports,
     prints_and_exits,
@@ -264,6 +293,7 @@ RULES: list[Rule] = [
     reads_json,
     opens_archives,
     shadows_in_a_comprehension,
+    names_that_say_nothing,
 ]
 
 
@@ -305,6 +335,9 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
             shadows_in_a_comprehension,
             "def name(x): ...\ndef f(y):\n    a = [name for one in y for name in one]\n    return [name(x) for x in y]",
         ),
+        (names_that_say_nothing, "names = [one.name for one in patches]"),
+        (names_that_say_nothing, "def f(found): ..."),
+        (names_that_say_nothing, "def said(): ..."),
     ],
 )
 def test_the_rule_finds_what_breaks_it(rule: Rule, text: str) -> None:
@@ -322,6 +355,7 @@ def test_the_rule_finds_what_breaks_it(rule: Rule, text: str) -> None:
         "reading.content(path, reading.SPEC)",
         "json.dumps(value)",
         "if TYPE_CHECKING:\n    import docker",
+        "class Refusal:\n    found: str",
     ],
 )
 def test_the_rules_let_what_is_right_pass(text: str) -> None:
