@@ -1,7 +1,6 @@
 """Measure the package: `python tools/measure.py`. One line for each figure, in the same way each time.
 
-Names are counted where something is bound: an assignment, a parameter, a loop, a function. The loop variable of a
-comprehension on one line may have any name, as docs/style.md says.
+Names are counted where something is bound: an assignment, a parameter, a loop, a function.
 """
 
 from __future__ import annotations
@@ -25,21 +24,10 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def _excused(tree: ast.AST) -> set[int]:
-    """Return the ids of the names in TREE that are loop variables of a comprehension on one line."""
-    return {
-        id(name)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.comprehension) and node.target.lineno == node.iter.end_lineno
-        for name in ast.walk(node.target)
-    }
-
-
 def _bound(tree: ast.AST) -> Iterator[str]:
     """Yield each name that TREE binds, as often as it does."""
-    excused = _excused(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in excused:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         elif isinstance(node, ast.arg):
             yield node.arg

@@ -263,22 +263,23 @@ def names_that_say_nothing(file: str, tree: ast.Module) -> Iterator[str]:
     if file.startswith(PROGRAMS):
         return
     fields = {
-        id(line.target)
+        id(field.target)
         for node in nodes(tree)
         if isinstance(node, ast.ClassDef)
-        for line in node.body
-        if isinstance(line, ast.AnnAssign)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign)
     }
     for node in nodes(tree):
-        name = ""
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in fields:
-            name = node.id
+            name, line = node.id, node.lineno
         elif isinstance(node, ast.arg):
-            name = node.arg
+            name, line = node.arg, node.lineno
         elif isinstance(node, ast.FunctionDef):
-            name = node.name
+            name, line = node.name, node.lineno
+        else:
+            continue
         if name in _NAMELESS:
-            yield f"{file}:{node.lineno}: `{name}` does not say what it is"
+            yield f"{file}:{line}: `{name}` does not say what it is"
 
 
 _NAMELESS = frozenset({"one", "found", "said", "told", "shown", "held", "wanted", "ours", "theirs"})
