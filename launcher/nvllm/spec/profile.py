@@ -153,10 +153,10 @@ def _access(draft: Draft, profile: str) -> Iterator[Refusal]:
             expected = f"a `key-file:` beside it, or the waiver {WITHOUT_KEY} in the profile's `waivers:`"
             cure = f"add `key-file:`, or add `{{name: {WITHOUT_KEY}, reason: ...}}` to the profile's `waivers:`"
             yield draft.refusal("NV601", here, expected, f"{publish} without either", cure)
-    for places in (("runtime", "environment"), ("profiles", profile, "environment")):
-        for name in sorted(ACCESS_ENVIRONMENT.keys() & draft.mapping(*places).keys()) if keyed else ():
+    for steps, name in _variables(draft, profile) if keyed else ():
+        if name in ACCESS_ENVIRONMENT:
             expected = "a variable that nvllm does not decide itself: by it the engine finds what asks for the key"
-            yield draft.bad([*places, name], expected, name, f"remove it, or `key-file:` in the profile {profile}")
+            yield draft.bad(steps, expected, name, f"remove it, or `key-file:` in the profile {profile}")
 
 
 def _arguments(draft: Draft, profile: str) -> Iterator[Refusal]:
@@ -246,10 +246,17 @@ def _dev_mode(draft: Draft, profile: str) -> Iterator[Refusal]:
     """Refuse vLLM's routes for developers in a profile that is not for them."""
     if draft.at("profiles", profile, "dev") is True:
         return
-    for places in (("runtime", "environment"), ("profiles", profile, "environment")):
-        if DEV_MODE in draft.mapping(*places):
+    for steps, name in _variables(draft, profile):
+        if name == DEV_MODE:
             expected = "a profile with `dev: true`: clients could load weights and call any method of the workers"
-            yield draft.bad([*places, DEV_MODE], expected, DEV_MODE, "remove it, or add `dev: true`")
+            yield draft.bad(steps, expected, name, "remove it, or add `dev: true`")
+
+
+def _variables(draft: Draft, profile: str) -> Iterator[tuple[list[Step], str]]:
+    """Yield where each variable stands that the engine of PROFILE gets, and its name."""
+    for places in (("runtime", "environment"), ("profiles", profile, "environment")):
+        for name in draft.mapping(*places):
+            yield [*places, name], name
 
 
 def _blessed(draft: Draft, profile: str) -> Iterator[Refusal]:
@@ -263,14 +270,12 @@ def _blessed(draft: Draft, profile: str) -> Iterator[Refusal]:
                 )
         return
     without = "remove it, or `blessed:`"
-    for places in (("runtime", "environment"), ("profiles", profile, "environment")):
-        for name in draft.mapping(*places):
-            steps: list[Step] = [*places, name]
-            if name in UNCACHED:
-                yield draft.bad(steps, "a compile cache: the profile is blessed", name, without)
-            elif name in BLESSED_ENVIRONMENT:
-                expected = "a variable that nvllm does not decide itself"
-                yield draft.bad(steps, expected, name, f"remove it: it is {BLESSED_ENVIRONMENT[name]!r} when blessed")
+    for steps, name in _variables(draft, profile):
+        if name in UNCACHED:
+            yield draft.bad(steps, "a compile cache: the profile is blessed", name, without)
+        elif name in BLESSED_ENVIRONMENT:
+            expected = "a variable that nvllm does not decide itself"
+            yield draft.bad(steps, expected, name, f"remove it: it is {BLESSED_ENVIRONMENT[name]!r} when blessed")
     for argument, value in draft.mapping("profiles", profile, "arguments").items():
         if argument == "enforce-eager" and value is not False:
             here: list[Step] = ["profiles", profile, "arguments", argument]
