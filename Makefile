@@ -106,7 +106,7 @@ lint: setup ## ruff, mypy and the order of the rooms
 	.venv/bin/lint-imports --no-cache
 
 .PHONY: measure
-measure: ## the size of the package, its comments, and its names that say nothing
+measure: ## the size of the package, and its comments
 	@python3 tools/measure.py
 
 .PHONY: format

@@ -1,7 +1,4 @@
-"""Measure the package: `python tools/measure.py`. One line for each figure, in the same way each time.
-
-Names are counted where something is bound: an assignment, a parameter, a loop, a function.
-"""
+"""Measure the package: `python tools/measure.py`. One line for each figure, in the same way each time."""
 
 from __future__ import annotations
 
@@ -10,34 +7,14 @@ import io
 import itertools
 import sys
 import tokenize
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "launcher" / "nvllm"
-VAGUE = frozenset({"one", "found", "said", "shown", "held", "place", "wanted", "theirs", "ours"})
-"""Names that tell that something was found, and not what."""
 
 
 def modules() -> list[Path]:
     """Return the modules of the package."""
     return sorted(PACKAGE.rglob("*.py"))
-
-
-def _bound(tree: ast.AST) -> Iterator[str]:
-    """Yield each name that TREE binds, as often as it does."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.FunctionDef):
-            yield node.name
-
-
-def vague(source: str) -> Counter[str]:
-    """Return how often each of the VAGUE names is bound in the Python text SOURCE."""
-    return Counter(name for name in _bound(ast.parse(source)) if name in VAGUE)
 
 
 def comments(source: str) -> int:
@@ -71,8 +48,6 @@ def figures() -> dict[str, str]:
     sources = {path: path.read_text(encoding="utf-8") for path in modules()}
     lines = {path: source.count("\n") for path, source in sources.items()}
     total = sum(lines.values())
-    names = sum((vague(source) for source in sources.values()), Counter[str]())
-    each = ", ".join(f"{name} {count}" for name, count in names.most_common())
     why = sum(map(comments, sources.values()))
     longest = max(lines, key=lambda path: lines[path])
     return {
@@ -81,7 +56,6 @@ def figures() -> dict[str, str]:
         "longest module": f"{longest.relative_to(PACKAGE)}, {lines[longest]} lines",
         "comments": f"{why:,}, {100 * why / total:.1f} % of the lines",
         "values with a text below": f"{sum(map(explained, sources.values())):,}",
-        "vague names bound": f"{names.total():,}: {each}",
         "imports under another name": str(sum(map(nicknames, sources.values()))),
     }
 

@@ -10,6 +10,7 @@ of `--output`. Needs root.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shlex
 import subprocess
@@ -25,7 +26,8 @@ Command = Sequence[str]
 """Its words, in which {place}, {image}, {output}, {commit} and {machine} stand for what they are here."""
 
 PYTHON = (sys.executable, "-m")
-FACTS = ("--output", "{output}", "--commit", "{commit}", "--machine", "{machine}")
+COMMIT = ("--output", "{output}", "--commit", "{commit}")
+FACTS = (*COMMIT, "--machine", "{machine}")
 ALONE = ("unshare", "--mount", "--net", "sh", "-ec", 'mount -t tmpfs tmpfs /run; exec "$@"', "sh")
 """What comes before a command that starts engines: a network, and a /run for their sockets, of its own."""
 EMPTY = (
@@ -44,7 +46,7 @@ def measured(*words: str) -> Command:
 
 
 TRITON = ("--attention", "TRITON_ATTN")
-ZEROER = ("--sources", "{image}/zeroer", "--kernels", "{place}/kernels", *FACTS[:4])
+ZEROER = ("--sources", "{image}/zeroer", "--kernels", "{place}/kernels", *COMMIT)
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,14 @@ TIMED = Lane(
 )
 """What follows the lanes, with all processors: beside them its intervals were 7 % to each side, and not 1.5 %."""
 
-
 NAMES = (*LANES, "timed")
 
 
-def processors(share: int, before: int) -> list[int]:
-    """Return those of this machine that a lane has whose SHARE follows that of others, BEFORE, all in 64ths."""
+def processors(shares: Sequence[int]) -> list[list[int]]:
+    """Return which processors of this machine those have whose SHARES of it, in 64ths, follow each other."""
     every = sorted(os.sched_getaffinity(0))
-    return every[before * len(every) // 64 : (before + share) * len(every) // 64]
+    ends = [end * len(every) // 64 for end in itertools.accumulate(shares, initial=0)]
+    return [every[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 def run(lane: Lane, cpus: Sequence[int], asked: argparse.Namespace) -> bool:
@@ -117,15 +119,13 @@ def main(argv: Sequence[str]) -> int:
     asked = parser.parse_args(argv)
     asked.output.mkdir(parents=True, exist_ok=True)
     asked.output = asked.output.resolve()
-    before, shares = 0, {}
-    for name, lane in LANES.items():
-        shares[name] = processors(lane.share, before)
-        before += lane.share
+    cpus = dict(zip(LANES, processors([lane.share for lane in LANES.values()]), strict=True))
     with ThreadPoolExecutor(len(asked.only)) as pool:
         lanes = [name for name in asked.only if name in LANES]
-        ended = list(pool.map(lambda name: run(LANES[name], shares[name], asked), lanes))
+        ended = list(pool.map(lambda name: run(LANES[name], cpus[name], asked), lanes))
     if "timed" in asked.only:
-        ended.append(run(TIMED, processors(TIMED.share, 0), asked))
+        (every,) = processors([TIMED.share])
+        ended.append(run(TIMED, every, asked))
     return 0 if all(ended) else 1
 
 

@@ -16,11 +16,8 @@ COMMANDS = {name: words for lane in LANES for name, words in lane.commands.items
 
 def test_the_lanes_share_out_all_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    before, processors = 0, []
-    for lane in everything.LANES.values():
-        processors += everything.processors(lane.share, before)
-        before += lane.share
-    assert processors == [*range(64)]
+    shares = everything.processors([lane.share for lane in everything.LANES.values()])
+    assert [processor for share in shares for processor in share] == [*range(64)]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
