@@ -24,6 +24,14 @@ refused() { # `nvllm serve` of profile $1 must be refused
     run serve cpu --profile "$1" --detach || status=$?
     [ "$status" -eq 3 ] || { echo "demo: expected exit status 3 (refused), found $status" >&2; exit 1; }
 }
+serving() { # the instance that serves: its name ends otherwise if another checkout has one of this profile
+    "$nvllm" --project "$project" --json status | .venv/bin/python -c '
+import json
+import sys
+
+print(*(each["instance"] for each in json.load(sys.stdin)["result"]["instances"] if each["stage"] == "ready"))
+'
+}
 unserved() { # whether the build ends because nobody has a locked Debian package any more
     { "$nvllm" --project "$project" --json build cpu 2>/dev/null || true; } | .venv/bin/python -c '
 import json
@@ -37,9 +45,7 @@ finish() {
     status=$?
     trap - EXIT
     [ -n "$tampered" ] && .venv/bin/python tools/flip.py "$tampered"
-    for profile in tiny-eager tiny-blessed; do
-        "$nvllm" --quiet stop "nvllm-cpu-$profile" >/dev/null 2>&1 || true
-    done
+    "$nvllm" --project "$project" --quiet stop --all >/dev/null 2>&1 || true
     exit "$status"
 }
 trap finish EXIT
@@ -95,7 +101,7 @@ with urllib.request.urlopen(request, timeout=60) as answer:
     body = json.load(answer)
 print(f"{question['prompt']!r} goes on {body['choices'][0]['text']!r}: {body['usage']['completion_tokens']} tokens")
 PYTHON_END
-run stop nvllm-cpu-tiny-eager
+run stop --all
 
 step 'bless: one cold compile, five fresh containers on the read-only cache'
 "$nvllm" --project "$project" --quiet serve cpu --profile tiny-blessed --dry-run >/dev/null 2>&1 ||
@@ -104,8 +110,8 @@ run manifest list
 
 step 'serve what was blessed: the code is loaded, nothing is compiled'
 run serve cpu --profile tiny-blessed --detach
-"$nvllm" --project "$project" logs nvllm-cpu-tiny-blessed | grep -m 1 'Directly load AOT compilation from path'
-run stop nvllm-cpu-tiny-blessed
+"$nvllm" --project "$project" logs "$(serving)" | grep -m 1 'Directly load AOT compilation from path'
+run stop --all
 
 step 'one byte of the blessed cache is changed: refused, with the file and the cure'
 tampered=$(.venv/bin/python tools/flip.py --find tiny-blessed "$nvllm" --project "$project")
